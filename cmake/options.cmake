@@ -1,0 +1,35 @@
+option(ESPALIER_TORCH "Build the runtime, which needs libtorch" ON)
+option(ESPALIER_TESTS "Build the tests" ON)
+option(ESPALIER_BENCH "Build the benchmarks" OFF)
+option(ESPALIER_FUZZ "Build the libFuzzer targets (clang only)" OFF)
+option(ESPALIER_SANITIZE "Build with AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  # A precompiled header misses the cache without these; the base folder lets checkouts share it.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      CCACHE_NOHASHDIR=1 CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} ${CCACHE})
+endif()
+
+# Same bytes out for any compiler (docs/semantics.md, exactness): no fused multiply-add behind our back.
+add_compile_options(-ffp-contract=off)
+set(ESPALIER_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND ESPALIER_WARNINGS -Wno-restrict)  # false alarms on std::string in g++ 12 (GCC bug 105651)
+endif()
+if(ESPALIER_SANITIZE)
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+endif()
+if(ESPALIER_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()

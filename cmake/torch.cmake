@@ -1,0 +1,3 @@
+function(esp_use_torch target)
+  message(FATAL_ERROR "libtorch support is not configured")
+endfunction()

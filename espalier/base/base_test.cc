@@ -1,0 +1,106 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "espalier/base/check.h"
+#include "espalier/base/hash.h"
+#include "espalier/base/json.h"
+#include "espalier/base/rng.h"
+#include "espalier/base/units.h"
+
+namespace espalier {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+TEST(Units, ReadableTextKeepsFourSignificantDigits) {
+  EXPECT_EQ(to_text(milliseconds(26)), "26.0 ms");
+  EXPECT_EQ(to_text(Duration(1'250'000'000)), "1.25 s");
+  EXPECT_EQ(to_text(Duration(812)), "812 ns");
+  EXPECT_EQ(to_text(Bytes(3LL << 29)), "1.50 GiB");
+  EXPECT_EQ(to_text(Bytes(12)), "12 B");
+}
+
+TEST(Units, ExactTextParsesBack) {
+  for (const std::int64_t n :
+       {0LL, 1LL, 999LL, 1'000LL, 2'500'000LL, 1'000'000'000LL, 123'456'789'012LL, -5LL}) {
+    EXPECT_EQ(parse_duration(to_exact_text(Duration(n))), Duration(n)) << n;
+    EXPECT_EQ(parse_bytes(to_exact_text(Bytes(n))), Bytes(n)) << n;
+  }
+  EXPECT_EQ(parse_duration("2.5ms"), microseconds(2500));
+  EXPECT_EQ(parse_bytes("80 GB"), Bytes(80'000'000'000));
+  EXPECT_EQ(parse_bandwidth("25Gb"), 3'125'000'000);
+}
+
+TEST(Units, WrongTextSaysWhatWouldBeRight) {
+  EXPECT_THAT([] { parse_duration("5 m"); },
+              ThrowsMessage<InputError>(HasSubstr("'5 m' is not a time: expected")));
+  EXPECT_THAT([] { parse_bytes("lots"); }, ThrowsMessage<InputError>(HasSubstr("is not a size")));
+  EXPECT_THAT([] { parse_bandwidth("0Gb"); }, ThrowsMessage<InputError>(HasSubstr("is not a bandwidth")));
+  EXPECT_THROW(round_duration(1e30), InputError);
+}
+
+TEST(Units, TransferTimeRoundsUpAndNeverOverflows) {
+  EXPECT_EQ(transfer_time(Bytes(1), 3'000'000'000), Duration(1));
+  EXPECT_EQ(transfer_time(Bytes(0), 1), Duration(0));
+  EXPECT_EQ(transfer_time(Bytes(1'000'000), 1'000'000'000), milliseconds(1));
+  EXPECT_EQ(transfer_time(Bytes::max(), 1), Duration(std::int64_t{1} << 62));
+}
+
+TEST(Check, FailureNamesExpressionAndValues) {
+  const int stages = 3, devices = 2;
+  EXPECT_THAT([&] { ESP_CHECK(stages <= devices, stages, devices); },
+              ThrowsMessage<InternalError>(HasSubstr("stages <= devices with (stages, devices) = (3, 2)")));
+}
+
+TEST(StreamKey, DependsOnEveryPartAndItsPlace) {
+  EXPECT_NE(stream_key(1, {2, 3, 4}), stream_key(1, {3, 2, 4}));
+  EXPECT_NE(stream_key(1, {2, 3, 4}), stream_key(2, {2, 3, 4}));
+  EXPECT_EQ(stream_key(1, {2, 3, 4}) >> 63, 0u);
+}
+
+TEST(RngTest, BelowIsInRangeAndReachesAllValues) {
+  Rng rng(7);
+  std::vector<int> seen(5);
+  for (int i = 0; i < 1000; ++i) ++seen.at(rng.below(5));
+  for (const int count : seen) EXPECT_GT(count, 150);
+}
+
+TEST(FingerprintTest, BordersBetweenTextsCount) {
+  Fingerprint a, b;
+  a.add("ab"), a.add("c");
+  b.add("a"), b.add("bc");
+  EXPECT_NE(a.value(), b.value());
+  EXPECT_EQ(a.hex().size(), 16u);
+}
+
+TEST(JsonEdge, ErrorsNameFileAndPlace) {
+  EXPECT_THAT([] { parse_json("{\"a\": 1,\n \"b\" 2}", "plan.json"); },
+              ThrowsMessage<InputError>(HasSubstr("plan.json: not JSON: parse error at line 2")));
+  EXPECT_THAT([] { parse_json("{\"a\": 1, \"a\": 2}", "x"); },
+              ThrowsMessage<InputError>(HasSubstr("key 'a' stands twice")));
+  EXPECT_THAT([] { parse_json(std::string(1000, '['), "x"); },
+              ThrowsMessage<InputError>(HasSubstr("nested deeper")));
+  EXPECT_THAT([] { parse_json("[1e999]", "x"); }, ThrowsMessage<InputError>(HasSubstr("x")));
+  const Json json = parse_json(R"({"stages": [{"micro_batch": -1}]})", "plan.json");
+  const JsonCursor root(json, "plan.json");
+  EXPECT_THAT([&] { root.at("stages").at(0).at("micro_batch").integer(1, 10); },
+              ThrowsMessage<InputError>(
+                  "plan.json: stages[0].micro_batch: is -1; expected a whole number from 1 to 10"));
+  EXPECT_THAT(
+      [&] {
+        root.only({"stage", "after"});
+      },
+      ThrowsMessage<InputError>(HasSubstr("did you mean 'stage'?")));
+}
+
+TEST(JsonEdge, PrintsShortContainersOnOneLineAndParsesBack) {
+  const Json json =
+      parse_json(R"({"a":[1,2,3],"b":{"c":"x"},"long":[")" + std::string(90, 'x') + R"(","y"]})", "t");
+  const std::string text = print_json(json);
+  EXPECT_THAT(text, HasSubstr("\n  \"a\": [1,2,3],\n"));
+  EXPECT_EQ(parse_json(text, "t"), json);
+}
+
+}  // namespace
+}  // namespace espalier
