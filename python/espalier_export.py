@@ -1,0 +1,405 @@
+"""Writes a PyTorch model together with its loss as a .pt2 file that Espalier plans and trains.
+
+    from espalier_export import export
+    export(model, {"tokens": tokens}, "gpt.pt2", loss=my_loss, targets={"labels": labels})
+
+    python espalier_export.py package.module:factory -o gpt.pt2 --loss cross_entropy
+
+The written program has one floating-point output, the loss. Its parameters keep the model's own names: the
+model and its loss are joined in a shallow copy of the model whose class is a subclass with another `forward`, so
+there is no wrapper module and no name prefix. `docs/export.md` has the rules.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import importlib
+import inspect
+import json
+import logging
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.utils import _pytree as pytree
+
+FORMAT = "espalier.export/1"
+EXPORTER_VERSION = "1"
+
+LOSSES = {
+    "cross_entropy": F.cross_entropy,
+    "nll_loss": F.nll_loss,
+    "mse_loss": F.mse_loss,
+    "l1_loss": F.l1_loss,
+    "smooth_l1_loss": F.smooth_l1_loss,
+    "huber_loss": F.huber_loss,
+    "bce_with_logits": F.binary_cross_entropy_with_logits,
+}
+
+
+class ExportError(ValueError):
+    """The model or the arguments are wrong. One line: what is wrong, and what would be right."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What `export` wrote: the program, and the metadata stored beside it as extra/espalier.json."""
+
+    program: torch.export.ExportedProgram
+    metadata: dict
+
+
+def export(
+    model: torch.nn.Module,
+    example_inputs: tuple | dict,
+    path: str | os.PathLike,
+    *,
+    loss: str | Callable | None = None,
+    targets: dict | None = None,
+    output: str | None = None,
+    mode: str = "train",
+    batch: str = "auto",
+    min_batch: int = 2,
+) -> Exported:
+    """Writes `model` and its loss to `path`.
+
+    example_inputs: the model's arguments, a tuple by position or a dict by name; the first dimension is the batch.
+    loss: None if the model returns its loss (a scalar, or `.loss` of a dict-like output); else a name from LOSSES,
+        a function or a module that is called as loss(outputs, *targets).
+    targets: further inputs of the program that only the loss reads, by name.
+    output: the field of a dict-like output that the loss reads; "logits" when not given.
+    mode: "train" or "eval"; it decides whether dropout and batch statistics are in the program.
+    batch: "auto" tries a dynamic batch and falls back to the example's size, with a line on stderr;
+        "dynamic" refuses instead of falling back; "fixed" does not try.
+    Raises ExportError. The model itself is left as it was.
+    """
+    path = Path(path)
+    if path.suffix != ".pt2":
+        raise ExportError(f"{path}: the file name must end in .pt2")
+    if not path.resolve().parent.is_dir():
+        raise ExportError(f"{path}: there is no folder {path.parent}")
+    for name, value, allowed in (("mode", mode, ("train", "eval")), ("batch", batch, ("auto", "dynamic", "fixed"))):
+        if value not in allowed:
+            raise ExportError(f"{name}={value!r}: must be one of {', '.join(allowed)}")
+
+    inputs = named_inputs(model, example_inputs)
+    targets = dict(targets or {})
+    clash = sorted(inputs.keys() & targets.keys())
+    if clash:
+        raise ExportError(f"{clash[0]!r} is both an input of the model and a target: give the target another name")
+    joined = join(model, list(inputs), list(targets), find_loss(loss), output)
+    values = {**inputs, **targets}
+    size = batch_size(values)
+
+    with train_mode(joined, mode == "train"):
+        program, dynamic = trace(joined, values, size, batch, min_batch, type(model).__name__)
+    check_outputs(program)
+    shorten_stack_traces(program)
+    metadata = {
+        "format": FORMAT,
+        "exporter": EXPORTER_VERSION,
+        "torch": torch.__version__.split("+")[0],
+        "model": type(model).__name__,
+        "loss": loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__) if loss else "model",
+        "mode": mode,
+        "inputs": list(inputs),
+        "targets": list(targets),
+        "batch": {"kind": "dynamic", "min": min_batch, "example": size} if dynamic else {"kind": "fixed", "size": size},
+    }
+    torch.export.save(program, path, extra_files={"espalier.json": json.dumps(metadata, indent=1)})
+    return Exported(program, metadata)
+
+
+def named_inputs(model: torch.nn.Module, example_inputs: tuple | dict) -> dict:
+    """The example inputs by the names of the model's own forward arguments, in their order."""
+    signature = inspect.signature(model.forward)
+    try:
+        if isinstance(example_inputs, Mapping):
+            bound = signature.bind(**example_inputs)
+        elif isinstance(example_inputs, (tuple, list)):
+            bound = signature.bind(*example_inputs)
+        else:
+            bound = signature.bind(example_inputs)
+    except TypeError as error:
+        raise ExportError(f"the example inputs do not fit {type(model).__name__}.forward{signature}: {error}") from None
+    named = {}
+    for name, value in bound.arguments.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            raise ExportError(f"{type(model).__name__}.forward takes *{name}: give it named arguments to export it")
+        named.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
+    return named
+
+
+def find_loss(loss: str | Callable | None) -> Callable | None:
+    if loss is None or callable(loss):
+        return loss
+    if loss in LOSSES:
+        return LOSSES[loss]
+    if isinstance(loss, str) and loss + "_loss" in LOSSES:
+        return LOSSES[loss + "_loss"]
+    if isinstance(loss, str) and ":" in loss:
+        return load_object(loss)
+    raise ExportError(f"loss {loss!r}: must be one of {', '.join(LOSSES)}, or package.module:function")
+
+
+def join(
+    model: torch.nn.Module, input_names: list[str], target_names: list[str], loss: Callable | None, output: str | None
+) -> torch.nn.Module:
+    """A module that has the model's own parameters, under the same names, and returns the loss.
+
+    The copy is shallow: it shares the model's tables of parameters, buffers and sub-modules. Its class is a
+    subclass made here, so `forward` runs with all attributes and methods of the model.
+    """
+    base = type(model)
+    original = model.__dict__.get("forward", None) or base.forward
+    is_method = "forward" not in model.__dict__
+    joined = copy.copy(model)
+    joined.__dict__.pop("forward", None)
+    loss_name = None
+    if isinstance(loss, torch.nn.Module):
+        loss_name = "loss" if not hasattr(model, "loss") else "loss_function"
+        joined.__dict__["_modules"] = {**model._modules, loss_name: loss}
+
+    parameter = inspect.Parameter
+    names = [*input_names, *target_names]
+    signature = inspect.Signature([parameter(n, parameter.POSITIONAL_OR_KEYWORD) for n in ["self", *names]])
+
+    def forward(self, *args, **kwargs):
+        values = signature.bind(self, *args, **kwargs).arguments
+        inputs = {name: values[name] for name in input_names}
+        outputs = original(self, **inputs) if is_method else original(**inputs)
+        if loss is None:
+            return checked_loss(own_loss(outputs))
+        call = getattr(self, loss_name) if loss_name else loss
+        return checked_loss(call(loss_argument(outputs, output), *(values[name] for name in target_names)))
+
+    forward.__signature__ = signature
+    joined.__class__ = type(base)(
+        base.__name__,
+        (base,),
+        {"forward": forward, "__module__": base.__module__, "__qualname__": base.__qualname__},
+    )
+    return joined
+
+
+def own_loss(outputs: Any) -> torch.Tensor:
+    """The loss that the model computed itself."""
+    if isinstance(outputs, Mapping):
+        if outputs.get("loss") is None:
+            raise ExportError(
+                f"the model returns {', '.join(outputs)} and no loss: give it its labels as an input, or give a loss"
+            )
+        return outputs["loss"]
+    if isinstance(outputs, (tuple, list)) and outputs and isinstance(outputs[0], torch.Tensor) and outputs[0].dim() == 0:
+        return outputs[0]
+    if isinstance(outputs, torch.Tensor) and outputs.numel() == 1:
+        return outputs
+    what = f"a tensor of shape {list(outputs.shape)}" if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+    raise ExportError(f"the model returns {what}, not a loss: give a loss, for example --loss cross_entropy")
+
+
+def loss_argument(outputs: Any, output: str | None) -> Any:
+    """The part of the model's output that the loss reads."""
+    if isinstance(outputs, Mapping):
+        field = output or "logits"
+        if field not in outputs:
+            raise ExportError(f"the model's output has no {field!r}: name one of {', '.join(outputs)} with --output")
+        return outputs[field]
+    if output is not None:
+        raise ExportError(f"--output {output}: the model's output has no names, leave it out")
+    return outputs
+
+
+def checked_loss(value: Any) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise ExportError(f"the loss is a {type(value).__name__}: it must be a tensor with one number")
+    if value.numel() != 1:
+        raise ExportError(f"the loss has shape {list(value.shape)}: it must be one number, for example its mean")
+    if not value.dtype.is_floating_point:
+        raise ExportError(f"the loss has type {value.dtype}: it must be floating-point")
+    return value.reshape(()) if value.dim() else value
+
+
+def batch_size(values: dict) -> int:
+    """The first dimension of the first tensor that has one."""
+    for tensor in pytree.tree_leaves(values):
+        if isinstance(tensor, torch.Tensor) and tensor.dim() > 0:
+            return tensor.shape[0]
+    raise ExportError("no example input is a tensor with a batch dimension")
+
+
+def trace(
+    joined: torch.nn.Module, values: dict, size: int, batch: str, min_batch: int, model_name: str
+) -> tuple[torch.export.ExportedProgram, bool]:
+    """The exported program, and whether its batch is dynamic."""
+    reason = None
+    if batch != "fixed":
+        if size < 2:
+            reason = f"the example batch is {size}; 2 or more is needed for a dynamic batch"
+        else:
+            dim = torch.export.Dim("batch", min=min_batch)
+            shapes = pytree.tree_map(
+                lambda x: {0: dim} if isinstance(x, torch.Tensor) and x.dim() and x.shape[0] == size else None, values
+            )
+            try:
+                with quiet():
+                    return torch.export.export(joined, (), values, dynamic_shapes=shapes), True
+            except ExportError:
+                raise
+            except Exception as error:  # export raises many types; what follows tells the batch from other reasons
+                reason = first_reason(error)
+    try:
+        with quiet():
+            program = torch.export.export(joined, (), values)
+    except ExportError:
+        raise
+    except Exception as error:
+        raise ExportError(f"torch.export cannot export {model_name}: {first_reason(error)}") from error
+    if reason is not None:
+        if batch == "dynamic":
+            raise ExportError(f"{model_name} cannot have a dynamic batch: {reason}")
+        print(f"espalier_export: {model_name} is exported for micro-batches of {size} only: {reason}", file=sys.stderr)
+    return program, False
+
+
+def first_reason(error: Exception) -> str:
+    """One line out of torch.export's long messages."""
+    lines = [line.strip(" -") for line in str(error).splitlines() if line.strip(" -")]
+    for line in lines:
+        if re.search(r"specialized|inferred to be a constant|not all values of|violated|Could not guard", line):
+            if "violated" in line and len(lines) > 1:
+                continue
+            return line[:300]
+    return f"{type(error).__name__}: {lines[0][:300] if lines else 'no message'}"
+
+
+def check_outputs(program: torch.export.ExportedProgram) -> None:
+    outputs = list(program.graph.output_node().args[0])
+    if len(outputs) != 1:
+        raise ExportError(f"the exported program has {len(outputs)} outputs: it must have one, the loss")
+
+
+def shorten_stack_traces(program: torch.export.ExportedProgram) -> None:
+    """Keeps the frames of the user's code, without the folders of this machine before each file name."""
+    roots = sorted({os.path.abspath(entry) for entry in [*sys.path, os.getcwd()] if entry}, key=len, reverse=True)
+
+    def short(file: str) -> str:
+        root = next((r for r in roots if file.startswith(r + os.sep)), None)
+        return os.path.relpath(file, root) if root else os.path.basename(file)
+
+    for module in program.graph_module.modules():
+        for node in getattr(getattr(module, "graph", None), "nodes", ()):
+            text = node.meta.get("stack_trace")
+            if text is None:
+                continue
+            frames = re.findall(r'^ *File "(.*?)", (line \d+, in .*(?:\n(?! *File ").*)*)', text, re.MULTILINE)
+            named = [(short(file), rest) for file, rest in frames if os.path.abspath(file) != os.path.abspath(__file__)]
+            users = [frame for frame in named if not frame[0].startswith("torch" + os.sep)] or named
+            node.meta["stack_trace"] = "\n".join(f'  File "{file}", {rest}' for file, rest in users)
+
+
+@contextlib.contextmanager
+def train_mode(module: torch.nn.Module, training: bool):
+    """Sets every sub-module's mode, and puts the old modes back at the end."""
+    before = [(m, m.training) for m in module.modules()]
+    module.train(training)
+    try:
+        yield
+    finally:
+        for m, was in before:
+            m.training = was
+
+
+@contextlib.contextmanager
+def quiet():
+    """Keeps torch.export's warnings and logs off stderr; what matters is in our own one line."""
+    logger = logging.getLogger("torch")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+def load_object(name: str) -> Any:
+    module_name, _, attribute = name.partition(":")
+    if not attribute:
+        raise ExportError(f"{name!r}: must be package.module:name")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ExportError(f"cannot import {module_name}: {error}") from None
+    if not hasattr(module, attribute):
+        raise ExportError(f"module {module_name} has no {attribute!r}")
+    return getattr(module, attribute)
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ExportError(f"--set {text}: must be name=value")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="espalier_export.py",
+        description="Write a PyTorch model with its loss as a .pt2 file for Espalier.",
+        epilog="The factory returns (model, inputs) or (model, inputs, targets): inputs is a tuple or a dict of "
+        "example tensors, targets a dict of tensors that only the loss reads.",
+    )
+    parser.add_argument("factory", help="package.module:function that builds the model and its example inputs")
+    parser.add_argument("-o", "--output-file", required=True, metavar="FILE.pt2")
+    parser.add_argument("--loss", help=f"one of {', '.join(LOSSES)}, or package.module:function")
+    parser.add_argument("--output", help="the field of a dict-like model output that the loss reads (default logits)")
+    parser.add_argument("--mode", choices=("train", "eval"), default="train")
+    parser.add_argument("--batch", choices=("auto", "dynamic", "fixed"), default="auto")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="argument of the factory")
+    args = parser.parse_args(arguments)
+    try:
+        made = load_object(args.factory)(**dict(parse_setting(text) for text in args.set))
+        if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], torch.nn.Module):
+            raise ExportError(f"{args.factory} must return (model, inputs) or (model, inputs, targets)")
+        exported = export(
+            made[0],
+            made[1],
+            args.output_file,
+            loss=args.loss,
+            targets=made[2] if len(made) == 3 else None,
+            output=args.output,
+            mode=args.mode,
+            batch=args.batch,
+        )
+    except ExportError as error:
+        print(f"espalier_export: {error}", file=sys.stderr)
+        return 2
+    print(describe(args.output_file, exported.metadata), file=sys.stderr)
+    return 0
+
+
+def describe(path: str, metadata: dict) -> str:
+    batch = metadata["batch"]
+    size = f"any batch from {batch['min']}" if batch["kind"] == "dynamic" else f"micro-batches of {batch['size']}"
+    return f"wrote {path}: {metadata['model']}, {metadata['mode']} mode, {size}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
