@@ -1,3 +1,137 @@
+# libtorch from an installed `torch` Python package.
+#
+# torch's own CMake package stops on a CUDA build of torch where no CUDA toolkit is installed, and that is
+# the build most people have. So this file asks Python where torch lies and defines its own target:
+#
+#   espalier_libtorch       headers (as system headers), libraries, run path, defines
+#   espalier_torch_pch      one precompiled header, shared by every target that includes torch
+#   esp_use_torch(target)   gives both to a target
+#
+# A target with torch's include folder sees torch's own copy of fmt, so it must not link Debian's fmt.
+
+if(DEFINED ENV{ESPALIER_PYTHON})
+  set(python_default $ENV{ESPALIER_PYTHON})
+elseif(EXISTS ${CMAKE_SOURCE_DIR}/.venv/bin/python)
+  set(python_default ${CMAKE_SOURCE_DIR}/.venv/bin/python)
+else()
+  set(python_default python3)
+endif()
+set(ESPALIER_PYTHON ${python_default} CACHE STRING "The Python that has the torch package")
+
+# Finds the package without importing it: an import takes seconds.
+execute_process(
+  COMMAND ${ESPALIER_PYTHON} -c "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
+  OUTPUT_VARIABLE torch_folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+if(NOT torch_folder)
+  message(FATAL_ERROR
+    "'${ESPALIER_PYTHON}' has no torch package, and ESPALIER_TORCH is ON.\n"
+    "Either run scripts/setup, which installs one into .venv;\n"
+    "or name a Python that has torch 2.11 or newer: -DESPALIER_PYTHON=/path/to/python;\n"
+    "or build the planner and the simulator only: -DESPALIER_TORCH=OFF (preset notorch).")
+endif()
+
+file(STRINGS ${torch_folder}/version.py torch_version REGEX "^__version__")
+string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" torch_version "${torch_version}")
+if(torch_version VERSION_LESS 2.11)
+  message(FATAL_ERROR
+    "torch ${torch_version} in ${torch_folder} is too old: Espalier needs 2.11 or newer.\n"
+    "Run scripts/setup, or update that torch, or use -DESPALIER_TORCH=OFF.")
+endif()
+
+# Some wheels ship only part of their headers. Say so here, not in the middle of a build.
+set(missing)
+foreach(file
+    include/ATen/ATen.h
+    include/ATen/core/dispatch/Dispatcher.h
+    include/c10/core/Allocator.h
+    include/torch/csrc/autograd/autograd.h
+    include/torch/csrc/autograd/engine.h
+    include/caffe2/serialize/inline_container.h
+    include/torch/csrc/distributed/c10d/TCPStore.hpp
+    include/torch/csrc/distributed/c10d/ProcessGroupGloo.hpp
+    lib/libtorch.so
+    lib/libtorch_cpu.so
+    lib/libc10.so)
+  if(NOT EXISTS ${torch_folder}/${file})
+    list(APPEND missing ${file})
+  endif()
+endforeach()
+if(missing)
+  string(REPLACE ";" "\n  " missing "${missing}")
+  message(FATAL_ERROR
+    "torch ${torch_version} in ${torch_folder} is incomplete. Missing:\n  ${missing}\n"
+    "Install a full wheel (scripts/setup does) and name its Python: -DESPALIER_PYTHON=/path/to/python;\n"
+    "or build without the runtime: -DESPALIER_TORCH=OFF.")
+endif()
+
+# The C++ ABI of std::string. Every wheel since 2.7 has the new one; a torch built by hand may not.
+set(torch_abi 1)
+if(EXISTS ${torch_folder}/share/cmake/Torch/TorchConfig.cmake)
+  file(STRINGS ${torch_folder}/share/cmake/Torch/TorchConfig.cmake abi_line REGEX "GLIBCXX_USE_CXX11_ABI=0")
+  if(abi_line)
+    set(torch_abi 0)
+  endif()
+endif()
+
+# FMT_HEADER_ONLY: torch ships fmt's headers, not its library. The stubs stand in for five Gloo headers that
+# torch includes and does not ship. --no-as-needed: libtorch.so has no symbol of its own, it loads the rest.
+add_library(espalier_libtorch INTERFACE)
+target_include_directories(espalier_libtorch SYSTEM INTERFACE
+  ${torch_folder}/include ${torch_folder}/include/torch/csrc/api/include
+  ${CMAKE_SOURCE_DIR}/cmake/torch/stubs)
+target_compile_definitions(espalier_libtorch INTERFACE
+  USE_DISTRIBUTED USE_C10D_GLOO FMT_HEADER_ONLY=1 _GLIBCXX_USE_CXX11_ABI=${torch_abi})
+target_link_libraries(espalier_libtorch INTERFACE
+  -Wl,--push-state,--no-as-needed
+  ${torch_folder}/lib/libtorch.so ${torch_folder}/lib/libtorch_cpu.so ${torch_folder}/lib/libc10.so)
+target_compile_features(espalier_libtorch INTERFACE cxx_std_20)
+
+# A CUDA build of torch: its libraries, and NCCL where the wheels beside it brought the headers. A machine
+# without a GPU or a CUDA toolkit can build and run the result.
+set(torch_kind "CPU")
+if(EXISTS ${torch_folder}/lib/libtorch_cuda.so)
+  set(torch_kind "CUDA, without NCCL")
+  file(GLOB cuda_includes ${torch_folder}/../nvidia/*/include)
+  include(CheckCXXSourceCompiles)
+  set(CMAKE_REQUIRED_INCLUDES
+    ${torch_folder}/include ${torch_folder}/include/torch/csrc/api/include
+    ${CMAKE_SOURCE_DIR}/cmake/torch/stubs ${cuda_includes})
+  set(CMAKE_REQUIRED_DEFINITIONS
+    -DUSE_DISTRIBUTED -DUSE_C10D_NCCL -DFMT_HEADER_ONLY=1 -D_GLIBCXX_USE_CXX11_ABI=${torch_abi})
+  set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
+  check_cxx_source_compiles(
+    "#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>\nint x;" ESPALIER_NCCL_COMPILES)
+  check_cxx_source_compiles("#include <c10/cuda/CUDACachingAllocator.h>\nint x;" ESPALIER_CUDA_COMPILES)
+  unset(CMAKE_TRY_COMPILE_TARGET_TYPE)
+  unset(CMAKE_REQUIRED_INCLUDES)
+  unset(CMAKE_REQUIRED_DEFINITIONS)
+  if(ESPALIER_CUDA_COMPILES)
+    target_include_directories(espalier_libtorch SYSTEM INTERFACE ${cuda_includes})
+    target_compile_definitions(espalier_libtorch INTERFACE ESPALIER_CUDA)
+  endif()
+  if(ESPALIER_NCCL_COMPILES)
+    set(torch_kind "CUDA and NCCL")
+    target_compile_definitions(espalier_libtorch INTERFACE USE_C10D_NCCL)
+  endif()
+  target_link_libraries(espalier_libtorch INTERFACE
+    ${torch_folder}/lib/libtorch_cuda.so ${torch_folder}/lib/libc10_cuda.so)
+  target_link_options(espalier_libtorch INTERFACE -Wl,--allow-shlib-undefined)
+endif()
+target_link_libraries(espalier_libtorch INTERFACE -Wl,--pop-state)
+target_link_options(espalier_libtorch INTERFACE -Wl,-rpath,${torch_folder}/lib)
+message(STATUS "torch ${torch_version} (${torch_kind}) in ${torch_folder}")
+
+# The one precompiled header. Users must compile with the same options and defines, or gcc refuses it
+# (-Winvalid-pch, an error here); extra defines that the header does not use are fine. The angle brackets
+# keep the name of the checkout out of the generated file, so that checkouts share ccache entries.
+file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/torch_pch.cc CONTENT "// Only carries the precompiled header.\n")
+add_library(espalier_torch_pch OBJECT ${CMAKE_BINARY_DIR}/torch_pch.cc)
+target_include_directories(espalier_torch_pch PRIVATE ${CMAKE_SOURCE_DIR})
+target_link_libraries(espalier_torch_pch PRIVATE espalier_libtorch)
+target_compile_options(espalier_torch_pch PRIVATE ${ESPALIER_WARNINGS})
+target_precompile_headers(espalier_torch_pch PRIVATE <espalier/runtime/torch_pch.h>)
+
 function(esp_use_torch target)
-  message(FATAL_ERROR "libtorch support is not configured")
+  target_link_libraries(${target} PRIVATE espalier_libtorch nlohmann_json::nlohmann_json)
+  target_precompile_headers(${target} REUSE_FROM espalier_torch_pch)
 endfunction()

@@ -1,0 +1,3 @@
+#pragma once
+
+// Included by torch's ProcessGroupGloo.hpp, which uses nothing of it. See gloo/context.h.
