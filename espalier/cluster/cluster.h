@@ -1,0 +1,148 @@
+#pragma once
+
+// The devices and what connects them.
+//
+// A tree of groups: the network at the root, hosts (or racks, sockets, …) below it, devices as leaves. Every
+// member of a group has a directed link up into the group and one down from it, with the group's bandwidth.
+// A route from device a to device b goes up from a to the lowest common group and down to b; it holds all
+// those links at once, at the bandwidth of the slowest, then pays the latency of the common group, holding
+// nothing (docs/semantics.md, links). Routes are computed, never stored as a matrix.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "espalier/base/ids.h"
+#include "espalier/base/units.h"
+
+namespace espalier {
+
+// What a device is. Rates are peaks; the cost model turns them into times.
+struct DeviceKind {
+  std::string name;                   // "A100-80GB"; the key of a cost file
+  Bytes memory;                       // usable by a training step
+  double flops_f32 = 0;               // floating-point operations per second
+  double flops_f16 = 0;               // the same for half precision and bf16, matrix units included
+  std::int64_t memory_bandwidth = 0;  // bytes per second
+  Duration launch_overhead;           // least time of one operator
+  int multiprocessors = 1;            // tiles run side by side; for a CPU its threads
+  double speed = 1;                   // all times of this kind are divided by it ("half as fast" = 0.5)
+  friend bool operator==(const DeviceKind&, const DeviceKind&) = default;
+};
+
+struct Device {
+  std::string name;  // "gpu:0"
+  KindId kind;
+  GroupId group;  // the group it is a leaf of
+  Bytes memory;   // this device's own limit; the kind's by default
+  friend bool operator==(const Device&, const Device&) = default;
+};
+
+// Compute time that a message takes from the device that sends or receives it: fixed + per byte.
+struct EndpointCost {
+  Duration fixed;
+  std::int64_t picoseconds_per_byte = 0;
+  Duration of(Bytes bytes) const;  // rounded up to whole nanoseconds; 0 stays 0
+  friend bool operator==(const EndpointCost&, const EndpointCost&) = default;
+};
+
+struct Group {
+  std::string name;                       // "host0", "network"
+  std::optional<GroupId> parent;          // none for the root, which is group 0
+  std::optional<std::int64_t> bandwidth;  // bytes per second of each member's links; none: unlimited
+  Duration latency;                       // of a route whose highest group is this one
+  bool contention = true;  // false (`lanes: unlimited`): any number of transfers share a link undisturbed
+  EndpointCost send;       // for routes whose highest group is this one
+  EndpointCost receive;
+  friend bool operator==(const Group&, const Group&) = default;
+};
+
+// A directed link: of a member (a device or a group below) up into its group, or down from it.
+// Numbered densely: see Cluster::link_count.
+using LinkIndex = std::uint32_t;
+
+struct Route {
+  std::vector<LinkIndex> links;           // those with contention only; all are held at once
+  std::optional<std::int64_t> bandwidth;  // of the slowest link; none: unlimited
+  Duration latency;
+  EndpointCost send;
+  EndpointCost receive;
+
+  Duration hold(Bytes bytes) const { return bandwidth ? transfer_time(bytes, *bandwidth) : Duration(); }
+  friend bool operator==(const Route&, const Route&) = default;
+};
+
+struct ClusterParts {
+  std::vector<DeviceKind> kinds;
+  std::vector<Group> groups;  // group 0 is the root; a parent's id is smaller
+  std::vector<Device> devices;
+  friend bool operator==(const ClusterParts&, const ClusterParts&) = default;
+};
+
+class Cluster {
+ public:
+  // Throws InputError with the first violation that check_cluster finds.
+  explicit Cluster(ClusterParts parts);
+
+  std::span<const DeviceKind> kinds() const { return parts_.kinds; }
+  std::span<const Group> groups() const { return parts_.groups; }
+  std::span<const Device> devices() const { return parts_.devices; }
+  const DeviceKind& kind(KindId id) const { return parts_.kinds[id.index()]; }
+  const Group& group(GroupId id) const { return parts_.groups[id.index()]; }
+  const Device& device(DeviceId id) const { return parts_.devices[id.index()]; }
+  const DeviceKind& kind_of(DeviceId id) const { return kind(device(id).kind); }
+  const ClusterParts& parts() const { return parts_; }
+
+  std::optional<DeviceId> find_device(std::string_view name) const;
+
+  // The lowest group that holds both. O(depth).
+  GroupId common_group(DeviceId a, DeviceId b) const;
+
+  // From one device to another; a device to itself: no links, no time. O(depth).
+  Route route(DeviceId from, DeviceId to) const;
+
+  // Up and down links of every device and every group but the root: 2 · (devices + groups - 1).
+  std::size_t link_count() const { return 2 * (parts_.devices.size() + parts_.groups.size() - 1); }
+  std::string link_name(LinkIndex link) const;  // "gpu:0 up", "host1 down"
+
+  friend bool operator==(const Cluster&, const Cluster&) = default;
+
+ private:
+  ClusterParts parts_;
+  std::vector<std::uint32_t> depth_;  // of each group
+};
+
+// Every broken invariant, one line each: unique names, positive rates, a tree, at least one device.
+std::vector<std::string> check_cluster(const ClusterParts& parts);
+
+// A ring all-reduce of `bytes` among `members` (≥ 1): 2·(n-1) steps of bytes/n over the slowest route of the
+// ring in member order, latency paid at each step. `links` are those it holds. (Patarasuk, Yuan, JPDC'09)
+struct CollectiveCost {
+  Duration hold;                 // all links are held this long
+  Duration latency;              // paid after it, holding nothing
+  std::vector<LinkIndex> links;  // ascending
+};
+CollectiveCost all_reduce_cost(const Cluster& cluster, std::span<const DeviceId> members, Bytes bytes);
+
+// Presets by name: V100-16GB, V100-32GB, A100-40GB, A100-80GB, H100, H200, cpu.
+std::span<const DeviceKind> device_presets();
+
+// "4xA100-80GB+2xV100-16GB@25Gb": each `NxKind` is a host with its kind's usual inner link, the hosts are
+// joined at the rate behind '@' (10 µs latency; 100Gb if absent). "local:N" is not known here: it describes a
+// machine, and the library does not look at one; see local_cluster. Throws InputError naming the part that is
+// wrong.
+Cluster parse_cluster(std::string_view short_form);
+
+// N workers on one host, one device per core, as `cpu:0` … : what `local` means once somebody has counted.
+struct LocalMachine {
+  int devices = 1;
+  Bytes memory_each;
+  double flops_f32_each = 0;
+  std::int64_t memory_bandwidth_each = 0;
+};
+Cluster local_cluster(const LocalMachine& machine);
+
+}  // namespace espalier

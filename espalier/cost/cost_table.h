@@ -1,0 +1,161 @@
+#pragma once
+
+// What each operator costs on each kind of device: times, what is kept for backward, and where the figure
+// came from.
+//
+// Rows are keyed by operator class (operators of equal signature are measured once, so 80 000 operators stay
+// small), device kind and variant; each row has cells at a grid of batches. Between two grid points time is
+// linear in the batch (origin kInterpolated); beyond the grid it continues the nearest segment, never below
+// zero, and `extrapolated` says so. All values are integers, rounded once when the table was filled.
+
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "espalier/base/units.h"
+#include "espalier/cluster/cluster.h"
+#include "espalier/graph/graph.h"
+
+namespace espalier {
+
+// Where a figure comes from; the best first.
+enum class Origin : std::uint8_t { kMeasured, kProfile, kInterpolated, kAnalytic };
+std::string_view to_text(Origin origin);  // "measured"
+
+// A tensor that an operator keeps for its backward: its n-th input or output. Kept tensors of a stage are
+// counted once per storage, so a cell names them instead of adding them up (docs/semantics.md, graph).
+struct SavedTensor {
+  enum class Side : std::uint8_t { kInput, kOutput } side = Side::kInput;
+  std::uint32_t index = 0;
+  friend auto operator<=>(const SavedTensor&, const SavedTensor&) = default;
+};
+
+struct OperatorCost {
+  Duration forward;
+  Duration input_gradient;         // backward's part that others wait for
+  Duration weight_gradient;        // its other part; backward = both
+  std::vector<SavedTensor> saved;  // ascending
+  Bytes private_bytes;             // kept for backward beside them: a dropout's mask, a softmax's sums
+  Bytes between_halves;  // kept from the end of the input half to the end of the weight half, beside all that
+  Bytes workspace;       // while it runs, forward or backward
+  Origin origin = Origin::kMeasured;
+  bool extrapolated = false;
+
+  Duration backward() const { return input_gradient + weight_gradient; }
+  friend bool operator==(const OperatorCost&, const OperatorCost&) = default;
+};
+
+struct Variant {
+  std::uint32_t tensor_parallel = 1;  // devices that share the operator
+  bool recompute = false;  // costs of a layer that recomputes its activations (published profiles only)
+  friend auto operator<=>(const Variant&, const Variant&) = default;
+};
+
+struct CostRow {
+  struct Point {
+    BatchSize batch;
+    OperatorCost cost;
+    friend bool operator==(const Point&, const Point&) = default;
+  };
+  std::string op_class;
+  std::string kind;  // a DeviceKind's name
+  Variant variant;
+  std::vector<Point> points;  // ascending batch, at least one
+  friend bool operator==(const CostRow&, const CostRow&) = default;
+};
+
+enum class OptimizerKind : std::uint8_t { kSgd, kAdam, kAdamW };
+std::string_view to_text(OptimizerKind kind);  // "sgd", "adam", "adamw"
+std::optional<OptimizerKind> parse_optimizer(std::string_view text);
+
+// What a device kind pays beside its operators.
+struct KindOverhead {
+  std::string kind;
+  Duration per_action;  // one F, B, I or W of a stage
+  std::int32_t neighbour_per_mille =
+      0;           // operators are this much slower while other devices of the host compute
+  struct Update {  // one optimizer step over a stage's parameters, measured cold
+    OptimizerKind optimizer = OptimizerKind::kSgd;
+    Duration fixed;
+    std::int64_t picoseconds_per_byte = 0;  // of parameters
+    friend bool operator==(const Update&, const Update&) = default;
+  };
+  std::vector<Update> updates;
+  friend bool operator==(const KindOverhead&, const KindOverhead&) = default;
+};
+
+// The process-to-process link of the machine that was measured, for the cluster `local`.
+struct MeasuredLink {
+  std::int64_t bandwidth = 0;  // bytes per second
+  Duration latency;
+  EndpointCost send;
+  EndpointCost receive;
+  friend bool operator==(const MeasuredLink&, const MeasuredLink&) = default;
+};
+
+struct CostTableParts {
+  std::string machine;                  // "AMD EPYC, 2 cores": what was measured; empty for a profile
+  std::uint32_t threads = 1;            // of each worker while it was measured
+  std::string torch_version;            // empty if none was involved
+  std::vector<CostRow> rows;            // sorted by (op_class, kind, variant), unique
+  std::vector<KindOverhead> overheads;  // sorted by kind, unique
+  std::optional<MeasuredLink> link;
+  friend bool operator==(const CostTableParts&, const CostTableParts&) = default;
+};
+
+class CostTable {
+ public:
+  // Sorts rows and points. Throws InputError with the first violation that check_cost_table finds.
+  explicit CostTable(CostTableParts parts);
+
+  const CostTableParts& parts() const { return parts_; }
+
+  // The row of a class; null if there is none. O(log rows).
+  const CostRow* find(std::string_view op_class, std::string_view kind, Variant variant = {}) const;
+
+  // The overheads of a kind; zeros if none were measured.
+  KindOverhead overhead(std::string_view kind) const;
+
+  std::uint64_t hash() const;  // of everything in it: what a plan file remembers
+
+  friend bool operator==(const CostTable&, const CostTable&) = default;
+
+ private:
+  CostTableParts parts_;
+};
+
+// A row at a batch: the cell itself, or linear between its neighbours, times rounded half up.
+OperatorCost cost_at(const CostRow& row, BatchSize batch);
+
+// One update of `parameters` bytes by `optimizer`; falls back to zero where nothing was measured.
+Duration update_time(const KindOverhead& overhead, OptimizerKind optimizer, Bytes parameters);
+
+// Every broken invariant, one line each.
+std::vector<std::string> check_cost_table(const CostTableParts& parts);
+
+// Adds what `table` lacks, so that every operator of `graph` has a row for every kind of `cluster` at the
+// batches asked for (analytic cells; measured and profiled ones are kept). See analytic.h for the model.
+CostTable complete_costs(const Graph& graph, const Cluster& cluster, CostTable table,
+                         std::span<const BatchSize> micro_batches);
+
+// Costs of a graph's operators, resolved once: costs(operator, kind) without a look-up by text. Throws
+// InputError naming the first operator without a cell and what to do.
+class OperatorCosts {
+ public:
+  OperatorCosts(const Graph& graph, const Cluster& cluster, const CostTable& table, BatchSize micro_batch);
+
+  const OperatorCost& of(OperatorId op, KindId kind) const {
+    return costs_[kind.index() * classes_ + class_of_[op.index()]];
+  }
+
+ private:
+  std::size_t classes_ = 0;
+  std::vector<std::uint32_t> class_of_;  // by operator
+  std::vector<OperatorCost> costs_;      // kind-major
+};
+
+}  // namespace espalier

@@ -1,0 +1,26 @@
+#pragma once
+
+// Written forms of a CostTable: lines for tests, JSON for files. Both parse back.
+//
+//   machine "AMD EPYC, 2 cores" threads=1 torch=2.13.0
+//   overhead cpu action=20us neighbour=30 adam=50us+12ps/B
+//   link 2GB latency=40us send=100us+400ps/B receive=20us+100ps/B
+//   cost "linear(f32[b,16],f32[16,16])" cpu batch=4 f=2ms i=2ms w=2ms [saved=in0,out0] [private=64B]
+//   [between=64B]
+//        [workspace=1KiB] [tp=2] [recompute] origin=measured
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+#include "espalier/cost/cost_table.h"
+
+namespace espalier {
+
+CostTable parse_costs(std::string_view text);  // throws InputError "line 3: …"
+std::string print_costs(const CostTable& table);
+
+nlohmann::ordered_json costs_to_json(const CostTable& table);  // "format": "espalier.costs/1"
+CostTable costs_from_json(const nlohmann::ordered_json& json, const std::string& where);
+
+}  // namespace espalier

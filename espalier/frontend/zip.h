@@ -1,0 +1,49 @@
+#pragma once
+
+// Reading the zip files that PyTorch writes: entries stored, never compressed; sizes only in the central
+// directory.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace espalier {
+
+// A view on the bytes of an archive, which must outlive it. Every offset and size is checked against the
+// bytes there are, overlaps and duplicate names are refused, zip64 is read. Throws InputError "<name>: …".
+class ZipReader {
+ public:
+  ZipReader(std::string_view bytes, std::string name);
+
+  struct Entry {
+    std::string name;          // with the root folder stripped
+    std::uint64_t offset = 0;  // of its data in the archive
+    std::uint64_t size = 0;
+  };
+  const std::vector<Entry>& entries() const { return entries_; }  // sorted by name
+  std::optional<std::string_view> find(std::string_view name) const;
+  std::string_view get(std::string_view name) const;  // throws InputError if it is missing
+  std::uint64_t offset(std::string_view name) const;
+
+ private:
+  std::string_view bytes_;
+  std::string name_;
+  std::vector<Entry> entries_;
+};
+
+// A file mapped into memory, read-only: weights of many gigabytes are paged in as they are used.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path);  // throws InputError
+  MappedFile(MappedFile&&) noexcept;
+  MappedFile& operator=(MappedFile&&) = delete;
+  ~MappedFile();
+  std::string_view bytes() const { return bytes_; }
+
+ private:
+  std::string_view bytes_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,124 @@
+#pragma once
+
+// Two honest types of plan: a Placement (a device for each operator, any interleaving) and a PipelinePlan (a
+// DAG of convex stages, each with its devices, micro-batch, in-flight limit and recompute choice). Both are
+// lowered to one Schedule; nothing after that tells them apart.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "espalier/base/ids.h"
+#include "espalier/base/units.h"
+#include "espalier/cluster/cluster.h"
+#include "espalier/cost/cost_table.h"
+#include "espalier/graph/graph.h"
+
+namespace espalier {
+
+struct Optimizer {
+  OptimizerKind kind = OptimizerKind::kAdam;
+  double learning_rate = 1e-3;
+  double momentum = 0;  // SGD
+  double beta1 = 0.9;   // Adam, AdamW
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+  friend bool operator==(const Optimizer&, const Optimizer&) = default;
+};
+// Bytes that the optimizer keeps for trainable parameters of that many bytes: Adam and AdamW two moments, SGD
+// one with momentum, else none.
+Bytes optimizer_state(const Optimizer& optimizer, Bytes parameters);
+
+enum class Precision : std::uint8_t { kF32 };
+
+struct Training {
+  BatchSize batch;                       // samples of one step
+  std::vector<BatchSize> micro_batches;  // sizes a planner may choose, ascending; each divides the batch
+  Optimizer optimizer;
+  Precision precision = Precision::kF32;
+  friend bool operator==(const Training&, const Training&) = default;
+};
+
+enum class ScheduleKind : std::uint8_t { kGPipe, kOneFOneB };
+std::string_view to_text(ScheduleKind kind);  // "gpipe", "1f1b"
+std::optional<ScheduleKind> parse_schedule_kind(std::string_view text);
+
+// What a stage edge without a tensor means at run time (docs/semantics.md, time).
+enum class TokenRule : std::uint8_t {
+  kBothWays,     // an empty token forward and backward, at link latency: the meaning of `after`
+  kForwardOnly,  // no token on the way back
+  kFree,         // both ways, but without latency: order alone
+  kNone,         // data edges only
+};
+std::string_view to_text(TokenRule rule);  // "both", "forward", "free", "none"
+std::optional<TokenRule> parse_token_rule(std::string_view text);
+
+struct Replica {
+  std::vector<DeviceId> devices;             // one, or a tensor-parallel group
+  std::vector<std::uint32_t> micro_batches;  // those it takes, ascending
+  friend bool operator==(const Replica&, const Replica&) = default;
+};
+
+struct Stage {
+  std::string name;
+  std::vector<OperatorId> operators;  // ascending
+  std::vector<Replica> replicas;      // share the stage's micro-batches among them
+  std::vector<StageId> after;         // ascending: stages that it reads from, and those it merely follows
+  BatchSize micro_batch;
+  std::uint32_t in_flight = 1;  // micro-batches per replica between F's start and B's end, at most
+  std::vector<OperatorId>
+      recompute;  // ascending; their saved tensors are dropped and computed again before B
+  friend bool operator==(const Stage&, const Stage&) = default;
+};
+
+struct PipelinePlan {
+  std::vector<Stage> stages;  // inputs first: `after` names smaller ids only
+  BatchSize batch;
+  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+  TokenRule tokens = TokenRule::kBothWays;
+  friend bool operator==(const PipelinePlan&, const PipelinePlan&) = default;
+
+  std::uint32_t micro_batches(StageId stage) const {  // how many the batch has in that stage
+    const std::int64_t size = stages[stage.index()].micro_batch.count();
+    return size > 0 ? static_cast<std::uint32_t>(batch.count() / size) : 0;
+  }
+};
+
+// Micro-batches j with j mod replicas = r, the planners' way to share them.
+std::vector<std::uint32_t> round_robin(std::uint32_t micro_batches, std::size_t replica,
+                                       std::size_t replicas);
+
+// In-flight limits for equal micro-batch sizes, by stage: w_x = ⌈(r_x + max over successors y of r_y·w_y) /
+// r_x⌉, 1 without successor, capped by the largest share of a replica (docs/semantics.md, in-flight). GPipe:
+// the whole share.
+std::vector<std::uint32_t> in_flight_limits(const PipelinePlan& plan);
+
+struct Placement {
+  std::vector<DeviceId> device;  // by operator
+  friend bool operator==(const Placement&, const Placement&) = default;
+};
+
+// Rules of a PipelinePlan; each violation is one line that begins with the rule's name:
+//   covered      every operator stands in exactly one stage; a duplicable one in at least one, and beside
+//   each reader ordered      `after` names smaller stages, ascending, without repetition; operators ascending
+//   data-edge    where an operator reads across stages, the producer's stage is in the consumer's `after`
+//   convex       no path of operators leaves a stage and returns to it
+//   devices      at least one replica; devices exist; none twice within a stage; groups of one size
+//   micro-batch  positive, divides the batch, within the graph's batch range; joined stages' sizes divide one
+//   another shares       the replicas' micro-batches are a partition of the stage's, each ascending and not
+//   empty in-flight    at least 1 and at most the largest share colocation   operators of one colocation
+//   group stand in one stage recompute    only the stage's own operators, ascending, none that mutates
+std::vector<std::string> check_plan(const Graph& graph, const Cluster& cluster, const PipelinePlan& plan);
+
+// Rules of a Placement: a device for every operator, existing devices, colocation groups together.
+std::vector<std::string> check_placement(const Graph& graph, const Cluster& cluster,
+                                         const Placement& placement);
+
+// What one process would compute otherwise: operators that mix samples, buffers mutated in replicas, a loss
+// that averages over a varying count, … One line each, for people, at plan time.
+std::vector<std::string> semantic_warnings(const Graph& graph, const PipelinePlan& plan);
+
+}  // namespace espalier

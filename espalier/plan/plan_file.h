@@ -1,0 +1,55 @@
+#pragma once
+
+// plan.json: all that simulate, run and verify need. "format": "espalier.plan/1".
+//
+// It names its model by a path relative to itself and by the graph's fingerprint, and carries the cluster,
+// the training settings, the seed, the cost file with its hash, the staged model that was used, and the
+// stages as runs of operator names in graph order. simulate needs the file alone; run and verify open the
+// model too and refuse one whose fingerprint differs, naming the first operator that does.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "espalier/plan/staged_model.h"
+
+namespace espalier {
+
+// A PipelinePlan by names, as it stands in the file, before a Graph resolves it.
+struct NamedStage {
+  std::string name;
+  std::vector<std::pair<std::string, std::string>>
+      operators;  // runs first..last of the graph's order, inclusive
+  std::vector<std::string> recompute;
+  BatchSize micro_batch;
+  friend bool operator==(const NamedStage&, const NamedStage&) = default;
+};
+
+struct PlanFile {
+  std::string model;  // relative to the plan file's folder; empty if it was made from no file
+  std::uint64_t fingerprint = 0;
+  std::string planner;  // who made it
+  ClusterParts cluster;
+  Training training;
+  std::uint64_t seed = 0;
+  std::string cost_file;  // relative as well; empty: analytic or from the model file
+  std::uint64_t cost_hash = 0;
+  std::vector<NamedStage> stages;  // beside staged.stages, same order
+  StagedModel staged;
+  std::vector<std::string> notes;  // the planner's reasons and warnings, for people
+  friend bool operator==(const PlanFile&, const PlanFile&) = default;
+};
+
+PlanFile make_plan_file(const Graph& graph, const Cluster& cluster, const Training& training,
+                        const PipelinePlan& plan, StagedModel staged);
+
+std::string print_plan_file(const PlanFile& file);  // JSON text
+PlanFile parse_plan_file(std::string_view text,
+                         const std::string& where);  // throws InputError naming the place
+
+// The plan on its graph. Throws InputError if the fingerprint differs or a name is unknown (naming it), or if
+// the plan breaks a rule of check_plan.
+PipelinePlan resolve_plan(const PlanFile& file, const Graph& graph);
+
+}  // namespace espalier

@@ -1,0 +1,110 @@
+#pragma once
+
+// A plan at the level of its stages, with costs: all that schedules and the simulator need, and what a plan
+// file stores as "the stage totals that were used". Derived from Graph, CostTable, Cluster, Training and
+// PipelinePlan once; no operator is named after that.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "espalier/plan/plan.h"
+
+namespace espalier {
+
+struct StageTimes {  // of one micro-batch on one replica
+  Duration forward;
+  Duration input_gradient;
+  Duration weight_gradient;
+  Duration recompute;  // before backward; zero if nothing is recomputed
+  Duration update;     // once per step
+  Duration backward() const { return input_gradient + weight_gradient; }
+  friend bool operator==(const StageTimes&, const StageTimes&) = default;
+};
+
+struct StagedReplica {
+  std::vector<DeviceId> devices;
+  std::vector<std::uint32_t> micro_batches;
+  StageTimes times;
+  friend bool operator==(const StagedReplica&, const StagedReplica&) = default;
+};
+
+// Memory of one replica, by storage, each storage once.
+struct StageMemory {
+  Bytes parameters;  // trainable parameters it holds, buffers and constants apart
+  Bytes buffers;     // buffers and constants
+  Bytes gradients;   // of its trainable parameters
+  Bytes optimizer_state;
+  // Per micro-batch, from the start of F to the end of B (of W if halves are split): storages kept for
+  // backward, apart from received tensors and crossing outputs, which are counted with their Crossing, plus
+  // private bytes. With recompute: what is kept until the recomputation starts.
+  Bytes saved;
+  Bytes recomputed;          // per micro-batch, from the start of the recomputation to the end of B
+  Bytes between_halves;      // per micro-batch, from the end of I to the end of W
+  Bytes forward_workspace;   // while F runs: operator workspace and intermediates nobody keeps (largest sum
+                             // alive)
+  Bytes backward_workspace;  // while B, I or W runs: the same, and gradients of intermediates
+  friend bool operator==(const StageMemory&, const StageMemory&) = default;
+};
+
+struct StagedStage {
+  std::string name;
+  std::vector<StageId> after;
+  std::uint32_t micro_batches = 1;  // of the whole stage
+  std::uint32_t in_flight = 1;
+  std::vector<StagedReplica> replicas;
+  StageMemory memory;
+  Bytes reduced;  // gradient bytes that replicas all-reduce
+  friend bool operator==(const StagedStage&, const StagedStage&) = default;
+};
+
+// A tensor that one stage produces and others read, or an empty token between stages (bytes 0, `token`). Sent
+// once per destination device, however many stages there read it. Sizes are those of one piece: the samples
+// of the smaller micro-batch of the two stages.
+struct Crossing {
+  std::string tensor;
+  StageId from;
+  struct Reader {
+    StageId stage;
+    bool saved = false;  // kept there for backward; else freed after F
+    Bytes bytes;         // of one piece
+    Bytes gradient;      // sent back for one piece; 0: no gradient flows
+    friend bool operator==(const Reader&, const Reader&) = default;
+  };
+  std::vector<Reader> readers;     // ascending stage
+  Bytes output;                    // of the producer's whole micro-batch
+  bool saved_by_producer = false;  // kept there until the end of B; else until all sends end
+  bool token = false;
+  bool returns = true;  // a gradient (or a token) travels back
+  friend bool operator==(const Crossing&, const Crossing&) = default;
+};
+
+// A parameter that several stages read: each holds a copy; at the end of a step they send partial gradients
+// to the lowest stage, which sums in stage order and returns the sum (docs/semantics.md, graph).
+struct Tie {
+  std::string parameter;
+  Bytes bytes;
+  std::vector<StageId> stages;  // ascending, at least two
+  friend bool operator==(const Tie&, const Tie&) = default;
+};
+
+struct StagedModel {
+  std::vector<StagedStage> stages;
+  std::vector<Crossing> crossings;  // by (from, tensor); tokens last among those of one stage
+  std::vector<Tie> ties;
+  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+  TokenRule tokens = TokenRule::kBothWays;
+  friend bool operator==(const StagedModel&, const StagedModel&) = default;
+};
+
+// O(operators + edges). The plan must pass check_plan. Which times: Σ over the stage's operators on the
+// replica's device kind at the stage's micro-batch, neighbour factor applied where another device of the host
+// has a stage, plus the kind's per-action overhead once per action.
+StagedModel stage_model(const Graph& graph, const Cluster& cluster, const CostTable& costs,
+                        const Training& training, const PipelinePlan& plan);
+
+// Violations of what a schedule relies on: ids in range, shares a partition, readers after producers, no
+// negative figures.
+std::vector<std::string> check_staged_model(const StagedModel& model, const Cluster& cluster);
+
+}  // namespace espalier

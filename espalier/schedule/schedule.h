@@ -1,0 +1,97 @@
+#pragma once
+
+// The ordered actions of each device: what the simulator times and the runtime executes. Nothing here knows
+// whether it came from a PipelinePlan or a Placement.
+//
+// A device has one in-order list of compute actions, and one in-order channel per peer and direction. A send
+// is posted when its producer ends, a receive as soon as a slot is free; only compute waits for tensors
+// (docs/semantics.md, time).
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "espalier/base/ids.h"
+#include "espalier/plan/staged_model.h"
+
+namespace espalier {
+
+enum class ActionKind : std::uint8_t {
+  kForward,         // F
+  kBackward,        // B: both halves
+  kInputGradient,   // I
+  kWeightGradient,  // W
+  kRecompute,       // R: forward again, before B or I
+  kAllReduce,       // A: gradients among the replicas of the stage
+  kTieSum,          // T: gradients of tied parameters among the stages that hold copies
+  kUpdate,          // U: the optimizer's step
+};
+char letter(ActionKind kind);
+
+// A, T and U happen once per step: their micro_batch is 0. T's `stage` is the Tie's index.
+struct Action {
+  ActionKind kind = ActionKind::kForward;
+  StageId stage;
+  std::uint32_t micro_batch = 0;
+  friend auto operator<=>(const Action&, const Action&) = default;
+};
+
+// One piece of a crossing on its way. Samples are numbered within the batch.
+struct Message {
+  enum class Direction : std::uint8_t { kForward, kBackward } direction = Direction::kForward;
+  std::uint32_t crossing = 0;              // index into StagedModel::crossings
+  StageId reader;                          // the reading stage; of several on the device, the lowest
+  std::uint32_t producer_micro_batch = 0;  // of the crossing's `from` stage
+  std::uint32_t consumer_micro_batch = 0;  // of the reader
+  friend auto operator<=>(const Message&, const Message&) = default;
+};
+
+struct Channel {
+  DeviceId from;
+  DeviceId to;
+  std::vector<Message> messages;  // in order
+  friend bool operator==(const Channel&, const Channel&) = default;
+};
+
+struct Schedule {
+  std::vector<std::vector<Action>> devices;  // by DeviceId: compute actions in order
+  std::vector<Channel> channels;             // ascending (from, to), none empty
+  friend bool operator==(const Schedule&, const Schedule&) = default;
+};
+
+// Compute orders of the plan's own schedule kind, completed with channels:
+//  GPipe  all forwards, then all backwards in micro-batch order;
+//  1F1B   in-flight-limit forwards, then backward and forward in turn, then the rest; on a DAG of stages each
+//  by its own
+//         limit, backwards as early as the limits allow (GraphPipe §5; docs/semantics.md, in-flight).
+// A device with several stages merges their lists by a unit-time simulation in which ties go to the higher
+// stage's backward. Then A, T and U of each stage. R stands before each B of a stage that recomputes.
+Schedule make_schedule(const StagedModel& model, std::size_t devices);
+
+// Channels for given compute orders: messages in the order in which their producers run, by crossing within
+// an action.
+Schedule with_channels(const StagedModel& model, std::vector<std::vector<Action>> devices);
+
+// Rules; each violation is one line that begins with the rule's name:
+//   complete   every stage, replica and micro-batch of its share has its F once and its B once, or I and W
+//   once each; R once if
+//              the stage recomputes; A once if it has several replicas; T once per tie and holder; U once;
+//              nothing else
+//   place      each action stands on all devices of its replica and no others
+//   order      F, then R, then B or I, then W of a micro-batch; F's ascend; B's (I's) ascend; A, T, U after
+//   the stage's last B or W, in that order in-flight  between F's start and B's (W's) end a replica never
+//   holds more than its limit messages   every crossing piece travels once per destination device and
+//   direction, on the channel of its two devices channel    messages stand in the order in which their
+//   producers run deadlock   compute orders ∪ channel orders ∪ data edges ∪ slot edges have no cycle; the
+//   line shows the cycle of actions
+std::vector<std::string> check_schedule(const StagedModel& model, const Schedule& schedule);
+
+// "dev0  F0 F1 B0 …", one line per device that has actions; on a device with several stages "img:F0"; names
+// from the cluster. Channels are derived, so they are not printed; parse_schedule makes them with
+// with_channels.
+std::string print_schedule(const StagedModel& model, const Cluster& cluster, const Schedule& schedule);
+Schedule parse_schedule(std::string_view text, const StagedModel& model, const Cluster& cluster);
+
+}  // namespace espalier

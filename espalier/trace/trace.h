@@ -1,0 +1,123 @@
+#pragma once
+
+// What happened, or would happen: timed spans on devices and links, and memory over time. The simulator and
+// the real run both return a Trace, so every comparison, picture and report works on either.
+
+#include <compare>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "espalier/base/ids.h"
+#include "espalier/base/units.h"
+#include "espalier/schedule/schedule.h"
+
+namespace espalier {
+
+enum class Stream : std::uint8_t { kCompute, kSend, kReceive, kCollective };
+
+enum class SpanKind : std::uint8_t {
+  kAction,           // compute: `action`
+  kTransfer,         // kSend: from the moment the first link is held to arrival (simulated) or from post to
+                     // completion (measured)
+  kReceiveWait,      // kReceive, measured: from the posted receive to its completion
+  kSendEndpoint,     // compute time that a message takes from its sender
+  kReceiveEndpoint,  // … and from its receiver
+  kCollective,       // all-reduce or tied sum on the wire
+};
+
+struct Span {
+  DeviceId device;  // whose track it is on; a transfer: the sender
+  Stream stream = Stream::kCompute;
+  SpanKind kind = SpanKind::kAction;
+  Action action;  // kAction, kCollective; for messages: the action that sends (F or B) or waits
+  std::optional<Message> message;  // transfers, endpoints, receive waits
+  std::optional<DeviceId> peer;
+  Bytes bytes;
+  Duration start;
+  Duration end;
+  std::optional<Duration> posted;  // transfers: when it became ready; its wait for links is start - posted
+  friend bool operator==(const Span&, const Span&) = default;
+};
+
+enum class MemoryCategory : std::uint8_t { kParameters, kGradients, kOptimizer, kBuffers, kActivations };
+constexpr std::size_t kMemoryCategories = 5;
+std::string_view to_text(MemoryCategory category);  // "parameters"; kBuffers: receive slots and model
+                                                    // buffers; kActivations: with workspace
+
+struct MemoryByCategory {
+  Bytes bytes[kMemoryCategories];
+  Bytes total() const;
+  friend bool operator==(const MemoryByCategory&, const MemoryByCategory&) = default;
+};
+
+// Memory from `time` on, until the device's next sample.
+struct MemorySample {
+  DeviceId device;
+  Duration time;
+  MemoryByCategory held;
+  friend bool operator==(const MemorySample&, const MemorySample&) = default;
+};
+
+struct Trace {
+  enum class Origin : std::uint8_t { kSimulated, kMeasured } origin = Origin::kSimulated;
+  std::vector<std::string> devices;  // names, by DeviceId
+  std::vector<std::string> stages;   // names, by StageId
+  std::vector<std::string> tensors;  // names, by crossing
+  std::vector<Bytes> capacity;       // memory, by DeviceId
+  std::vector<Span> spans;           // ascending (device, stream, start, end)
+  std::vector<MemorySample> memory;  // ascending (device, time), one per instant
+  Duration iteration;                // barrier to barrier: last update done everywhere
+  std::vector<std::string> notes;    // "clock offset host1 12us ±3us"
+  friend bool operator==(const Trace&, const Trace&) = default;
+};
+
+// Peak of each device: the sample with the largest total, the first of equals.
+std::vector<MemoryByCategory> peak_memory(const Trace& trace);
+// Time each device computes (actions and endpoints), and idle share of all devices that have actions.
+std::vector<Duration> busy_time(const Trace& trace);
+double bubble_ratio(const Trace& trace);  // 1 - Σ busy / (devices with actions × iteration)
+
+// Rules; each violation is one line that begins with the rule's name. `simulated` traces must obey all of
+// them exactly, `measured` ones those marked c (causality, no earlier than clocks allow).
+//   sorted    c  spans and samples in their order, ends not before starts, none beyond the iteration
+//   actions   c  exactly the schedule's actions, on their devices, in the schedule's order, not overlapping
+//   on a device duration     an action takes its staged time messages  c  every message of the schedule once;
+//   it starts after its producer ends, its consumer after it arrived channel   c  a channel's transfers in
+//   order; simulated: the next is not on the wire before the last left it links        a link with contention
+//   carries one transfer or collective at a time, for bytes / bottleneck, then latency collective   starts
+//   when all members arrived eager        nothing waits without a cause: each start equals the latest of what
+//   it waits for (first come, first served) slots     c  a message does not arrive before its slot is free
+//   memory       samples equal the sum of what semantics.md says is held, recomputed here
+//   iteration c  the last end
+std::vector<std::string> check_trace(const StagedModel& model, const Cluster& cluster,
+                                     const Schedule& schedule, const Trace& trace);
+
+// Pairs of equal actions in two traces, and how the second differs: a predicted and a measured one.
+struct ActionDifference {
+  DeviceId device;
+  Action action;
+  Duration start_a, end_a, start_b, end_b;
+};
+struct TraceDifference {
+  Duration iteration_a, iteration_b;
+  std::vector<ActionDifference> actions;  // in a's order
+  std::vector<std::string> only_in_a, only_in_b;
+};
+TraceDifference diff_traces(const Trace& a, const Trace& b);
+
+// Chrome trace JSON for Perfetto: pid = device, tid = stream; no two slices of a track overlap
+// (docs/formats.md).
+std::string chrome_trace(const Trace& trace);
+
+nlohmann::ordered_json trace_to_json(const Trace& trace);  // "format": "espalier.trace/1"
+Trace trace_from_json(const nlohmann::ordered_json& json, const std::string& where);
+
+// One line per span for tests: "dev0 compute F0 img 0ns-2ms".
+std::string print_trace(const Trace& trace);
+Trace parse_trace(std::string_view text);
+
+}  // namespace espalier
