@@ -91,6 +91,7 @@ def export(
         if value not in allowed:
             raise ExportError(f"{name}={value!r}: must be one of {', '.join(allowed)}")
 
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     inputs = named_inputs(model, example_inputs)
     targets = dict(targets or {})
     clash = sorted(inputs.keys() & targets.keys())
@@ -359,6 +360,18 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return name, value
 
 
+def call_factory(name: str, settings: dict) -> tuple:
+    factory = load_object(name)
+    try:
+        inspect.signature(factory).bind(**settings)
+    except TypeError as error:
+        raise ExportError(f"{name} does not take these settings: {error}") from None
+    made = factory(**settings)
+    if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], torch.nn.Module):
+        raise ExportError(f"{name} must return (model, inputs) or (model, inputs, targets)")
+    return made
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="espalier_export.py",
@@ -375,9 +388,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="argument of the factory")
     args = parser.parse_args(arguments)
     try:
-        made = load_object(args.factory)(**dict(parse_setting(text) for text in args.set))
-        if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], torch.nn.Module):
-            raise ExportError(f"{args.factory} must return (model, inputs) or (model, inputs, targets)")
+        made = call_factory(args.factory, dict(parse_setting(text) for text in args.set))
         exported = export(
             made[0],
             made[1],

@@ -47,8 +47,11 @@ class Dlrm(nn.Module):
 
     def forward(self, dense: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """dense[batch, number], ids[batch, table, row] → logits[batch]."""
+        batch, _, hot = ids.shape
         bottom = self.bottom(dense)
-        looked_up = [table(ids[:, i]).sum(dim=1) for i, table in enumerate(self.tables)]
+        looked_up = [
+            table(ids[:, i].reshape(batch * hot)).view(batch, hot, -1).sum(dim=1) for i, table in enumerate(self.tables)
+        ]
         features = torch.stack([bottom, *looked_up], dim=1)
         products = torch.bmm(features, features.transpose(1, 2)).flatten(1)
         pairs = torch.index_select(products, 1, self.pairs)

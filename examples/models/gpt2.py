@@ -15,7 +15,9 @@ RENAMED = {"layers": "n_layer", "width": "n_embd", "heads": "n_head", "sequence"
 def build(size: str = "tiny", **changes) -> nn.Module:
     settings = SIZES[size] | {RENAMED.get(name, name): value for name, value in changes.items()}
     config = GPT2Config(**settings, bos_token_id=0, eos_token_id=0, use_cache=False, attn_implementation="sdpa")
-    return GPT2LMHeadModel(config)
+    model = GPT2LMHeadModel(config)
+    model.loss_type = "ForCausalLM"
+    return model
 
 
 def example_inputs(model: nn.Module, batch: int) -> tuple[dict, dict]:

@@ -1,0 +1,10 @@
+import sys
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+for folder in ("python", "examples/models", "examples/digits", "tests/fixtures", "python/tests"):
+    sys.path.insert(0, str(ROOT / folder))
+
+torch.set_num_threads(1)

@@ -1,0 +1,85 @@
+import json
+import zipfile
+from pathlib import Path
+
+import make_fixtures
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import espalier_reference as reference
+import export as examples
+
+FOLDER = Path(make_fixtures.__file__).parent
+CASES = [(name, stem) for name in make_fixtures.FIXTURES for stem in (name, f"{name}.two")]
+
+
+def relative_errors(actual: dict, expected: dict) -> dict:
+    """|difference| / max(|expected|, 1e-3 |all expected|), by name."""
+    whole = torch.stack([g.norm() for g in expected.values()]).norm()
+    return {n: ((actual[n] - g).norm() / torch.maximum(g.norm(), 1e-3 * whole)).item() for n, g in expected.items()}
+
+
+def test_key_depends_on_every_part():
+    base = reference.key(7, 0, 0, 5)
+    assert base == 7209587471452788469  # the same number is in gpt.expected.json
+    others = {reference.key(8, 0, 0, 5), reference.key(7, 1, 0, 5), reference.key(7, 0, 1, 5), reference.key(7, 0, 0, 6)}
+    assert len(others | {base}) == 5
+    assert all(0 <= k < 2**63 for k in others)
+
+
+@pytest.mark.parametrize("name, stem", CASES, ids=[stem for _, stem in CASES])
+def test_expected_files_reproduce(name, stem):
+    facts = json.loads((FOLDER / f"{stem}.expected.json").read_text())
+    stored = load_file(FOLDER / f"{stem}.expected.safetensors")
+    inputs = {n: stored[f"input.{n}"] for n in facts["inputs"]}
+    program = torch.export.load(FOLDER / f"{name}.pt2")
+    step = reference.run_step(program, inputs, micro_batches=facts["micro_batches"], seed=facts["seed"])
+    assert step.loss == pytest.approx(float.fromhex(facts["loss_hex"]), rel=1e-6)
+    errors = relative_errors(step.gradients, {n: stored[f"grad.{n}"] for n in facts["gradients"]})
+    assert max(errors.values()) <= 1e-5, errors
+    for buffer in facts["buffers"]:
+        torch.testing.assert_close(step.buffers[buffer], stored[f"buffer.{buffer}"])
+
+
+def flat_json_targets(graph: dict) -> list[str]:
+    """What a reader of models/model.json numbers: sub-graphs stand in place of the node that wraps them."""
+    targets = []
+    for node in graph["nodes"]:
+        inner = [i["arg"]["as_graph"]["graph"] for i in node["inputs"] if "as_graph" in i["arg"]]
+        targets += flat_json_targets(inner[0]) if inner else [node["target"]]
+    return targets
+
+
+@pytest.mark.parametrize("name", make_fixtures.FIXTURES)
+def test_operator_index_is_the_position_in_the_file(name):
+    path = FOLDER / f"{name}.pt2"
+    with zipfile.ZipFile(path) as archive:
+        graph = json.loads(archive.read(f"{name}/models/model.json"))["graph_module"]["graph"]
+    flat = reference.flat_operators(torch.export.load(path).graph_module)
+    assert [t.split(".")[-2:] for t in flat_json_targets(graph)] == [str(n.target).split(".")[-2:] if
+            isinstance(n.target, torch._ops.OpOverload) else ["_operator", n.target.__name__] for n in flat]
+
+
+def test_fixtures_name_no_folder_of_the_machine_that_made_them():
+    for path in FOLDER.glob("*.pt2"):
+        with zipfile.ZipFile(path) as archive:
+            nodes = archive.read(f"{path.stem}/models/model.json").decode()
+        assert 'File \\"/' not in nodes, path
+
+
+@pytest.mark.parametrize("name", ["two_tower", "three_branch", "gpt", "resnet", "dlrm", "unet"])
+def test_without_dropout_the_program_equals_the_model(tmp_path, name):
+    # Eval mode has no random numbers, so the eager model is a second, independent reference.
+    examples.export_model(name, tmp_path / "m.pt2", batch=5, mode="eval")
+    module = __import__(name)
+    torch.manual_seed(0)
+    model = module.build("tiny").eval()
+    inputs, targets = module.example_inputs(model, 4)
+    loss_function = examples.espalier_export.find_loss(module.loss)
+    loss = loss_function(model(**inputs), *targets.values())
+    loss.backward()
+    step = reference.run_step(torch.export.load(tmp_path / "m.pt2"), inputs | targets, micro_batches=1, seed=1)
+    assert step.loss == pytest.approx(loss.item(), rel=1e-6)
+    errors = relative_errors(step.gradients, {n: p.grad for n, p in model.named_parameters()})
+    assert max(errors.values()) <= 1e-5, errors
