@@ -2,9 +2,10 @@ include(GoogleTest OPTIONAL)
 
 # esp_module(name [TORCH] [TESTING] DEPENDS module…)
 #
-# The library espalier_<name> from espalier/<name>/**/*.cc, and its test program espalier_<name>_test from
-# the *_test.cc beside them. A module whose folder has no source yet is left out. TESTING modules live in
-# testing/ and are linked by tests only.
+# The library espalier_<name> from espalier/<name>/**/*.cc (less main.cc), and its test program
+# espalier_<name>_test from the *_test.cc beside them. A module without a source is an empty library. TORCH
+# modules see libtorch, and define ESPALIER_TORCH for whoever links them, who does not see it. TESTING modules
+# live in testing/ and are linked by tests only.
 function(esp_module name)
   cmake_parse_arguments(ARG "TORCH;TESTING" "" "DEPENDS" ${ARGN})
   set(folder ${CMAKE_SOURCE_DIR}/espalier/${name})
@@ -17,7 +18,7 @@ function(esp_module name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/*.cc)
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
-  list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "(_test|/main)\\.cc$")
   set(library espalier_${name})
   if(sources)
     add_library(${library} STATIC ${sources})
@@ -32,6 +33,9 @@ function(esp_module name)
   foreach(dependency ${ARG_DEPENDS})
     target_link_libraries(${library} ${scope} espalier_${dependency})
   endforeach()
+  if(ARG_TORCH)
+    target_compile_definitions(${library} INTERFACE ESPALIER_TORCH=1)
+  endif()
   if(sources AND ARG_TORCH)
     esp_use_torch(${library})
   elseif(sources)

@@ -74,15 +74,16 @@ if(EXISTS ${torch_folder}/share/cmake/Torch/TorchConfig.cmake)
 endif()
 
 # FMT_HEADER_ONLY: torch ships fmt's headers, not its library. The stubs stand in for five Gloo headers that
-# torch includes and does not ship. --no-as-needed: libtorch.so has no symbol of its own, it loads the rest.
+# torch includes and does not ship. --as-needed: a program that calls nothing of libtorch does not load it, which
+# would cost it a quarter of a second at every start.
 add_library(espalier_libtorch INTERFACE)
 target_include_directories(espalier_libtorch SYSTEM INTERFACE
   ${torch_folder}/include ${torch_folder}/include/torch/csrc/api/include
   ${CMAKE_SOURCE_DIR}/cmake/torch/stubs)
 target_compile_definitions(espalier_libtorch INTERFACE
   USE_DISTRIBUTED USE_C10D_GLOO FMT_HEADER_ONLY=1 _GLIBCXX_USE_CXX11_ABI=${torch_abi})
+target_link_options(espalier_libtorch INTERFACE -Wl,--as-needed -Wl,-rpath,${torch_folder}/lib)
 target_link_libraries(espalier_libtorch INTERFACE
-  -Wl,--push-state,--no-as-needed
   ${torch_folder}/lib/libtorch.so ${torch_folder}/lib/libtorch_cpu.so ${torch_folder}/lib/libc10.so)
 target_compile_features(espalier_libtorch INTERFACE cxx_std_20)
 
@@ -113,12 +114,11 @@ if(EXISTS ${torch_folder}/lib/libtorch_cuda.so)
     set(torch_kind "CUDA and NCCL")
     target_compile_definitions(espalier_libtorch INTERFACE USE_C10D_NCCL)
   endif()
+  # libtorch_cuda.so registers its kernels when it is loaded; nobody calls it by name.
   target_link_libraries(espalier_libtorch INTERFACE
-    ${torch_folder}/lib/libtorch_cuda.so ${torch_folder}/lib/libc10_cuda.so)
+    -Wl,--no-as-needed ${torch_folder}/lib/libtorch_cuda.so ${torch_folder}/lib/libc10_cuda.so)
   target_link_options(espalier_libtorch INTERFACE -Wl,--allow-shlib-undefined)
 endif()
-target_link_libraries(espalier_libtorch INTERFACE -Wl,--pop-state)
-target_link_options(espalier_libtorch INTERFACE -Wl,-rpath,${torch_folder}/lib)
 message(STATUS "torch ${torch_version} (${torch_kind}) in ${torch_folder}")
 
 # The one precompiled header. Users must compile with the same options and defines, or gcc refuses it

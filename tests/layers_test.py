@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""The rules of the tree that a compiler does not check.
+
+  * a module includes only modules above it in ORDER; runtime/ never includes planners/ or learned/
+  * only runtime/ and learned/ include libtorch, and their own public headers may stay free of it
+  * fmt appears in no header; every header has #pragma once
+  * testing/ is included by tests and by testing/ only
+  * no file names a place of one particular machine
+
+`layers_test.py` checks the tree, then plants one violation of each rule in a scratch tree and checks that it
+is found: a check that cannot fail is worthless. Python's standard library only.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ORDER = ("base graph cluster cost plan frontend zoo schedule trace sim bound planners learned runtime "
+         "report app cli").split()
+NEVER = {("runtime", "planners"), ("runtime", "learned")}
+TORCH_MODULES = {"runtime", "learned"}
+TORCH_HEADER = re.compile(r"^(ATen|c10|torch|caffe2)/")
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)
+LOCAL_PLACES = re.compile(r"(?<![\w./-])/(?:work|root|home)/\w")
+SOURCE = {".h", ".hpp", ".cc", ".cpp"}
+TEXT = SOURCE | {".py", ".md", ".cmake", ".txt", ".json", ".sh", ".yml", ".yaml", ".csv", ".test", ""}
+
+
+def module_of(path):
+    """graph of espalier/graph/…; testing, tests and bench of those folders; None elsewhere."""
+    parts = path.parts
+    if parts[0] == "espalier" and len(parts) > 2:
+        return parts[1]
+    return parts[0] if parts[0] in ("testing", "tests", "bench") else None
+
+
+def is_test(path):
+    return path.stem.endswith("_test") or path.parts[0] in ("testing", "tests")
+
+
+def check_source(path, text, root):
+    module = module_of(path)
+    if module is None:
+        return
+    header = path.suffix in (".h", ".hpp")
+    if path.parts[0] == "espalier" and module not in ORDER:
+        yield f"{path}: '{module}' is not a module; add it to ORDER in tests/layers_test.py"
+        return
+    if header and "#pragma once" not in text:
+        yield f"{path}: a header without #pragma once"
+    for match in INCLUDE.finditer(text):
+        name = match[1]
+        line = text.count("\n", 0, match.start(1)) + 1
+        where = f"{path}:{line}: includes {name}:"
+        parts = name.split("/")
+        if header and parts[0] == "fmt":
+            yield f"{where} fmt stays out of headers (torch's include folder has another version)"
+        if TORCH_HEADER.match(name):
+            folder_needs_torch = (root / path.parent / "needs_torch").exists()
+            if module in ORDER and module not in TORCH_MODULES:
+                yield f"{where} only runtime/ and learned/ include libtorch"
+            elif module in ("testing", "bench") and not folder_needs_torch:
+                yield f"{where} only runtime/, learned/ and folders with a file needs_torch include libtorch"
+        if parts[0] == "testing" and not is_test(path):
+            yield f"{where} testing/ is for tests only"
+        if parts[0] == "espalier" and len(parts) > 2 and module in ORDER and parts[1] != module:
+            if parts[1] not in ORDER:
+                yield f"{where} no such module"
+            elif (module, parts[1]) in NEVER:
+                yield f"{where} {module}/ never includes {parts[1]}/"
+            elif ORDER.index(parts[1]) > ORDER.index(module):
+                yield f"{where} {parts[1]}/ stands below {module}/; pass the missing piece down as a value"
+        if parts[0] == "espalier" and not (root / name).exists():
+            yield f"{where} no such file"
+
+
+def check_tree(root, files):
+    for path in sorted(files):
+        if path.suffix not in TEXT or not (root / path).is_file():
+            continue
+        try:
+            text = (root / path).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        if path.suffix in SOURCE:
+            yield from check_source(path, text, root)
+        for match in LOCAL_PLACES.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            yield f"{path}:{line}: names a place of one particular machine: {match[0]}…"
+
+
+def files_of(root):
+    """Tracked and new files in a git checkout, every file elsewhere (a source archive)."""
+    listed = subprocess.run(["git", "-C", root, "ls-files", "-co", "--exclude-standard", "-z"],
+                            capture_output=True, text=True)
+    if listed.returncode == 0:
+        return [pathlib.Path(name) for name in listed.stdout.split("\0") if name]
+    hidden = {"build", ".venv", ".cache", ".git"}
+    return [path.relative_to(root) for path in root.rglob("*")
+            if path.is_file() and not hidden & set(path.relative_to(root).parts)]
+
+
+GOOD = {
+    "espalier/base/a.h": "#pragma once\n#include <vector>\n",
+    "espalier/graph/b.h": '#pragma once\n#include "espalier/base/a.h"\n',
+    "espalier/graph/b.cc": '#include "espalier/graph/b.h"\n#include <fmt/format.h>\n',
+    "espalier/graph/b_test.cc": '#include "testing/c.h"\n',
+    "espalier/runtime/r.cc": "#include <ATen/ATen.h>\n",
+    "testing/c.h": '#pragma once\n#include "espalier/graph/b.h"\n',
+    "bench/speed/needs_torch": "",
+    "bench/speed/s.cc": "#include <c10/core/Device.h>\n",
+    "docs/a.md": "Read ./work/notes and src/home/x.\n",
+}
+PLANTED = {
+    "stands below": ("espalier/base/x.h", '#pragma once\n#include "espalier/graph/b.h"\n'),
+    "never includes planners": ("espalier/runtime/x.cc", '#include "espalier/planners/p.h"\n'),
+    "never includes learned": ("espalier/runtime/x.cc", '# include "espalier/learned/p.h"\n'),
+    "only runtime/ and learned/ include": ("espalier/cli/x.cc", "#include <torch/types.h>\n"),
+    "needs_torch include": ("bench/other/x.cc", "#include <ATen/ATen.h>\n"),
+    "fmt stays out": ("espalier/graph/x.h", "#pragma once\n#include <fmt/core.h>\n"),
+    "without #pragma once": ("espalier/graph/x.h", "int x();\n"),
+    "testing/ is for tests": ("espalier/graph/x.cc", '#include "testing/c.h"\n'),
+    "is not a module": ("espalier/misc/x.cc", "\n"),
+    "no such file": ("espalier/graph/x.cc", '#include "espalier/base/gone.h"\n'),
+    "one particular machine": ("docs/x.md", "See " + "/home" + "/someone/file.\n"),
+}
+
+
+def self_test():
+    """Violations that the checks fail to find, and false alarms."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+
+        def findings(extra):
+            tree = {**GOOD, **extra}
+            for name, text in tree.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(text)
+            found = list(check_tree(root, [pathlib.Path(name) for name in tree]))
+            for name in extra:
+                (root / name).unlink()
+            return found
+
+        yield from (f"false alarm: {finding}" for finding in findings({}))
+        for rule, (name, text) in PLANTED.items():
+            found = findings({name: text})
+            if not any(rule in finding for finding in found):
+                yield f"planted violation not found: {rule} (found: {found})"
+
+
+def main():
+    root = pathlib.Path(__file__).resolve().parent.parent
+    findings = [*check_tree(root, files_of(root)), *self_test()]
+    for finding in findings:
+        print(finding)
+    print(f"layers: {len(findings)} findings")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
