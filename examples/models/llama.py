@@ -16,11 +16,14 @@ SIZES = {
                    intermediate_size=1408, max_position_embeddings=128, vocab_size=8000),
 }
 RENAMED = {"layers": "num_hidden_layers", "width": "hidden_size", "heads": "num_attention_heads",
-           "sequence": "max_position_embeddings"}
+           "sequence": "max_position_embeddings", "tied": "tie_word_embeddings"}
 
 
 def build(size: str = "tiny", **changes) -> nn.Module:
-    settings = SIZES[size] | {RENAMED.get(name, name): value for name, value in changes.items()}
+    unknown = sorted(changes.keys() - RENAMED.keys())
+    if unknown:
+        raise TypeError(f"no setting {unknown[0]!r}: choose from {', '.join(RENAMED)}")
+    settings = SIZES[size] | {RENAMED[name]: value for name, value in changes.items()}
     return LlamaForCausalLM(LlamaConfig(**settings, use_cache=False, attn_implementation="sdpa"))
 
 
