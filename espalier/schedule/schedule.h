@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "espalier/base/ids.h"
+#include "espalier/cluster/cluster.h"
 #include "espalier/plan/staged_model.h"
 
 namespace espalier {
@@ -61,31 +62,63 @@ struct Schedule {
   friend bool operator==(const Schedule&, const Schedule&) = default;
 };
 
+// What a stage does besides F and B. These decide which actions a schedule must have.
+bool recomputes(const StagedStage& stage);  // R before each B: recomputing takes time or memory
+bool reduces(const StagedStage& stage);     // A: several replicas and gradients to reduce
+bool updates(const StagedStage& stage);     // U: it has gradients, or its update takes time
+
 // Compute orders of the plan's own schedule kind, completed with channels:
 //  GPipe  all forwards, then all backwards in micro-batch order;
 //  1F1B   in-flight-limit forwards, then backward and forward in turn, then the rest; on a DAG of stages each
-//  by its own
-//         limit, backwards as early as the limits allow (GraphPipe §5; docs/semantics.md, in-flight).
-// A device with several stages merges their lists by a unit-time simulation in which ties go to the higher
-// stage's backward. Then A, T and U of each stage. R stands before each B of a stage that recomputes.
+//         by its own limit, backwards as early as the limits allow (GraphPipe §5; docs/semantics.md,
+//         in-flight). Each replica does so for its own share.
+// A device with several stages merges their lists by a unit-time simulation in which backwards go first, then
+// higher stages. Then, at the end of each device's list, A of its stages, T of its ties, U of its stages. R
+// stands before each B of a stage that recomputes. Micro-batches of unequal sizes need limits that cover one
+// micro-batch of the larger; with smaller ones the result deadlocks, and check_schedule says so.
 Schedule make_schedule(const StagedModel& model, std::size_t devices);
 
-// Channels for given compute orders: messages in the order in which their producers run, by crossing within
-// an action.
+// Channels for given compute orders: messages in the order in which their producers run, by Message order
+// within an action.
+//
+// A crossing travels in pieces, each the samples that a producer's and a reader's micro-batch share, once per
+// piece and destination device; on one device there is no message. `reader` is the lowest stage on the
+// destination that reads the piece; the others there use the same message. Gradients (where the reader's
+// `gradient` is not 0) and returning tokens travel back from each such device, after the last reader's B (or
+// I) there. In a tensor-parallel group the i-th device talks to the i-th, modulo the other group's size.
 Schedule with_channels(const StagedModel& model, std::vector<std::vector<Action>> devices);
 
+// A or T: who takes part, and what it costs.
+//  A  all devices of the stage's replicas; ring all-reduce (all_reduce_cost) of `reduced` among the devices
+//     of equal rank in their groups, the ranks side by side.
+//  T  all devices of the tie's stages; the first device of each other stage sends its sum to the first device
+//     of the lowest, one after the other, which sends the total to each other member, one after the other;
+//     the largest latency once each way.
+struct Collective {
+  std::vector<DeviceId> members;  // ascending
+  Bytes bytes;
+  Duration hold;  // all links are held this long
+  Duration latency;
+  std::vector<LinkIndex> links;  // ascending
+  friend bool operator==(const Collective&, const Collective&) = default;
+};
+Collective collective_of(const StagedModel& model, const Cluster& cluster, const Action& action);
+
 // Rules; each violation is one line that begins with the rule's name:
-//   complete   every stage, replica and micro-batch of its share has its F once and its B once, or I and W
-//   once each; R once if
-//              the stage recomputes; A once if it has several replicas; T once per tie and holder; U once;
-//              nothing else
-//   place      each action stands on all devices of its replica and no others
+//   complete   every stage and micro-batch has its F once and its B once, or I and W once each; R once if the
+//              stage recomputes; A once if it reduces; T once per tie; U once if it updates; nothing else
+//   place      each action stands on all devices of its replica (A, U: of all replicas; T: of all its stages)
+//              and no others
 //   order      F, then R, then B or I, then W of a micro-batch; F's ascend; B's (I's) ascend; A, T, U after
-//   the stage's last B or W, in that order in-flight  between F's start and B's (W's) end a replica never
-//   holds more than its limit messages   every crossing piece travels once per destination device and
-//   direction, on the channel of its two devices channel    messages stand in the order in which their
-//   producers run deadlock   compute orders ∪ channel orders ∪ data edges ∪ slot edges have no cycle; the
-//   line shows the cycle of actions
+//              the stage's last B or W, in that order
+//   in-flight  between F's start and B's (W's) end a replica never holds more than its limit
+//   messages   every crossing piece travels once per destination device and direction, on the channel of its
+//              two devices; channels ascend, none is empty, none leads to its own device
+//   channel    messages stand in the order in which their producers run, by Message order within an action
+//   deadlock   compute orders ∪ channel orders ∪ data edges ∪ slot edges have no cycle; the line shows the
+//              cycle of actions
+// Each rule is checked where those before it hold: complete, then place, then order and in-flight, and
+// messages, then channel, then deadlock.
 std::vector<std::string> check_schedule(const StagedModel& model, const Schedule& schedule);
 
 // "dev0  F0 F1 B0 …", one line per device that has actions; on a device with several stages "img:F0"; names

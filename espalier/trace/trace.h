@@ -39,7 +39,7 @@ struct Span {
   Bytes bytes;
   Duration start;
   Duration end;
-  std::optional<Duration> posted;  // transfers: when it became ready; its wait for links is start - posted
+  std::optional<Duration> posted;  // transfers, collectives: when ready; the wait for links is start - posted
   friend bool operator==(const Span&, const Span&) = default;
 };
 
@@ -83,16 +83,60 @@ double bubble_ratio(const Trace& trace);  // 1 - Σ busy / (devices with actions
 
 // Rules; each violation is one line that begins with the rule's name. `simulated` traces must obey all of
 // them exactly, `measured` ones those marked c (causality, no earlier than clocks allow).
-//   sorted    c  spans and samples in their order, ends not before starts, none beyond the iteration
-//   actions   c  exactly the schedule's actions, on their devices, in the schedule's order, not overlapping
-//   on a device duration     an action takes its staged time messages  c  every message of the schedule once;
-//   it starts after its producer ends, its consumer after it arrived channel   c  a channel's transfers in
-//   order; simulated: the next is not on the wire before the last left it links        a link with contention
-//   carries one transfer or collective at a time, for bytes / bottleneck, then latency collective   starts
-//   when all members arrived eager        nothing waits without a cause: each start equals the latest of what
-//   it waits for (first come, first served) slots     c  a message does not arrive before its slot is free
-//   memory       samples equal the sum of what semantics.md says is held, recomputed here
-//   iteration c  the last end
+//   sorted      c  spans and samples in their order, ends not before starts, none beyond the iteration
+//   actions     c  exactly the schedule's actions on their devices, in the schedule's order, not overlapping
+//   duration       an action takes its staged time, an endpoint what the route says
+//   messages    c  every message of the schedule once; it starts after its producer ends, its consumer after
+//                  it arrived
+//   channel     c  a channel's transfers in order; simulated: the next is not on the wire before the last
+//                  left it
+//   links          a link with contention carries one transfer or collective at a time, first come, first
+//                  served; each takes bytes / bottleneck, then latency
+//   collective  c  starts when all members arrived, at the same time on all of them (measured: ends after all
+//                  members arrived)
+//   eager          nothing waits without a cause: each start equals the latest of what it waits for
+//   slots       c  a message does not arrive before its slot is free
+//   memory         samples equal what is held, by the text below, recomputed here
+//   iteration   c  the last end
+//
+// Spans of a simulated trace, as the simulator writes and this checks them:
+//  - F, B, I, W, R, U: one kAction span on each device of the replica, stream kCompute.
+//  - Endpoints: stream kCompute, only where they cost time; receive endpoints before the first action of the
+//    device that consumes the message, send endpoints after the last action that produces it, in any order
+//    among those of one action. `action` is that action, `peer` the other device.
+//  - A message: one kTransfer span on the sender, kSend. posted = the latest of its producer's (its send
+//    endpoint's) end, the moment the channel's message before it left the wire, and the moment its receive
+//    was posted; start = the first link held; end = start + hold + latency. `action`: the producing one, of
+//    several the last in the device's list. Tokens under TokenRule::kFree: no time, no endpoints.
+//  - A and T: one kCollective span on each member, stream kCollective (none on kCompute); times and members
+//    from collective_of (schedule.h); posted = the moment the last member's action before it ended (the
+//    device is then occupied to the end), start = the first link held, end = start + hold + latency. bytes:
+//    reduced, or the tie's.
+//
+// What a device holds. Every interval is half open; a sample says what is held after all changes of its
+// instant. Samples stand where that changes, and at 0. Where the two halves of a backward are split, "B's
+// start" is I's start and "B's end" is W's end, except where I is named. Zero bytes hold nothing.
+//   kParameters, kGradients, kOptimizer: of all stages on the device, always.
+//   kBuffers:
+//    - buffers of all stages on the device, always;
+//    - forward receive slots. An edge is (crossing, `reader` of the messages, receiving device). Its
+//      micro-batches are those of the reader that get a message there, ascending; each takes one slot of
+//      (its messages) × Reader::bytes. With w = in_flight of the reader, the i-th of them (from 0) takes its
+//      slot at 0 if i ≤ w, else at the release of the (i-w-1)-th, and keeps it to its own release: the latest
+//      end of F, or of B where the tensor is `saved`, over the stages on that device that read these samples
+//      of the crossing. (A message's receive is posted when its slot is taken.)
+//    - gradient receive buffers: Reader::gradient of each backward message, from the end of the receiving
+//      action's F to its B's end (I's end). (Its receive is posted when it begins.)
+//   kActivations:
+//    - `saved`, from F's start to B's end; `recomputed`, from R's start to B's end; `between_halves`, from
+//      I's end to W's end;
+//    - a crossing's `output`, from the producer's F's start to the latest of: that F's end; the end of each
+//      of its transfers from this device; B's end if saved_by_producer; for each stage on this device that
+//      reads it, the end of F there, or of B where it is `saved`;
+//    - Reader::gradient of each backward message on the device that sends it, from the start of B of its
+//      reader (of several readers on that device the first) to the end of the transfer;
+//    - forward_workspace during F and R, backward_workspace during B, I and W.
+//   Messages within one device hold nothing else. All devices of a tensor-parallel replica hold the same.
 std::vector<std::string> check_trace(const StagedModel& model, const Cluster& cluster,
                                      const Schedule& schedule, const Trace& trace);
 
