@@ -1,0 +1,83 @@
+#pragma once
+
+// Executes a Schedule: each device of this worker runs its list of actions in order; sends are posted when
+// their producer ends, receives as soon as a slot is free, and only compute waits (docs/semantics.md, time).
+// Includes libtorch; runtime/ only.
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "espalier/runtime/data.h"
+#include "espalier/runtime/session.h"
+#include "espalier/runtime/testing/faults.h"
+#include "espalier/runtime/transport.h"
+#include "espalier/schedule/schedule.h"
+#include "espalier/trace/trace.h"
+
+namespace espalier {
+
+// What is executed; all parts must outlive the executor.
+struct Job {
+  const Program& program;
+  const PipelinePlan& plan;
+  const StagedModel& staged;
+  const Schedule& schedule;
+  std::vector<std::string> device_names;
+};
+
+struct ExecutorOptions {
+  std::uint32_t threads = 1;
+  enum class Record : std::uint8_t {
+    kNothing,
+    kOutputs
+  } record = Record::kNothing;  // for verify's second look
+  bool keep_gradients = false;  // StepOutcome::gradients is filled
+  bool update = true;           // false: U leaves the parameters alone
+  FaultPlan faults;             // tests only
+};
+
+// A tensor's content at a glance, to find the first operator that differs.
+struct OutputRecord {
+  OperatorId op;
+  std::uint32_t micro_batch = 0;
+  std::uint64_t bits = 0;  // fingerprint of the bytes
+  double norm = 0;
+};
+
+struct StepOutcome {                                     // of this worker
+  std::vector<std::pair<std::uint32_t, double>> losses;  // by micro-batch, where the loss was computed here
+  double gradient_norm_squared = 0;                      // of the parameters owned here
+  std::vector<Span> spans;                               // times are Clock times since its epoch
+  std::vector<MemorySample> memory;
+  std::map<ParameterId, at::Tensor> gradients;  // of the parameters owned here, if asked for
+  std::vector<OutputRecord> outputs;
+};
+
+class Executor {
+ public:
+  // Throws InputError where the plan asks for what the runtime cannot do: unequal micro-batches,
+  // tensor-parallel groups, a model without loss.
+  Executor(const Job& job, Session& session, const DataSource& data, Transport& transport,
+           const ExecutorOptions& options);
+  ~Executor();
+
+  // One step, the session's next. Returns when this worker's devices are done; an error in one device aborts
+  // the transport and is rethrown.
+  StepOutcome step();
+
+  // The device that owns a parameter or buffer, and its value there if that device is here.
+  DeviceId owner(ParameterId id) const;
+  at::Tensor owned(ParameterId id) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace espalier

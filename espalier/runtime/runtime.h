@@ -1,0 +1,153 @@
+#pragma once
+
+// Training for real: what the command line and the Python module call. No libtorch in sight; results are
+// plain values.
+//
+// A run is one or several processes (workers) that call the same function with the same arguments and
+// another World::rank each. Devices of the plan are dealt to workers in blocks; a worker with several runs
+// them as threads. With world.size 1 everything happens in this process. Every function throws InputError
+// where the model, the plan or the data is wrong, WorkerError where another worker failed or stayed silent.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "espalier/base/units.h"
+#include "espalier/cost/cost_table.h"
+#include "espalier/plan/plan_file.h"
+#include "espalier/trace/trace.h"
+
+namespace espalier {
+
+// Another worker is gone, or a message did not come in time. Says who waited for what from whom.
+class WorkerError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// This process among the workers of a run.
+struct World {
+  std::uint32_t rank = 0;
+  std::uint32_t size = 1;
+  std::string address = "127.0.0.1";  // of the store where the workers meet
+  std::uint16_t port = 0;
+  bool agent_store = false;   // torchrun hosts the store itself; else rank 0 does
+  std::uint32_t restart = 0;  // torchrun's restart count: keys of an earlier try are not read
+  std::string host;           // name of this host: clocks are compared between hosts
+  friend bool operator==(const World&, const World&) = default;
+};
+
+// RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_*; none of them: one process. Throws InputError
+// where only some are there, or one is not a number.
+World world_from_environment();
+
+struct StepReport {
+  std::uint64_t step = 0;
+  double loss = 0;           // mean over micro-batches
+  double gradient_norm = 0;  // of all gradients, a tied parameter once
+  Duration time;             // barrier to barrier
+  BatchSize samples;
+  friend bool operator==(const StepReport&, const StepReport&) = default;
+};
+
+enum class TraceSteps : std::uint8_t { kNone, kLast, kAll };
+
+struct RunOptions {
+  World world;
+  std::uint64_t steps = 1;
+  std::string data;           // a safetensors file with one tensor per input; empty: synthetic, from the seed
+  std::string load;           // a file that `save` wrote: parameters and buffers to start from
+  std::string save;           // parameters and buffers after the last step, as safetensors
+  std::string device;         // "cpu", "cuda", "cuda:1"; empty: cuda where there is one, else cpu
+  std::uint32_t threads = 1;  // of each device
+  Duration timeout = milliseconds(300'000);  // longest wait for one message
+  TraceSteps trace = TraceSteps::kLast;
+  std::function<void(const StepReport&)> on_step;                 // on rank 0
+  std::function<void(const StepReport&, const Trace&)> on_trace;  // on rank 0, of the steps that are traced
+};
+
+struct RunResult {  // complete on rank 0; other ranks have `steps` only
+  std::vector<StepReport> steps;
+  std::optional<Trace> trace;         // of the last traced step, origin measured
+  std::uint64_t dropped_samples = 0;  // of one epoch: the last incomplete batch
+  std::vector<std::string> notes;
+};
+
+// Trains. `model` is the .pt2 file's path (the plan names it relative to itself). O(steps).
+RunResult run_plan(const PlanFile& plan, const std::string& model, const RunOptions& options);
+
+// The same micro-batches on one process, no plan: what every plan must equal.
+struct ReferenceOptions {
+  BatchSize batch;
+  BatchSize micro_batch;
+  Optimizer optimizer;
+  std::uint64_t seed = 0;
+  std::uint64_t steps = 1;
+  std::string data, load, save, device;
+  std::uint32_t threads = 1;
+  std::function<void(const StepReport&)> on_step;
+};
+RunResult run_reference(const std::string& model, const ReferenceOptions& options);
+
+struct VerifyOptions {
+  World world;
+  std::uint64_t steps = 1;  // gradients are compared after the first, parameters after the last
+  std::string data;
+  std::string device;
+  std::uint32_t threads = 1;
+  Duration timeout = milliseconds(300'000);
+  double tolerance = 1e-5;
+};
+
+// One value that differs by more than the tolerance, or at all where bit-equality is due.
+struct Difference {
+  enum class What : std::uint8_t { kLoss, kGradient, kBuffer, kParameter } what = What::kGradient;
+  std::string name;    // of the parameter or buffer
+  double measure = 0;  // ‖Δ‖ / max(‖g‖, 1e-3·‖G‖); for the loss |Δ| / |loss|
+  std::string op;      // the operator that reads it
+  friend bool operator==(const Difference&, const Difference&) = default;
+};
+
+struct VerifyResult {  // complete on rank 0
+  bool equal = false;  // within the tolerance, and bit-equal where that is due
+  bool bit_equal = false;
+  bool bit_equality_due = false;  // no replicas, nothing read in two stages, nothing recomputed in part
+  double loss = 0, reference_loss = 0;
+  double gradient_norm = 0, reference_gradient_norm = 0;
+  std::uint64_t gradients = 0, buffers = 0, parameters = 0;  // compared
+  double worst = 0;                                          // measure, over all of them
+  std::string worst_name;
+  std::vector<Difference> differences;  // loss, then gradients as backward meets them, buffers, parameters
+  std::string first;    // "operator 'head' (head, model.py:12), micro-batch 3: output differs"
+  std::string verdict;  // one line
+};
+VerifyResult verify_plan(const PlanFile& plan, const std::string& model, const VerifyOptions& options);
+
+struct ProfileProgress {
+  std::string phase;  // "operators, micro-batch 4"
+  std::uint32_t done = 0, total = 0;
+};
+struct ProfileOptions {
+  World world;  // all workers measure at once; rank 0 returns the table
+  std::vector<BatchSize>
+      micro_batches;  // empty: the export's size if fixed, else 1, 2, 4, 8 within its range
+  std::uint32_t rounds = 20;
+  std::uint32_t threads = 1;
+  std::uint64_t seed = 0;
+  std::string device;
+  std::string kind = "cpu";  // the device kind that the rows are for
+  std::function<void(const ProfileProgress&)> on_progress;
+};
+// Measures every operator class in whole forward and backward passes (notes on prediction:
+// docs/cost-model.md), optimizer updates cold, the overhead of an action, and the link between workers where
+// there are several.
+CostTable profile_model(const std::string& model, const ProfileOptions& options);
+
+// Versions and devices that the runtime sees: "torch 2.13.0, cpu, 2 cores".
+std::string runtime_description();
+std::string machine_description();  // "AMD EPYC 7B13, 2 cores"
+
+}  // namespace espalier

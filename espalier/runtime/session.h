@@ -1,0 +1,76 @@
+#pragma once
+
+// What training changes: parameters, buffers, optimizer state, the step and the position in the data, all by
+// name. An Executor borrows it for the time of one plan; replacing the executor at a step boundary is resume
+// and re-planning. Includes libtorch; runtime/ only.
+//
+// A (stage, device) that reads a parameter holds its own copy, a Holding. All copies of a parameter are equal
+// between steps; the owner is the first device of the lowest stage that reads it, and its copy is the one
+// that is saved and reported.
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "espalier/plan/plan.h"
+#include "espalier/runtime/program.h"
+
+namespace espalier {
+
+struct Variable {
+  ParameterId id;
+  at::Tensor value;               // a leaf; gradients accumulate in value.grad()
+  std::vector<at::Tensor> state;  // of the optimizer; empty before the first update
+};
+
+struct Holding {
+  std::vector<Variable> parameters;  // trainable ones, ascending id
+  std::vector<Variable> buffers;     // and frozen parameters, ascending id
+};
+
+// One step of the optimizer on every parameter that has a gradient, as torch.optim does it; `step` counts
+// from 1. Gradients are then dropped.
+void update(const Optimizer& optimizer, std::uint64_t step, std::vector<Variable>& parameters);
+
+class Session {
+ public:
+  // `archive`: the .pt2 file's bytes, which must outlive the session.
+  Session(const ExportedProgram& exported, std::string_view archive, Optimizer optimizer, std::uint64_t seed,
+          at::Device device);
+
+  // Replaces initial values by those of a file that save_tensors wrote. Throws InputError naming the first
+  // name that is missing or has another shape or type. Before any holding is made.
+  void load(const std::string& path);
+
+  // The copies that a stage's operators read on a device; made from the initial values when first asked for.
+  // Thread-safe; the reference stays valid.
+  Holding& holding(StageId stage, DeviceId device, const std::vector<ParameterId>& parameters);
+
+  at::Tensor constant(TensorId id) const;  // shared by all; not written by anybody
+
+  const Graph& graph() const { return exported_->imported.graph; }
+  const Optimizer& optimizer() const { return optimizer_; }
+  std::uint64_t seed() const { return seed_; }
+  std::uint64_t step() const { return step_; }  // steps done; also the position in the data
+  void advance() { ++step_; }
+
+ private:
+  at::Tensor initial(ParameterId id) const;
+
+  const ExportedProgram* exported_;
+  std::string_view archive_;
+  Optimizer optimizer_;
+  std::uint64_t seed_;
+  at::Device device_;
+  std::uint64_t step_ = 0;
+  std::map<std::string, at::Tensor> loaded_;
+  std::vector<at::Tensor> constants_;  // by TensorId
+  std::map<std::pair<StageId, DeviceId>, Holding> holdings_;
+};
+
+}  // namespace espalier
