@@ -12,28 +12,44 @@
 
 namespace espalier {
 
-// The tasks of a schedule, and which task is what. Semantics (docs/semantics.md §1, §4):
-//  - a device's compute actions are tasks of its in-order lane; receive endpoints stand before the action
-//  that consumes the
-//    message, send endpoints after the action that produces it, where they cost anything;
-//  - a message is a task that holds the contended links of its route for bytes / bottleneck bandwidth, then
-//  pays latency; it
-//    waits for its producer (its send endpoint), for the message before it in its channel to have left the
-//    wire, and for its receive to be posted: forward, the k-th message of an edge waits for the slot that the
-//    (k-w-1)-th of that consumer replica gave back (at the end of its B or W if the tensor is saved there,
-//    else of its F); backward, for the end of F of that micro-batch at the receiver; tokens likewise;
-//  - messages within one device take no time and hold nothing;
-//  - first come, first served: priority = (source device, position of the producing action in its list,
-//  crossing);
-//  - A and T occupy their devices from the moment all members arrived to the end of the collective.
+// The tasks of a schedule, and which task is what. Semantics (docs/semantics.md §1, §4; schedule.h says which
+// messages there are, trace.h what is held from when to when):
+//  - a device's compute actions are tasks of its in-order lane; receive endpoints stand before the first
+//    action that consumes the message, send endpoints after the last action that produces it, where they cost
+//    anything, by (Message, other device) among those of one action;
+//  - a channel is an in-order lane too: its next message waits for the one before it to have left the wire;
+//  - a message holds the contended links of its route for bytes / bottleneck bandwidth, then pays latency; it
+//    waits for its producer (its send endpoint), for its channel, and for its receive to be posted: forward,
+//    the i-th micro-batch of an edge waits for the slot that the (i-w-1)-th gave back; backward, for the end
+//    of F of that micro-batch at the receiver; tokens likewise. A free token holds no link and takes no time;
+//  - first come, first served by (ready time, source device, position of the producing action in its list,
+//    Message, destination device); collectives come after messages, by (lowest member, position there);
+//  - A and T occupy their devices from the moment all members arrived to the end of the collective: a task on
+//    links that waits for what stands before A in each member's list, and an empty task in each list that
+//    waits for it.
 struct CompiledSchedule {
-  TaskGraph tasks;
-  struct Source {  // of each task
-    SpanKind kind = SpanKind::kAction;
+  TaskGraph tasks;  // accounts: device · kMemoryCategories + category
+  struct Source {   // of each task
+    enum class Kind : std::uint8_t {
+      kAction,           // F, B, I, W, R, U: `device`, `index` = position in its list
+      kSendEndpoint,     // `device`, `index` = message
+      kReceiveEndpoint,  // `device`, `index` = message
+      kMessage,          // `device` = sender, `index` = message
+      kCollective,       // `device` = lowest member, `index` = position in its list
+      kMember,           // A or T in the list of `device`: `index` = position; takes no time of its own
+      kJoin,             // the latest of several ends, for memory: takes no time
+    } kind = Kind::kAction;
     DeviceId device;
-    std::uint32_t index = 0;  // position in the device's list; for messages: in `messages`
+    std::uint32_t index = 0;
   };
-  std::vector<Source> sources;
+  std::vector<Source> sources;  // by task
+  struct Sent {
+    Message message;
+    DeviceId from, to;
+    std::uint32_t from_position, to_position;  // of the last action that produces and the first that consumes
+    Bytes bytes;
+  };
+  std::vector<Sent> messages;  // by (channel, place in it)
 };
 CompiledSchedule compile(const StagedModel& model, const Cluster& cluster, const Schedule& schedule);
 

@@ -51,8 +51,8 @@ struct TaskGraph {
   std::vector<std::uint32_t> order_begin;  // by lane, lanes + 1 entries: in-order lanes' tasks in `order`
   std::vector<TaskIndex> order;            // every task of an in-order lane, once
   std::uint32_t link_count = 0;
+  std::vector<Bytes> initial;       // by account: held from the start
   std::vector<MemoryDelta> memory;  // any order
-  std::uint32_t accounts = 0;
 
   std::size_t size() const { return duration.size(); }
   friend bool operator==(const TaskGraph&, const TaskGraph&) = default;
