@@ -5,8 +5,9 @@
 //
 // Rows are keyed by operator class (operators of equal signature are measured once, so 80 000 operators stay
 // small), device kind and variant; each row has cells at a grid of batches. Between two grid points time is
-// linear in the batch (origin kInterpolated); beyond the grid it continues the nearest segment, never below
-// zero, and `extrapolated` says so. All values are integers, rounded once when the table was filled.
+// linear in the batch (origin kInterpolated; kAnalytic if a neighbour is); beyond the grid it continues the
+// nearest segment, never below zero, and `extrapolated` says so. A row with one point is proportional to the
+// batch. All values are integers, rounded once when the table was filled.
 
 #include <compare>
 #include <cstdint>
@@ -128,7 +129,7 @@ class CostTable {
   CostTableParts parts_;
 };
 
-// A row at a batch: the cell itself, or linear between its neighbours, times rounded half up.
+// A row at a batch: the cell itself, or linear between its neighbours, times rounded half up, bytes up.
 OperatorCost cost_at(const CostRow& row, BatchSize batch);
 
 // One update of `parameters` bytes by `optimizer`; falls back to zero where nothing was measured.
@@ -144,9 +145,15 @@ CostTable complete_costs(const Graph& graph, const Cluster& cluster, CostTable t
 
 // Costs of a graph's operators, resolved once: costs(operator, kind) without a look-up by text. Throws
 // InputError naming the first operator without a cell and what to do.
+//
+// Here, and only here, a class's cell meets its operator and its device: times are divided by the kind's
+// `speed`; an operator none of whose outputs requires a gradient has no backward and keeps nothing for it; an
+// analytic cell of an operator without differentiable input (parameters apart) has no input gradient
+// (measured ones were measured that way).
 class OperatorCosts {
  public:
-  OperatorCosts(const Graph& graph, const Cluster& cluster, const CostTable& table, BatchSize micro_batch);
+  OperatorCosts(const Graph& graph, const Cluster& cluster, const CostTable& table, BatchSize micro_batch,
+                Variant variant = {});
 
   const OperatorCost& of(OperatorId op, KindId kind) const {
     return costs_[kind.index() * classes_ + class_of_[op.index()]];

@@ -92,8 +92,9 @@ std::vector<std::uint32_t> round_robin(std::uint32_t micro_batches, std::size_t 
                                        std::size_t replicas);
 
 // In-flight limits for equal micro-batch sizes, by stage: w_x = ⌈(r_x + max over successors y of r_y·w_y) /
-// r_x⌉, 1 without successor, capped by the largest share of a replica (docs/semantics.md, in-flight). GPipe:
-// the whole share.
+// r_x⌉, 1 without successor, capped by the largest share of a replica (docs/semantics.md, micro-batches).
+// GPipe: the whole share. For unequal sizes the count is taken in samples, with one more where a small reader
+// must fill a larger micro-batch's gradient.
 std::vector<std::uint32_t> in_flight_limits(const PipelinePlan& plan);
 
 struct Placement {
@@ -102,15 +103,19 @@ struct Placement {
 };
 
 // Rules of a PipelinePlan; each violation is one line that begins with the rule's name:
-//   covered      every operator stands in exactly one stage; a duplicable one in at least one, and beside
-//   each reader ordered      `after` names smaller stages, ascending, without repetition; operators ascending
+//   named        stages have names, each once
+//   covered      a stage has operators, and only the graph's; every operator stands in exactly one stage, a
+//                duplicable one in at least one and beside each reader
+//   ordered      `after` names smaller stages; `after` and operators ascend, each once
 //   data-edge    where an operator reads across stages, the producer's stage is in the consumer's `after`
-//   convex       no path of operators leaves a stage and returns to it
+//   convex       no path of operators (data, or order around a mutation) leaves a stage and returns to it
 //   devices      at least one replica; devices exist; none twice within a stage; groups of one size
-//   micro-batch  positive, divides the batch, within the graph's batch range; joined stages' sizes divide one
-//   another shares       the replicas' micro-batches are a partition of the stage's, each ascending and not
-//   empty in-flight    at least 1 and at most the largest share colocation   operators of one colocation
-//   group stand in one stage recompute    only the stage's own operators, ascending, none that mutates
+//   micro-batch  positive, divides the batch, within the graph's batch range; joined stages' sizes divide
+//                one another
+//   shares       the replicas' micro-batches are a partition of the stage's, each ascending and not empty
+//   in-flight    at least 1 and at most the largest share
+//   colocation   operators of one colocation group stand in one stage
+//   recompute    only the stage's own operators, ascending, each once, none that mutates
 std::vector<std::string> check_plan(const Graph& graph, const Cluster& cluster, const PipelinePlan& plan);
 
 // Rules of a Placement: a device for every operator, existing devices, colocation groups together.

@@ -41,9 +41,10 @@ struct StageMemory {
   Bytes saved;
   Bytes recomputed;          // per micro-batch, from the start of the recomputation to the end of B
   Bytes between_halves;      // per micro-batch, from the end of I to the end of W
-  Bytes forward_workspace;   // while F runs: operator workspace and intermediates nobody keeps (largest sum
-                             // alive)
-  Bytes backward_workspace;  // while B, I or W runs: the same, and gradients of intermediates
+  Bytes forward_workspace;   // while F or R runs: operator workspace and intermediates nobody keeps (largest
+                             // sum alive), user inputs among them
+  Bytes backward_workspace;  // while B, I or W runs: operator workspace, gradients of intermediates, and the
+                             // parameter gradient that is about to be added to its sum
   friend bool operator==(const StageMemory&, const StageMemory&) = default;
 };
 
@@ -99,12 +100,15 @@ struct StagedModel {
 
 // O(operators + edges). The plan must pass check_plan. Which times: Σ over the stage's operators on the
 // replica's device kind at the stage's micro-batch, neighbour factor applied where another device of the host
-// has a stage, plus the kind's per-action overhead once per action.
+// has a stage, plus the kind's per-action overhead once per action (backward's is in input_gradient). What
+// recomputed operators read from outside their set is kept; what only they keep is dropped. A tensor-parallel
+// group takes cells of its variant and an even part of the parameters. Throws InputError where a cell is
+// missing or names a tensor that its operator lacks.
 StagedModel stage_model(const Graph& graph, const Cluster& cluster, const CostTable& costs,
                         const Training& training, const PipelinePlan& plan);
 
-// Violations of what a schedule relies on: ids in range, shares a partition, readers after producers, no
-// negative figures.
+// Violations of what a schedule relies on: names, `after` to smaller stages, shares a partition, ids in
+// range, readers after producers, sizes and times from 0 to 2^56, crossings in order. Holds for any values.
 std::vector<std::string> check_staged_model(const StagedModel& model, const Cluster& cluster);
 
 }  // namespace espalier

@@ -1,0 +1,351 @@
+#include "espalier/cost/cost_table.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iterator>
+#include <tuple>
+#include <unordered_map>
+
+#include "espalier/base/check.h"
+#include "espalier/base/hash.h"
+
+namespace espalier {
+namespace {
+
+constexpr std::int64_t kLimit = std::int64_t{1} << 62;
+// Cells stay below this (4.9 hours, 16 TiB), so that sums over a hundred thousand operators stay exact.
+constexpr std::int64_t kCellLimit = std::int64_t{1} << 44;
+
+auto key_of(const CostRow& row) {
+  return std::tuple<std::string_view, std::string_view, Variant>(row.op_class, row.kind, row.variant);
+}
+
+std::string name_of(const CostRow& row) {
+  std::string name = "cost of '" + row.op_class + "' on '" + row.kind + "'";
+  if (row.variant.tensor_parallel != 1) {
+    name += ", tensor-parallel " + std::to_string(row.variant.tensor_parallel);
+  }
+  return row.variant.recompute ? name + ", recompute" : name;
+}
+
+bool in_range(std::int64_t value) {
+  return value >= 0 && value <= kCellLimit;
+}
+
+void check_point(const std::string& row, const CostRow::Point& point, std::vector<std::string>& found) {
+  const std::string where = row + " at batch " + std::to_string(point.batch.count());
+  if (point.batch.count() < 1) found.push_back(where + ": a batch is at least 1");
+  const OperatorCost& cost = point.cost;
+  const std::pair<const char*, std::int64_t> figures[] = {
+      {"forward", cost.forward.count()},
+      {"input gradient", cost.input_gradient.count()},
+      {"weight gradient", cost.weight_gradient.count()},
+      {"private bytes", cost.private_bytes.count()},
+      {"bytes between halves", cost.between_halves.count()},
+      {"workspace", cost.workspace.count()},
+  };
+  for (const auto& [name, value] : figures) {
+    if (in_range(value)) continue;
+    found.push_back(where + ": " + name + " is " + std::to_string(value) + "; expected 0 to 2^44");
+  }
+  if (std::adjacent_find(cost.saved.begin(), cost.saved.end(), [](auto a, auto b) { return !(a < b); }) !=
+      cost.saved.end()) {
+    found.push_back(where + ": saved tensors are not ascending, each once");
+  }
+}
+
+void check_overhead(const KindOverhead& overhead, std::vector<std::string>& found) {
+  const std::string where = "overhead of '" + overhead.kind + "'";
+  if (overhead.kind.empty()) found.push_back("an overhead has no device kind");
+  if (!in_range(overhead.per_action.count())) found.push_back(where + ": per action is out of range");
+  if (overhead.neighbour_per_mille < 0 || overhead.neighbour_per_mille > 1'000'000) {
+    found.push_back(where + ": neighbour is " + std::to_string(overhead.neighbour_per_mille) +
+                    " per mille; expected 0 to 1000000");
+  }
+  for (std::size_t i = 0; i < overhead.updates.size(); ++i) {
+    const KindOverhead::Update& update = overhead.updates[i];
+    if (!in_range(update.fixed.count()) || !in_range(update.picoseconds_per_byte)) {
+      found.push_back(where + ": update by " + std::string(to_text(update.optimizer)) + " is out of range");
+    }
+    if (i > 0 && !(overhead.updates[i - 1].optimizer < update.optimizer)) {
+      found.push_back(where + ": updates are not sorted by optimizer, each once");
+    }
+  }
+}
+
+// ⌊(a·(x1-x) + b·(x-x0)) / (x1-x0) + rounding⌋ through (x0, a) and (x1, b), clamped to [0, 2^44].
+enum class Round : std::uint8_t { kHalfUp, kUp };
+std::int64_t line_at(std::int64_t x0, std::int64_t a, std::int64_t x1, std::int64_t b, std::int64_t x,
+                     Round round) {
+  __extension__ using Wide = __int128;
+  const Wide width = static_cast<Wide>(x1) - x0;
+  // a·width + (b-a)·(x-x0): |b-a| ≤ 2^44 and batches below 2^62 keep it below 2^107.
+  const Wide scaled = static_cast<Wide>(a) * width + (static_cast<Wide>(b) - a) * (static_cast<Wide>(x) - x0);
+  if (scaled <= 0) return 0;
+  const Wide value = round == Round::kUp ? (scaled + width - 1) / width : (2 * scaled + width) / (2 * width);
+  return value > kCellLimit ? kCellLimit : static_cast<std::int64_t>(value);
+}
+
+Duration divided(Duration time, double speed) {
+  return speed == 1 ? time : round_duration(static_cast<double>(time.count()) / speed);
+}
+
+void add_cost(Fingerprint& hash, const OperatorCost& cost) {
+  for (const Duration time : {cost.forward, cost.input_gradient, cost.weight_gradient}) {
+    hash.add(static_cast<std::uint64_t>(time.count()));
+  }
+  for (const Bytes bytes : {cost.private_bytes, cost.between_halves, cost.workspace}) {
+    hash.add(static_cast<std::uint64_t>(bytes.count()));
+  }
+  hash.add(cost.saved.size());
+  for (const SavedTensor& saved : cost.saved) {
+    hash.add(std::uint64_t{saved.index} * 2 + (saved.side == SavedTensor::Side::kOutput ? 1 : 0));
+  }
+  hash.add(static_cast<std::uint64_t>(cost.origin) * 2 + (cost.extrapolated ? 1 : 0));
+}
+
+// How much of its backward an operator runs, given what requires a gradient around it.
+enum class GradientNeed : std::uint8_t { kNone, kWeightsOnly, kBoth };
+
+GradientNeed gradient_need(const Graph& graph, const Operator& op) {
+  const auto requires_grad = [&](TensorId id) { return graph.tensor(id).requires_grad; };
+  if (std::none_of(op.outputs.begin(), op.outputs.end(), requires_grad)) return GradientNeed::kNone;
+  const bool input = std::any_of(op.inputs.begin(), op.inputs.end(), [&](TensorId id) {
+    return requires_grad(id) && !graph.tensor(id).parameter;
+  });
+  return input ? GradientNeed::kBoth : GradientNeed::kWeightsOnly;
+}
+
+OperatorCost with_need(OperatorCost cost, GradientNeed need, double speed) {
+  cost.forward = divided(cost.forward, speed);
+  cost.input_gradient = divided(cost.input_gradient, speed);
+  cost.weight_gradient = divided(cost.weight_gradient, speed);
+  if (need == GradientNeed::kNone) {
+    cost.input_gradient = cost.weight_gradient = Duration();
+    cost.saved.clear();
+    cost.private_bytes = cost.between_halves = Bytes();
+  } else if (need == GradientNeed::kWeightsOnly && cost.origin == Origin::kAnalytic) {
+    cost.input_gradient = Duration();
+  }
+  return cost;
+}
+
+}  // namespace
+
+std::string_view to_text(Origin origin) {
+  constexpr std::string_view kNames[] = {"measured", "profile", "interpolated", "analytic"};
+  return kNames[static_cast<std::size_t>(origin)];
+}
+
+std::string_view to_text(OptimizerKind kind) {
+  constexpr std::string_view kNames[] = {"sgd", "adam", "adamw"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+std::optional<OptimizerKind> parse_optimizer(std::string_view text) {
+  for (const OptimizerKind kind : {OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kAdamW}) {
+    if (to_text(kind) == text) return kind;
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> check_cost_table(const CostTableParts& parts) {
+  std::vector<std::string> found;
+  if (parts.threads < 1) found.push_back("threads is 0; expected at least 1");
+  for (std::size_t i = 0; i < parts.rows.size(); ++i) {
+    const CostRow& row = parts.rows[i];
+    const std::string name = name_of(row);
+    if (row.op_class.empty()) found.push_back("a row has no operator class");
+    if (row.kind.empty()) found.push_back(name + ": the device kind is empty");
+    if (row.variant.tensor_parallel < 1) found.push_back(name + ": tensor-parallel degree is 0");
+    if (row.points.empty()) found.push_back(name + ": has no point");
+    for (std::size_t p = 0; p < row.points.size(); ++p) {
+      check_point(name, row.points[p], found);
+      if (p > 0 && !(row.points[p - 1].batch < row.points[p].batch)) {
+        found.push_back(name + ": batch " + std::to_string(row.points[p].batch.count()) +
+                        " is not above the one before it");
+      }
+    }
+    if (i > 0 && !(key_of(parts.rows[i - 1]) < key_of(row))) {
+      found.push_back(name + ": rows are not sorted, each once");
+    }
+  }
+  for (std::size_t i = 0; i < parts.overheads.size(); ++i) {
+    check_overhead(parts.overheads[i], found);
+    if (i > 0 && !(parts.overheads[i - 1].kind < parts.overheads[i].kind)) {
+      found.push_back("overhead of '" + parts.overheads[i].kind + "': overheads are not sorted, each once");
+    }
+  }
+  if (parts.link) {
+    const MeasuredLink& link = *parts.link;
+    if (link.bandwidth < 1) found.push_back("link: bandwidth is not positive");
+    const std::int64_t figures[] = {link.latency.count(), link.send.fixed.count(), link.receive.fixed.count(),
+                                    link.send.picoseconds_per_byte, link.receive.picoseconds_per_byte};
+    if (!std::all_of(std::begin(figures), std::end(figures), in_range)) {
+      found.push_back("link: a time is out of range");
+    }
+  }
+  return found;
+}
+
+CostTable::CostTable(CostTableParts parts) : parts_(std::move(parts)) {
+  for (CostRow& row : parts_.rows) {
+    std::stable_sort(row.points.begin(), row.points.end(),
+                     [](const auto& a, const auto& b) { return a.batch < b.batch; });
+  }
+  std::stable_sort(parts_.rows.begin(), parts_.rows.end(),
+                   [](const CostRow& a, const CostRow& b) { return key_of(a) < key_of(b); });
+  std::stable_sort(parts_.overheads.begin(), parts_.overheads.end(),
+                   [](const auto& a, const auto& b) { return a.kind < b.kind; });
+  for (KindOverhead& overhead : parts_.overheads) {
+    std::stable_sort(overhead.updates.begin(), overhead.updates.end(),
+                     [](const auto& a, const auto& b) { return a.optimizer < b.optimizer; });
+  }
+  const std::vector<std::string> violations = check_cost_table(parts_);
+  if (!violations.empty()) throw InputError(violations.front());
+}
+
+const CostRow* CostTable::find(std::string_view op_class, std::string_view kind, Variant variant) const {
+  const auto wanted = std::tuple(op_class, kind, variant);
+  const auto row = std::lower_bound(parts_.rows.begin(), parts_.rows.end(), wanted,
+                                    [](const CostRow& r, const auto& key) { return key_of(r) < key; });
+  return row != parts_.rows.end() && key_of(*row) == wanted ? &*row : nullptr;
+}
+
+KindOverhead CostTable::overhead(std::string_view kind) const {
+  const auto found = std::lower_bound(parts_.overheads.begin(), parts_.overheads.end(), kind,
+                                      [](const KindOverhead& o, std::string_view k) { return o.kind < k; });
+  if (found != parts_.overheads.end() && found->kind == kind) return *found;
+  KindOverhead none;
+  none.kind = std::string(kind);
+  return none;
+}
+
+std::uint64_t CostTable::hash() const {
+  Fingerprint hash;
+  hash.add(parts_.machine);
+  hash.add(parts_.threads);
+  hash.add(parts_.torch_version);
+  hash.add(parts_.rows.size());
+  for (const CostRow& row : parts_.rows) {
+    hash.add(row.op_class);
+    hash.add(row.kind);
+    hash.add(std::uint64_t{row.variant.tensor_parallel} * 2 + (row.variant.recompute ? 1 : 0));
+    hash.add(row.points.size());
+    for (const CostRow::Point& point : row.points) {
+      hash.add(static_cast<std::uint64_t>(point.batch.count()));
+      add_cost(hash, point.cost);
+    }
+  }
+  hash.add(parts_.overheads.size());
+  for (const KindOverhead& overhead : parts_.overheads) {
+    hash.add(overhead.kind);
+    hash.add(static_cast<std::uint64_t>(overhead.per_action.count()));
+    hash.add(static_cast<std::uint64_t>(overhead.neighbour_per_mille));
+    hash.add(overhead.updates.size());
+    for (const KindOverhead::Update& update : overhead.updates) {
+      hash.add(static_cast<std::uint64_t>(update.optimizer));
+      hash.add(static_cast<std::uint64_t>(update.fixed.count()));
+      hash.add(static_cast<std::uint64_t>(update.picoseconds_per_byte));
+    }
+  }
+  if (parts_.link) {
+    hash.add(static_cast<std::uint64_t>(parts_.link->bandwidth));
+    hash.add(static_cast<std::uint64_t>(parts_.link->latency.count()));
+    for (const EndpointCost& end : {parts_.link->send, parts_.link->receive}) {
+      hash.add(static_cast<std::uint64_t>(end.fixed.count()));
+      hash.add(static_cast<std::uint64_t>(end.picoseconds_per_byte));
+    }
+  }
+  return hash.value();
+}
+
+OperatorCost cost_at(const CostRow& row, BatchSize batch) {
+  const std::vector<CostRow::Point>& points = row.points;
+  ESP_CHECK(!points.empty(), row.op_class);
+  const auto above = std::lower_bound(points.begin(), points.end(), batch,
+                                      [](const CostRow::Point& p, BatchSize b) { return p.batch < b; });
+  if (above != points.end() && above->batch == batch) return above->cost;
+
+  // The segment that holds the batch or is nearest to it; with a single point, the line to the origin.
+  static const CostRow::Point kOrigin{BatchSize(0), OperatorCost{}};
+  const std::size_t i = static_cast<std::size_t>(above - points.begin());
+  const std::size_t right = points.size() == 1 ? 0 : std::clamp<std::size_t>(i, 1, points.size() - 1);
+  const CostRow::Point& b = points[right];
+  const CostRow::Point& a = points.size() == 1 ? kOrigin : points[right - 1];
+  const bool outside = above == points.begin() || above == points.end();
+
+  const auto time = [&](Duration OperatorCost::*field) {
+    return Duration(line_at(a.batch.count(), (a.cost.*field).count(), b.batch.count(),
+                            (b.cost.*field).count(), batch.count(), Round::kHalfUp));
+  };
+  const auto bytes = [&](Bytes OperatorCost::*field) {
+    return Bytes(line_at(a.batch.count(), (a.cost.*field).count(), b.batch.count(), (b.cost.*field).count(),
+                         batch.count(), Round::kUp));
+  };
+  OperatorCost result;
+  result.forward = time(&OperatorCost::forward);
+  result.input_gradient = time(&OperatorCost::input_gradient);
+  result.weight_gradient = time(&OperatorCost::weight_gradient);
+  result.private_bytes = bytes(&OperatorCost::private_bytes);
+  result.between_halves = bytes(&OperatorCost::between_halves);
+  result.workspace = bytes(&OperatorCost::workspace);
+  std::set_union(a.cost.saved.begin(), a.cost.saved.end(), b.cost.saved.begin(), b.cost.saved.end(),
+                 std::back_inserter(result.saved));
+  const bool analytic =
+      b.cost.origin == Origin::kAnalytic || (points.size() > 1 && a.cost.origin == Origin::kAnalytic);
+  result.origin = analytic ? Origin::kAnalytic : Origin::kInterpolated;
+  result.extrapolated = outside;
+  return result;
+}
+
+Duration update_time(const KindOverhead& overhead, OptimizerKind optimizer, Bytes parameters) {
+  __extension__ using Wide = __int128;
+  for (const KindOverhead::Update& update : overhead.updates) {
+    if (update.optimizer != optimizer) continue;
+    const Wide picoseconds = static_cast<Wide>(parameters.count()) * update.picoseconds_per_byte;
+    const Wide time = (picoseconds + 999) / 1000 + update.fixed.count();
+    return Duration(time > kLimit ? kLimit : static_cast<std::int64_t>(time));
+  }
+  return Duration();
+}
+
+OperatorCosts::OperatorCosts(const Graph& graph, const Cluster& cluster, const CostTable& table,
+                             BatchSize micro_batch, Variant variant) {
+  // One column per operator class and gradient need; the first operator of each speaks for it.
+  constexpr std::uint32_t kUnseen = 0xffffffff;
+  std::unordered_map<std::string_view, std::array<std::uint32_t, 3>> columns;
+  std::vector<std::pair<std::size_t, GradientNeed>> first;
+  class_of_.reserve(graph.operators().size());
+  for (std::size_t i = 0; i < graph.operators().size(); ++i) {
+    const Operator& op = graph.operators()[i];
+    const GradientNeed need = gradient_need(graph, op);
+    auto& column = columns.try_emplace(op.op_class, std::array{kUnseen, kUnseen, kUnseen})
+                       .first->second[static_cast<std::size_t>(need)];
+    if (column == kUnseen) {
+      column = static_cast<std::uint32_t>(first.size());
+      first.emplace_back(i, need);
+    }
+    class_of_.push_back(column);
+  }
+  classes_ = first.size();
+  costs_.reserve(classes_ * cluster.kinds().size());
+  for (const DeviceKind& kind : cluster.kinds()) {
+    for (const auto& [index, need] : first) {
+      const Operator& op = graph.operators()[index];
+      const CostRow* row = table.find(op.op_class, kind.name, variant);
+      if (!row) {
+        throw InputError("operator '" + op.name + "' (class '" + op.op_class +
+                         "') has no cost on device kind '" + kind.name + "'" +
+                         (variant.tensor_parallel == 1
+                              ? std::string()
+                              : " for " + std::to_string(variant.tensor_parallel) + " devices") +
+                         "; profile the model on that kind, or leave the cost file out");
+      }
+      costs_.push_back(with_need(cost_at(*row, micro_batch), need, kind.speed));
+    }
+  }
+}
+
+}  // namespace espalier

@@ -1,0 +1,339 @@
+// The checker of plans. It shares no code with planners or the text form.
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "espalier/plan/plan.h"
+
+namespace espalier {
+namespace {
+
+std::string quoted(const std::string& name) {
+  return "'" + name + "'";
+}
+
+template <class T>
+bool strictly_ascending(const std::vector<T>& items) {
+  return std::adjacent_find(items.begin(), items.end(), [](const T& a, const T& b) { return !(a < b); }) ==
+         items.end();
+}
+
+class PlanChecker {
+ public:
+  PlanChecker(const Graph& graph, const Cluster& cluster, const PipelinePlan& plan)
+      : graph_(graph), cluster_(cluster), plan_(plan), stages_of_(graph.operators().size()) {}
+
+  std::vector<std::string> run() {
+    collect();
+    named();
+    covered();
+    ordered();
+    data_edges();
+    convex();
+    devices();
+    micro_batches();
+    shares();
+    in_flight();
+    colocation();
+    recompute();
+    return std::move(found_);
+  }
+
+ private:
+  void violate(const char* rule, std::string text) { found_.push_back(rule + (" " + std::move(text))); }
+  std::string stage_name(std::size_t x) const {
+    return "stage " + (plan_.stages[x].name.empty() ? std::to_string(x) : quoted(plan_.stages[x].name));
+  }
+  const std::string& op_name(OperatorId id) const { return graph_.op(id).name; }
+  bool known(OperatorId id) const { return id.index() < graph_.operators().size(); }
+
+  // The stages of each operator, ascending, each once; numbers outside the graph are left to `covered`.
+  void collect() {
+    for (std::size_t x = 0; x < plan_.stages.size(); ++x) {
+      for (const OperatorId id : plan_.stages[x].operators) {
+        if (!known(id)) continue;
+        auto& stages = stages_of_[id.index()];
+        if (stages.empty() || stages.back() != x) stages.push_back(x);
+      }
+    }
+  }
+
+  void named() {
+    std::set<std::string> names;
+    for (std::size_t x = 0; x < plan_.stages.size(); ++x) {
+      const std::string& name = plan_.stages[x].name;
+      if (name.empty()) violate("named", "stage " + std::to_string(x) + " has no name");
+      if (!name.empty() && !names.insert(name).second) {
+        violate("named", "two stages are called " + quoted(name));
+      }
+    }
+  }
+
+  void covered() {
+    if (plan_.stages.empty()) violate("covered", "the plan has no stage");
+    for (std::size_t x = 0; x < plan_.stages.size(); ++x) {
+      const std::vector<OperatorId>& operators = plan_.stages[x].operators;
+      if (operators.empty()) violate("covered", stage_name(x) + " has no operator");
+      for (const OperatorId id : operators) {
+        if (known(id)) continue;
+        violate("covered", stage_name(x) + " names operator number " + std::to_string(id.index()) +
+                               "; the graph has " + std::to_string(graph_.operators().size()));
+      }
+    }
+    for (std::size_t i = 0; i < stages_of_.size(); ++i) {
+      const Operator& op = graph_.operators()[i];
+      const std::vector<std::size_t>& stages = stages_of_[i];
+      if (stages.empty()) violate("covered", "operator " + quoted(op.name) + " stands in no stage");
+      if (!op.duplicable && stages.size() > 1) {
+        violate("covered", "operator " + quoted(op.name) + " stands in " + stage_name(stages[0]) +
+                               " and in " + stage_name(stages[1]));
+      }
+      if (op.duplicable && !stages.empty()) beside_readers(OperatorId(i));
+    }
+  }
+
+  void beside_readers(OperatorId id) {
+    const std::vector<std::size_t>& own = stages_of_[id.index()];
+    for (const TensorId output : graph_.op(id).outputs) {
+      for (const OperatorId reader : graph_.readers(output)) {
+        for (const std::size_t x : stages_of_[reader.index()]) {
+          if (std::binary_search(own.begin(), own.end(), x)) continue;
+          violate("covered", "duplicable operator " + quoted(op_name(id)) + " is missing in " +
+                                 stage_name(x) + ", where " + quoted(op_name(reader)) + " reads it");
+        }
+      }
+    }
+  }
+
+  void ordered() {
+    for (std::size_t x = 0; x < plan_.stages.size(); ++x) {
+      const Stage& stage = plan_.stages[x];
+      if (!strictly_ascending(stage.operators)) {
+        violate("ordered", stage_name(x) + ": operators do not ascend, each once");
+      }
+      if (!strictly_ascending(stage.after)) {
+        violate("ordered", stage_name(x) + ": `after` does not ascend, each once");
+      }
+      for (const StageId before : stage.after) {
+        if (before.index() < x) continue;
+        violate("ordered", stage_name(x) + " stands after stage number " + std::to_string(before.index()) +
+                               "; only smaller numbers may stand there");
+      }
+    }
+  }
+
+  void data_edges() {
+    for (std::size_t x = 0; x < plan_.stages.size(); ++x) {
+      const Stage& stage = plan_.stages[x];
+      std::set<std::size_t> missing;
+      for (const OperatorId id : stage.operators) {
+        if (!known(id)) continue;
+        for (const TensorId input : graph_.op(id).inputs) {
+          const auto producer = graph_.tensor(input).producer;
+          if (!producer || graph_.op(*producer).duplicable) continue;
+          for (const std::size_t from : stages_of_[producer->index()]) {
+            if (from == x || contains(stage.after, StageId(from)) || !missing.insert(from).second) continue;
+            violate("data-edge", quoted(op_name(id)) + " in " + stage_name(x) + " reads " +
+                                     quoted(graph_.tensor(input).name) + " of " + stage_name(from) +
+                                     ", which is not in its `after`");
+          }
+        }
+      }
+    }
+  }
+
+  static bool contains(const std::vector<StageId>& stages, StageId wanted) {
+    return std::find(stages.begin(), stages.end(), wanted) != stages.end();
+  }
+
+  // left[v] = the stages that some path to v has left, as a bit set. A path through a duplicable operator
+  // does not count: its copy stands beside the reader.
+  void convex() {
+    const std::size_t words = (plan_.stages.size() + 63) / 64;
+    const std::size_t count = graph_.operators().size();
+    std::vector<std::uint64_t> left(words * count);
+    std::set<std::size_t> told;
+    for (std::size_t v = 0; v < count; ++v) {
+      std::uint64_t* const own = left.data() + v * words;
+      for (const OperatorId u : graph_.predecessors(OperatorId(v))) {
+        if (graph_.op(u).duplicable) continue;
+        const std::uint64_t* const other = left.data() + u.index() * words;
+        for (std::size_t w = 0; w < words; ++w) own[w] |= other[w];
+        for (const std::size_t x : stages_of_[u.index()]) {
+          const auto& here = stages_of_[v];
+          if (!std::binary_search(here.begin(), here.end(), x)) own[x / 64] |= std::uint64_t{1} << (x % 64);
+        }
+      }
+      if (graph_.operators()[v].duplicable) continue;
+      for (const std::size_t x : stages_of_[v]) {
+        if ((own[x / 64] >> (x % 64) & 1) == 0 || !told.insert(x).second) continue;
+        violate("convex", "a path of operators leaves " + stage_name(x) + " and returns to it at " +
+                              quoted(graph_.operators()[v].name));
+      }
+    }
+  }
+
+  void devices() {
+    for (std::size_t x = 0; x < plan_.stages.size(); ++x) {
+      const Stage& stage = plan_.stages[x];
+      if (stage.replicas.empty()) violate("devices", stage_name(x) + " has no replica");
+      std::set<DeviceId> used;
+      for (const Replica& replica : stage.replicas) {
+        if (replica.devices.empty()) violate("devices", stage_name(x) + " has a replica without device");
+        if (replica.devices.size() != stage.replicas[0].devices.size()) {
+          violate("devices", stage_name(x) + " has tensor-parallel groups of different sizes");
+        }
+        for (const DeviceId device : replica.devices) {
+          if (device.index() >= cluster_.devices().size()) {
+            violate("devices", stage_name(x) + " names device number " + std::to_string(device.index()) +
+                                   "; the cluster has " + std::to_string(cluster_.devices().size()));
+          } else if (!used.insert(device).second) {
+            violate("devices",
+                    stage_name(x) + " names device " + quoted(cluster_.device(device).name) + " twice");
+          }
+        }
+      }
+    }
+  }
+
+  void micro_batches() {
+    const std::int64_t batch = plan_.batch.count();
+    if (batch < 1) violate("micro-batch", "the batch is " + std::to_string(batch) + "; expected at least 1");
+    for (std::size_t x = 0; x < plan_.stages.size(); ++x) {
+      const std::int64_t size = plan_.stages[x].micro_batch.count();
+      const std::string text = stage_name(x) + ": micro-batch " + std::to_string(size);
+      if (size < 1) {
+        violate("micro-batch", text + " is not positive");
+        continue;
+      }
+      if (batch >= 1 && batch % size != 0) {
+        violate("micro-batch", text + " does not divide the batch " + std::to_string(batch));
+      }
+      const BatchRange range = graph_.batch();
+      if (size < range.min.count() || size > range.max.count()) {
+        violate("micro-batch", text + " is outside the graph's batch range " +
+                                   std::to_string(range.min.count()) + ".." +
+                                   std::to_string(range.max.count()));
+      }
+      for (const StageId before : plan_.stages[x].after) {
+        if (before.index() >= plan_.stages.size()) continue;
+        const std::int64_t other = plan_.stages[before.index()].micro_batch.count();
+        if (other < 1 || size % other == 0 || other % size == 0) continue;
+        violate("micro-batch", text + " and " + std::to_string(other) + " of " + stage_name(before.index()) +
+                                   " do not divide one another");
+      }
+    }
+  }
+
+  void shares() {
+    for (std::size_t x = 0; x < plan_.stages.size(); ++x) {
+      const Stage& stage = plan_.stages[x];
+      const std::uint32_t count = plan_.micro_batches(StageId(x));
+      std::set<std::uint32_t> taken;
+      for (const Replica& replica : stage.replicas) {
+        if (replica.micro_batches.empty())
+          violate("shares", stage_name(x) + " has a replica without micro-batch");
+        if (!strictly_ascending(replica.micro_batches)) {
+          violate("shares", stage_name(x) + ": the micro-batches of a replica do not ascend");
+        }
+        for (const std::uint32_t j : std::set(replica.micro_batches.begin(), replica.micro_batches.end())) {
+          if (j >= count) {
+            violate("shares", stage_name(x) + " takes micro-batch " + std::to_string(j) + " of " +
+                                  std::to_string(count));
+          } else if (!taken.insert(j).second) {
+            violate("shares", stage_name(x) + " takes micro-batch " + std::to_string(j) + " in two replicas");
+          }
+        }
+      }
+      if (!stage.replicas.empty() && taken.size() != count) {
+        violate("shares", stage_name(x) + " takes " + std::to_string(taken.size()) + " of " +
+                              std::to_string(count) + " micro-batches");
+      }
+    }
+  }
+
+  void in_flight() {
+    for (std::size_t x = 0; x < plan_.stages.size(); ++x) {
+      const Stage& stage = plan_.stages[x];
+      std::size_t largest = 0;
+      for (const Replica& replica : stage.replicas) largest = std::max(largest, replica.micro_batches.size());
+      if (stage.in_flight >= 1 && (largest == 0 || stage.in_flight <= largest)) continue;
+      violate("in-flight", stage_name(x) + ": limit " + std::to_string(stage.in_flight) +
+                               "; expected 1 to the largest share, " + std::to_string(largest));
+    }
+  }
+
+  void colocation() {
+    std::map<std::uint32_t, OperatorId> first;
+    std::set<std::uint32_t> told;
+    for (std::size_t i = 0; i < stages_of_.size(); ++i) {
+      const auto group = graph_.operators()[i].colocation;
+      if (!group || stages_of_[i].empty()) continue;
+      const OperatorId other = first.try_emplace(*group, OperatorId(i)).first->second;
+      if (stages_of_[other.index()] == stages_of_[i] || !told.insert(*group).second) continue;
+      violate("colocation", quoted(op_name(other)) + " and " + quoted(graph_.operators()[i].name) +
+                                " belong together but stand in different stages");
+    }
+  }
+
+  void recompute() {
+    for (std::size_t x = 0; x < plan_.stages.size(); ++x) {
+      const Stage& stage = plan_.stages[x];
+      if (!strictly_ascending(stage.recompute)) {
+        violate("recompute", stage_name(x) + ": operators to recompute do not ascend, each once");
+      }
+      const std::set<OperatorId> own(stage.operators.begin(), stage.operators.end());
+      for (const OperatorId id : stage.recompute) {
+        if (!own.contains(id)) {
+          violate("recompute", stage_name(x) + " recomputes operator " +
+                                   (known(id) ? quoted(op_name(id)) : std::to_string(id.index())) +
+                                   ", which is not its own");
+        } else if (known(id) && !graph_.op(id).mutates.empty()) {
+          violate("recompute", stage_name(x) + " recomputes " + quoted(op_name(id)) +
+                                   ", which writes its input; a second run would write twice");
+        }
+      }
+    }
+  }
+
+  const Graph& graph_;
+  const Cluster& cluster_;
+  const PipelinePlan& plan_;
+  std::vector<std::vector<std::size_t>> stages_of_;  // by operator
+  std::vector<std::string> found_;
+};
+
+}  // namespace
+
+std::vector<std::string> check_plan(const Graph& graph, const Cluster& cluster, const PipelinePlan& plan) {
+  return PlanChecker(graph, cluster, plan).run();
+}
+
+std::vector<std::string> check_placement(const Graph& graph, const Cluster& cluster,
+                                         const Placement& placement) {
+  std::vector<std::string> found;
+  const std::size_t count = graph.operators().size();
+  if (placement.device.size() != count) {
+    found.push_back("covered the placement has " + std::to_string(placement.device.size()) + " devices for " +
+                    std::to_string(count) + " operators");
+    return found;
+  }
+  std::map<std::uint32_t, std::size_t> first;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Operator& op = graph.operators()[i];
+    if (placement.device[i].index() >= cluster.devices().size()) {
+      found.push_back("devices operator " + quoted(op.name) + " stands on device number " +
+                      std::to_string(placement.device[i].index()) + "; the cluster has " +
+                      std::to_string(cluster.devices().size()));
+    }
+    if (!op.colocation) continue;
+    const std::size_t other = first.try_emplace(*op.colocation, i).first->second;
+    if (placement.device[other] == placement.device[i]) continue;
+    found.push_back("colocation " + quoted(graph.operators()[other].name) + " and " + quoted(op.name) +
+                    " belong together but stand on different devices");
+  }
+  return found;
+}
+
+}  // namespace espalier

@@ -1,0 +1,205 @@
+// The checker of staged models: what schedules and the simulator rely on. Plan files come from outside, so
+// it holds against any values.
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+
+#include "espalier/plan/staged_model.h"
+
+namespace espalier {
+namespace {
+
+// So that sums over stages, micro-batches and crossings stay within 63 bits.
+constexpr std::int64_t kLimit = std::int64_t{1} << 56;
+
+bool in_range(Duration time) {
+  return time >= Duration() && time.count() <= kLimit;
+}
+bool in_range(Bytes bytes) {
+  return bytes >= Bytes() && bytes.count() <= kLimit;
+}
+
+class StagedChecker {
+ public:
+  StagedChecker(const StagedModel& model, const Cluster& cluster) : model_(model), cluster_(cluster) {}
+
+  std::vector<std::string> run() {
+    if (model_.stages.empty()) found_.push_back("the model has no stage");
+    std::set<std::string> names;
+    for (std::size_t x = 0; x < model_.stages.size(); ++x) {
+      const StagedStage& stage = model_.stages[x];
+      if (stage.name.empty()) found_.push_back("stage " + std::to_string(x) + " has no name");
+      if (!stage.name.empty() && !names.insert(stage.name).second) {
+        found_.push_back("two stages are called '" + stage.name + "'");
+      }
+      check_after(x);
+      check_shares(x);
+      check_devices(x);
+      check_figures(x);
+    }
+    for (std::size_t i = 0; i < model_.crossings.size(); ++i) check_crossing(i);
+    for (const Tie& tie : model_.ties) check_tie(tie);
+    return std::move(found_);
+  }
+
+ private:
+  void violate(std::size_t x, const std::string& problem) {
+    found_.push_back("stage '" + model_.stages[x].name + "': " + problem);
+  }
+
+  void check_after(std::size_t x) {
+    const std::vector<StageId>& after = model_.stages[x].after;
+    if (!ascending(after)) violate(x, "`after` does not ascend, each once");
+    for (const StageId before : after) {
+      if (before.index() >= x) violate(x, "stands after stage number " + std::to_string(before.index()));
+    }
+  }
+
+  void check_shares(std::size_t x) {
+    const StagedStage& stage = model_.stages[x];
+    if (stage.micro_batches < 1) violate(x, "has no micro-batch");
+    if (stage.replicas.empty()) violate(x, "has no replica");
+    std::set<std::uint32_t> taken;
+    std::size_t largest = 0;
+    for (const StagedReplica& replica : stage.replicas) {
+      largest = std::max(largest, replica.micro_batches.size());
+      if (replica.micro_batches.empty()) violate(x, "a replica takes no micro-batch");
+      if (!ascending(replica.micro_batches)) violate(x, "a replica's micro-batches do not ascend, each once");
+      for (const std::uint32_t j : replica.micro_batches) {
+        if (j >= stage.micro_batches)
+          violate(x, "takes micro-batch " + std::to_string(j) + ", which does not exist");
+        taken.insert(j);
+      }
+    }
+    std::size_t sum = 0;
+    for (const StagedReplica& replica : stage.replicas) sum += replica.micro_batches.size();
+    if (sum != stage.micro_batches || taken.size() != sum) {
+      violate(x, "the replicas' shares are not a partition of its " + std::to_string(stage.micro_batches) +
+                     " micro-batches");
+    }
+    if (stage.in_flight < 1 || stage.in_flight > std::max<std::size_t>(largest, 1)) {
+      violate(x, "in-flight limit " + std::to_string(stage.in_flight) + "; expected 1 to " +
+                     std::to_string(largest));
+    }
+  }
+
+  void check_devices(std::size_t x) {
+    std::set<DeviceId> used;
+    for (const StagedReplica& replica : model_.stages[x].replicas) {
+      if (replica.devices.empty()) violate(x, "a replica has no device");
+      for (const DeviceId device : replica.devices) {
+        if (device.index() >= cluster_.devices().size()) {
+          violate(x, "device number " + std::to_string(device.index()) + " does not exist");
+        } else if (!used.insert(device).second) {
+          violate(x, "device '" + cluster_.device(device).name + "' stands twice");
+        }
+      }
+    }
+  }
+
+  void check_figures(std::size_t x) {
+    const StagedStage& stage = model_.stages[x];
+    for (const StagedReplica& replica : stage.replicas) {
+      const StageTimes& t = replica.times;
+      const Duration times[] = {t.forward, t.input_gradient, t.weight_gradient, t.recompute, t.update};
+      if (!std::all_of(std::begin(times), std::end(times), [](Duration d) { return in_range(d); })) {
+        violate(x, "a time is outside 0 to 2^56 ns");
+      }
+    }
+    const StageMemory& m = stage.memory;
+    const Bytes sizes[] = {
+        m.parameters, m.buffers,        m.gradients,         m.optimizer_state,    m.saved,
+        m.recomputed, m.between_halves, m.forward_workspace, m.backward_workspace, stage.reduced};
+    if (!std::all_of(std::begin(sizes), std::end(sizes), [](Bytes b) { return in_range(b); })) {
+      violate(x, "a size is outside 0 to 2^56 bytes");
+    }
+    if (stage.replicas.size() < 2 && stage.reduced != Bytes())
+      violate(x, "reduces gradients without replicas");
+  }
+
+  void check_crossing(std::size_t i) {
+    const Crossing& crossing = model_.crossings[i];
+    const auto bad = [&](const std::string& problem) {
+      found_.push_back("crossing '" + crossing.tensor + "': " + problem);
+    };
+    if (crossing.from.index() >= model_.stages.size()) return bad("comes from a stage that does not exist");
+    if (crossing.tensor.empty()) bad("has no name");
+    if (crossing.readers.empty()) bad("has no reader");
+    bool gradient = false;
+    for (std::size_t r = 0; r < crossing.readers.size(); ++r) {
+      const Crossing::Reader& reader = crossing.readers[r];
+      if (r > 0 && !(crossing.readers[r - 1].stage < reader.stage)) bad("readers do not ascend, each once");
+      if (reader.stage.index() >= model_.stages.size()) {
+        bad("is read by a stage that does not exist");
+      } else {
+        const std::vector<StageId>& after = model_.stages[reader.stage.index()].after;
+        if (!std::binary_search(after.begin(), after.end(), crossing.from)) {
+          bad("is read by stage '" + model_.stages[reader.stage.index()].name +
+              "', which does not stand after its producer");
+        }
+        if (!pieces_fit(crossing.from, reader.stage)) bad("its stages' micro-batches do not fit one another");
+      }
+      if (!in_range(reader.bytes) || !in_range(reader.gradient)) bad("a size is outside 0 to 2^56 bytes");
+      if (crossing.token && (reader.bytes != Bytes() || reader.gradient != Bytes() || reader.saved)) {
+        bad("is a token with bytes");
+      }
+      gradient = gradient || reader.gradient != Bytes();
+    }
+    if (!in_range(crossing.output)) bad("a size is outside 0 to 2^56 bytes");
+    if (crossing.token && crossing.output != Bytes()) bad("is a token with bytes");
+    if (!crossing.token && gradient != crossing.returns) {
+      bad(gradient ? "has a gradient but does not return" : "returns without a gradient");
+    }
+    check_position(i, bad);
+  }
+
+  // One micro-batch holds a whole number of the other's.
+  bool pieces_fit(StageId a, StageId b) const {
+    const std::uint32_t m = model_.stages[a.index()].micro_batches;
+    const std::uint32_t n = model_.stages[b.index()].micro_batches;
+    return m > 0 && n > 0 && (m % n == 0 || n % m == 0);
+  }
+
+  template <class Bad>
+  void check_position(std::size_t i, const Bad& bad) {
+    const Crossing& crossing = model_.crossings[i];
+    if (!names_.emplace(crossing.from, crossing.token, crossing.tensor).second) bad("stands twice");
+    if (i == 0) return;
+    const Crossing& last = model_.crossings[i - 1];
+    if (crossing.from < last.from) bad("crossings do not ascend by producer");
+    if (crossing.from == last.from && last.token) bad("stands behind the token of its stage");
+  }
+
+  void check_tie(const Tie& tie) {
+    const std::string where = "tie '" + tie.parameter + "': ";
+    if (!ties_.insert(tie.parameter).second) found_.push_back(where + "stands twice");
+    if (tie.stages.size() < 2) found_.push_back(where + "has fewer than two stages");
+    if (!ascending(tie.stages)) found_.push_back(where + "stages do not ascend, each once");
+    if (!in_range(tie.bytes)) found_.push_back(where + "a size is outside 0 to 2^56 bytes");
+    for (const StageId stage : tie.stages) {
+      if (stage.index() >= model_.stages.size())
+        found_.push_back(where + "names a stage that does not exist");
+    }
+  }
+
+  template <class T>
+  static bool ascending(const std::vector<T>& items) {
+    return std::adjacent_find(items.begin(), items.end(), [](const T& a, const T& b) { return !(a < b); }) ==
+           items.end();
+  }
+
+  const StagedModel& model_;
+  const Cluster& cluster_;
+  std::vector<std::string> found_;
+  std::set<std::tuple<StageId, bool, std::string>> names_;
+  std::set<std::string> ties_;
+};
+
+}  // namespace
+
+std::vector<std::string> check_staged_model(const StagedModel& model, const Cluster& cluster) {
+  return StagedChecker(model, cluster).run();
+}
+
+}  // namespace espalier

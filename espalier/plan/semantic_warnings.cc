@@ -1,0 +1,101 @@
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "espalier/plan/plan.h"
+
+namespace espalier {
+namespace {
+
+struct Found {
+  std::string first;
+  std::size_t count = 0;
+  void add(const std::string& name) {
+    if (count++ == 0) first = name;
+  }
+  std::string text() const {
+    return "'" + first + "'" + (count > 1 ? " and " + std::to_string(count - 1) + " more" : std::string());
+  }
+};
+
+std::string size_text(BatchSize size) {
+  return std::to_string(size.count());
+}
+
+// A scalar quotient whose divisor comes from the data averages over a count that varies.
+bool divides_by_a_count(const Graph& graph, const Operator& op) {
+  if (op.target.find("div") == std::string::npos || op.inputs.size() < 2) return false;
+  const Tensor& divisor = graph.tensor(op.inputs[1]);
+  return divisor.producer && divisor.sizes.empty();
+}
+
+void warn_of_stage(const Graph& graph, const PipelinePlan& plan, StageId id,
+                   std::vector<std::string>& found) {
+  const Stage& stage = plan.stages[id.index()];
+  const bool split = stage.micro_batch < plan.batch;
+  std::map<std::string, Found> mixing;  // by target
+  Found random;
+  std::set<std::string> buffers;
+  for (const OperatorId op_id : stage.operators) {
+    const Operator& op = graph.op(op_id);
+    const bool is_loss = graph.loss() && graph.tensor(*graph.loss()).producer == op_id;
+    if (op.mixes_samples && split && !is_loss) mixing[op.target].add(op.name);
+    if (op.random && split) random.add(op.name);
+    if (op.mixes_samples && split && is_loss) {
+      found.push_back("the loss '" + op.name +
+                      "' relates the samples of a micro-batch to each other: it sees " +
+                      size_text(stage.micro_batch) + " of " + size_text(plan.batch) + " at a time");
+    }
+    if (is_loss && split && divides_by_a_count(graph, op)) {
+      found.push_back(
+          "the loss '" + op.name + "' divides by '" + graph.tensor(op.inputs[1]).name +
+          "', which may differ from micro-batch to micro-batch: the step's loss is the mean of their means");
+    }
+    for (const TensorId tensor : op.mutates) {
+      const auto parameter = graph.tensor(tensor).parameter;
+      if (parameter) buffers.insert(graph.parameter(*parameter).names[0]);
+    }
+  }
+  for (const auto& [target, operators] : mixing) {
+    found.push_back("stage '" + stage.name + "': " + operators.text() + " (" + target +
+                    ") mixes samples: it sees " + size_text(stage.micro_batch) + " of " +
+                    size_text(plan.batch) + " at a time");
+  }
+  if (random.count > 0) {
+    found.push_back("stage '" + stage.name + "': " + random.text() +
+                    " draws random numbers for each micro-batch: another micro-batch size draws others");
+  }
+  if (!buffers.empty() && stage.replicas.size() > 1) {
+    found.push_back("stage '" + stage.name + "': buffer '" + *buffers.begin() + "'" +
+                    (buffers.size() > 1 ? " and " + std::to_string(buffers.size() - 1) + " more" : "") +
+                    " is written in each of " + std::to_string(stage.replicas.size()) +
+                    " replicas on its own; replica 0's is the one that is saved");
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> semantic_warnings(const Graph& graph, const PipelinePlan& plan) {
+  std::vector<std::string> found;
+  for (std::size_t x = 0; x < plan.stages.size(); ++x) warn_of_stage(graph, plan, StageId(x), found);
+
+  const auto other = std::find_if(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
+    return stage.micro_batch != plan.stages[0].micro_batch;
+  });
+  if (other != plan.stages.end()) {
+    found.push_back("stages '" + plan.stages[0].name + "' and '" + other->name + "' have micro-batches of " +
+                    size_text(plan.stages[0].micro_batch) + " and " + size_text(other->micro_batch) +
+                    ": the simulator can time that, the runtime refuses it");
+  }
+  Found unknown;
+  for (const Operator& op : graph.operators()) {
+    if (!op.known) unknown.add(op.name + "' ('" + op.target);
+  }
+  if (unknown.count > 0) {
+    found.push_back(unknown.text() +
+                    ") is not in the operator table: it counts as possibly sharing its inputs' memory");
+  }
+  return found;
+}
+
+}  // namespace espalier
