@@ -1,0 +1,124 @@
+#include "espalier/schedule/schedule.h"
+
+#include <algorithm>
+
+#include "espalier/base/check.h"
+
+namespace espalier {
+namespace {
+
+void join(std::vector<LinkIndex>& links, const std::vector<LinkIndex>& more) {
+  links.insert(links.end(), more.begin(), more.end());
+}
+
+template <class T>
+void sort_unique(std::vector<T>& values) {
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+}
+
+Collective all_reduce(const StagedStage& stage, const Cluster& cluster) {
+  Collective result;
+  result.bytes = stage.reduced;
+  std::size_t ranks = 0;
+  for (const StagedReplica& replica : stage.replicas) {
+    ranks = std::max(ranks, replica.devices.size());
+    result.members.insert(result.members.end(), replica.devices.begin(), replica.devices.end());
+  }
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    std::vector<DeviceId> ring;
+    for (const StagedReplica& replica : stage.replicas) {
+      if (rank < replica.devices.size()) ring.push_back(replica.devices[rank]);
+    }
+    const CollectiveCost cost = all_reduce_cost(cluster, ring, stage.reduced);
+    result.hold = std::max(result.hold, cost.hold);
+    result.latency = std::max(result.latency, cost.latency);
+    join(result.links, cost.links);
+  }
+  return result;
+}
+
+Collective tied_sum(const StagedModel& model, const Tie& tie, const Cluster& cluster) {
+  Collective result;
+  result.bytes = tie.bytes;
+  std::vector<DeviceId> senders;
+  for (const StageId stage : tie.stages) {
+    const std::vector<StagedReplica>& replicas = model.stages[stage.index()].replicas;
+    senders.push_back(replicas.front().devices.front());
+    for (const StagedReplica& replica : replicas) {
+      result.members.insert(result.members.end(), replica.devices.begin(), replica.devices.end());
+    }
+  }
+  sort_unique(result.members);
+  const DeviceId root = senders.front();
+  Duration gather_latency;
+  Duration return_latency;
+  senders.erase(senders.begin());
+  sort_unique(senders);
+  for (const DeviceId sender : senders) {
+    const Route route = cluster.route(sender, root);
+    result.hold += route.hold(tie.bytes);
+    gather_latency = std::max(gather_latency, route.latency);
+    join(result.links, route.links);
+  }
+  for (const DeviceId member : result.members) {
+    const Route route = cluster.route(root, member);
+    result.hold += route.hold(tie.bytes);
+    return_latency = std::max(return_latency, route.latency);
+    join(result.links, route.links);
+  }
+  result.latency = gather_latency + return_latency;
+  return result;
+}
+
+}  // namespace
+
+char letter(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::kForward:
+      return 'F';
+    case ActionKind::kBackward:
+      return 'B';
+    case ActionKind::kInputGradient:
+      return 'I';
+    case ActionKind::kWeightGradient:
+      return 'W';
+    case ActionKind::kRecompute:
+      return 'R';
+    case ActionKind::kAllReduce:
+      return 'A';
+    case ActionKind::kTieSum:
+      return 'T';
+    case ActionKind::kUpdate:
+      return 'U';
+  }
+  return '?';
+}
+
+bool recomputes(const StagedStage& stage) {
+  return stage.memory.recomputed > Bytes() ||
+         std::any_of(stage.replicas.begin(), stage.replicas.end(),
+                     [](const StagedReplica& replica) { return replica.times.recompute > Duration(); });
+}
+
+bool reduces(const StagedStage& stage) {
+  return stage.replicas.size() > 1 && stage.reduced > Bytes();
+}
+
+bool updates(const StagedStage& stage) {
+  return stage.memory.gradients > Bytes() ||
+         std::any_of(stage.replicas.begin(), stage.replicas.end(),
+                     [](const StagedReplica& replica) { return replica.times.update > Duration(); });
+}
+
+Collective collective_of(const StagedModel& model, const Cluster& cluster, const Action& action) {
+  ESP_CHECK(action.kind == ActionKind::kAllReduce || action.kind == ActionKind::kTieSum, letter(action.kind));
+  Collective result = action.kind == ActionKind::kAllReduce
+                          ? all_reduce(model.stages.at(action.stage.index()), cluster)
+                          : tied_sum(model, model.ties.at(action.stage.index()), cluster);
+  sort_unique(result.members);
+  sort_unique(result.links);
+  return result;
+}
+
+}  // namespace espalier
