@@ -5,7 +5,8 @@
 // It names its model by a path relative to itself and by the graph's fingerprint, and carries the cluster,
 // the training settings, the seed, the cost file with its hash, the staged model that was used, and the
 // stages as runs of operator names in graph order. simulate needs the file alone; run and verify open the
-// model too and refuse one whose fingerprint differs, naming the first operator that does.
+// model too and refuse one whose fingerprint differs, naming the first operator that does: the file keeps 16
+// bits of each operator's own fingerprint for that.
 
 #include <cstdint>
 #include <optional>
@@ -29,7 +30,8 @@ struct NamedStage {
 struct PlanFile {
   std::string model;  // relative to the plan file's folder; empty if it was made from no file
   std::uint64_t fingerprint = 0;
-  std::string planner;  // who made it
+  std::vector<std::uint16_t> operators;  // of the graph, in order: see operator_fingerprint
+  std::string planner;                   // who made it
   ClusterParts cluster;
   Training training;
   std::uint64_t seed = 0;
@@ -41,6 +43,11 @@ struct PlanFile {
   friend bool operator==(const PlanFile&, const PlanFile&) = default;
 };
 
+// 16 bits of what an operator is: its name, target, class and role, and names, types and sizes of its
+// tensors.
+std::uint16_t operator_fingerprint(const Graph& graph, OperatorId op);
+
+// All but model, planner, seed, cost file and hash, and notes, which the caller knows.
 PlanFile make_plan_file(const Graph& graph, const Cluster& cluster, const Training& training,
                         const PipelinePlan& plan, StagedModel staged);
 
@@ -48,8 +55,8 @@ std::string print_plan_file(const PlanFile& file);  // JSON text
 PlanFile parse_plan_file(std::string_view text,
                          const std::string& where);  // throws InputError naming the place
 
-// The plan on its graph. Throws InputError if the fingerprint differs or a name is unknown (naming it), or if
-// the plan breaks a rule of check_plan.
+// The plan on its graph. Throws InputError if the fingerprint differs (naming the first operator that does),
+// if a name is unknown, or if the plan breaks a rule of check_plan.
 PipelinePlan resolve_plan(const PlanFile& file, const Graph& graph);
 
 }  // namespace espalier

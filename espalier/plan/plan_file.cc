@@ -1,0 +1,336 @@
+#include "espalier/plan/plan_file.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "espalier/base/check.h"
+#include "espalier/base/hash.h"
+#include "espalier/base/json.h"
+#include "espalier/cluster/text.h"
+#include "espalier/plan/text.h"
+
+namespace espalier {
+namespace {
+
+constexpr std::string_view kFormat = "espalier.plan/1";
+constexpr std::int64_t kMax = std::int64_t{1} << 62;
+constexpr std::string_view kDigits = "0123456789abcdef";
+
+std::string hex_text(std::uint64_t value, int digits) {
+  std::string text;
+  for (int shift = 4 * digits - 4; shift >= 0; shift -= 4) text += kDigits[(value >> shift) & 15];
+  return text;
+}
+
+std::uint64_t parse_hex(std::string_view text, const JsonCursor& place) {
+  std::uint64_t value = 0;
+  for (const char c : text) {
+    const std::size_t digit = kDigits.find(c);
+    if (digit == std::string_view::npos) place.fail("holds something else than digits and a to f");
+    value = value * 16 + digit;
+  }
+  return value;
+}
+
+std::uint64_t fingerprint_from_json(const JsonCursor& json) {
+  const std::string text = json.string();
+  if (text.size() != 16) json.fail("is not a fingerprint of 16 hexadecimal digits");
+  return parse_hex(text, json);
+}
+
+std::vector<std::uint16_t> operators_from_json(const JsonCursor& json) {
+  const std::string text = json.string();
+  if (text.size() % 4 != 0) json.fail("is not a list of fingerprints of 4 hexadecimal digits");
+  std::vector<std::uint16_t> operators;
+  for (std::size_t i = 0; i < text.size(); i += 4) {
+    operators.push_back(static_cast<std::uint16_t>(parse_hex(std::string_view(text).substr(i, 4), json)));
+  }
+  return operators;
+}
+
+// Relative, so that a folder with model and plan can be moved.
+std::string path_from_json(const JsonCursor& json) {
+  const std::string path = json.string();
+  if (!path.empty() && path[0] == '/') {
+    json.fail("is '" + path.substr(0, 80) + "'; expected a path relative to this file");
+  }
+  return path;
+}
+
+Json training_to_json(const Training& training) {
+  Json sizes = Json::array();
+  for (const BatchSize size : training.micro_batches) sizes.push_back(size.count());
+  const Optimizer& o = training.optimizer;
+  return {{"batch", training.batch.count()},
+          {"micro_batches", std::move(sizes)},
+          {"optimizer",
+           {{"kind", to_text(o.kind)},
+            {"learning_rate", o.learning_rate},
+            {"momentum", o.momentum},
+            {"beta1", o.beta1},
+            {"beta2", o.beta2},
+            {"epsilon", o.epsilon},
+            {"weight_decay", o.weight_decay}}},
+          {"precision", "f32"}};
+}
+
+Training training_from_json(const JsonCursor& json) {
+  json.only({"batch", "micro_batches", "optimizer", "precision"});
+  Training training;
+  training.batch = BatchSize(json.at("batch").integer(1, kMax));
+  const JsonCursor sizes = json.at("micro_batches");
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    training.micro_batches.push_back(BatchSize(sizes.at(i).integer(1, kMax)));
+    if (training.batch.count() % training.micro_batches.back().count() != 0) {
+      sizes.at(i).fail("does not divide the batch " + std::to_string(training.batch.count()));
+    }
+    if (i > 0 && !(training.micro_batches[i - 1] < training.micro_batches[i])) {
+      sizes.at(i).fail("is not above the one before it");
+    }
+  }
+  const JsonCursor optimizer = json.at("optimizer");
+  optimizer.only({"kind", "learning_rate", "momentum", "beta1", "beta2", "epsilon", "weight_decay"});
+  const auto kind = parse_optimizer(optimizer.at("kind").string());
+  if (!kind) optimizer.at("kind").fail("is not known; expected sgd, adam or adamw");
+  Optimizer& o = training.optimizer;
+  o.kind = *kind;
+  o.learning_rate = optimizer.at("learning_rate").number(0, 1e9);
+  o.momentum = optimizer.at("momentum").number(0, 1);
+  o.beta1 = optimizer.at("beta1").number(0, 1);
+  o.beta2 = optimizer.at("beta2").number(0, 1);
+  o.epsilon = optimizer.at("epsilon").number(0, 1e9);
+  o.weight_decay = optimizer.at("weight_decay").number(0, 1e9);
+  if (json.at("precision").string() != "f32") json.at("precision").fail("is not known; expected f32");
+  return training;
+}
+
+Json stage_to_json(const NamedStage& stage) {
+  Json runs = Json::array();
+  for (const auto& [first, last] : stage.operators) {
+    runs.push_back(first == last ? Json::array({first}) : Json::array({first, last}));
+  }
+  return {{"name", stage.name},
+          {"micro_batch", stage.micro_batch.count()},
+          {"operators", std::move(runs)},
+          {"recompute", stage.recompute}};
+}
+
+NamedStage stage_from_json(const JsonCursor& json) {
+  json.only({"name", "micro_batch", "operators", "recompute"});
+  NamedStage stage;
+  stage.name = json.at("name").string();
+  stage.micro_batch = BatchSize(json.at("micro_batch").integer(1, kMax));
+  const JsonCursor runs = json.at("operators");
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const JsonCursor run = runs.at(i);
+    if (run.size() < 1 || run.size() > 2)
+      run.fail("is not a run of operators: expected [first, last] or [only]");
+    stage.operators.emplace_back(run.at(0).string(), run.at(run.size() - 1).string());
+  }
+  const JsonCursor recompute = json.at("recompute");
+  for (std::size_t i = 0; i < recompute.size(); ++i) stage.recompute.push_back(recompute.at(i).string());
+  return stage;
+}
+
+// What file.stages and file.staged say twice must agree.
+void check_agreement(const PlanFile& file, const JsonCursor& root) {
+  if (file.stages.size() != file.staged.stages.size()) {
+    root.fail("there are " + std::to_string(file.stages.size()) + " stages, but " +
+              std::to_string(file.staged.stages.size()) + " staged ones");
+  }
+  for (std::size_t x = 0; x < file.stages.size(); ++x) {
+    const NamedStage& stage = file.stages[x];
+    const StagedStage& staged = file.staged.stages[x];
+    if (stage.name != staged.name) {
+      root.fail("stage '" + stage.name.substr(0, 80) + "' is called '" + staged.name.substr(0, 80) +
+                "' among the staged ones");
+    }
+    const std::int64_t size = stage.micro_batch.count();
+    const std::int64_t batch = file.training.batch.count();
+    if (batch % size != 0 || batch / size != staged.micro_batches) {
+      root.fail("stage '" + stage.name.substr(0, 80) + "': " + std::to_string(staged.micro_batches) +
+                " micro-batches of " + std::to_string(size) + " are not the batch " + std::to_string(batch));
+    }
+  }
+}
+
+std::vector<std::pair<std::string, std::string>> runs_of(const Graph& graph,
+                                                         const std::vector<OperatorId>& operators) {
+  std::vector<std::pair<std::string, std::string>> runs;
+  for (std::size_t i = 0; i < operators.size();) {
+    std::size_t last = i;
+    while (last + 1 < operators.size() && operators[last + 1].index() == operators[last].index() + 1) ++last;
+    runs.emplace_back(graph.op(operators[i]).name, graph.op(operators[last]).name);
+    i = last + 1;
+  }
+  return runs;
+}
+
+OperatorId operator_named(const Graph& graph, const std::string& stage, const std::string& name) {
+  if (const auto id = graph.find_operator(name)) return *id;
+  throw InputError("stage '" + stage + "': operator '" + name.substr(0, 80) + "' is not in the model");
+}
+
+std::vector<OperatorId> resolve_runs(const Graph& graph, const NamedStage& stage) {
+  std::vector<OperatorId> operators;
+  for (const auto& [first_name, last_name] : stage.operators) {
+    const OperatorId first = operator_named(graph, stage.name, first_name);
+    const OperatorId last = operator_named(graph, stage.name, last_name);
+    if (last < first || (!operators.empty() && !(operators.back() < first))) {
+      throw InputError("stage '" + stage.name + "': the run from '" + first_name + "' to '" + last_name +
+                       "' is not in the model's order");
+    }
+    for (std::size_t i = first.index(); i <= last.index(); ++i) operators.push_back(OperatorId(i));
+  }
+  return operators;
+}
+
+[[noreturn]] void refuse_model(const PlanFile& file, const Graph& graph) {
+  const std::size_t count = graph.operators().size();
+  std::string difference = "its tensors or parameters differ";
+  if (file.operators.size() != count) {
+    difference =
+        "it has " + std::to_string(count) + " operators, not " + std::to_string(file.operators.size());
+  }
+  for (std::size_t i = 0; i < std::min(count, file.operators.size()); ++i) {
+    if (operator_fingerprint(graph, OperatorId(i)) == file.operators[i]) continue;
+    difference = "operator '" + graph.operators()[i].name + "' (number " + std::to_string(i) +
+                 ") is the first that differs";
+    break;
+  }
+  throw InputError("the model is not the one this plan was made for: " + difference +
+                   "; plan again, or give that model");
+}
+
+}  // namespace
+
+std::uint16_t operator_fingerprint(const Graph& graph, OperatorId id) {
+  const Operator& op = graph.op(id);
+  Fingerprint hash;
+  hash.add(op.name);
+  hash.add(op.target);
+  hash.add(op.op_class);
+  hash.add(static_cast<std::uint64_t>(op.role));
+  for (const std::vector<TensorId>* tensors : {&op.inputs, &op.outputs, &op.mutates}) {
+    hash.add(tensors->size());
+    for (const TensorId tensor : *tensors) {
+      const Tensor& t = graph.tensor(tensor);
+      hash.add(t.name);
+      hash.add(static_cast<std::uint64_t>(t.dtype));
+      hash.add(t.sizes.size());
+      for (const SizeExpr& size : t.sizes) hash.add(size.text());
+    }
+  }
+  const std::uint64_t value = hash.value();
+  return static_cast<std::uint16_t>(value ^ (value >> 16) ^ (value >> 32) ^ (value >> 48));
+}
+
+PlanFile make_plan_file(const Graph& graph, const Cluster& cluster, const Training& training,
+                        const PipelinePlan& plan, StagedModel staged) {
+  PlanFile file;
+  file.fingerprint = graph.fingerprint();
+  for (std::size_t i = 0; i < graph.operators().size(); ++i) {
+    file.operators.push_back(operator_fingerprint(graph, OperatorId(i)));
+  }
+  file.cluster = cluster.parts();
+  file.training = training;
+  for (const Stage& stage : plan.stages) {
+    NamedStage named;
+    named.name = stage.name;
+    named.operators = runs_of(graph, stage.operators);
+    for (const OperatorId op : stage.recompute) named.recompute.push_back(graph.op(op).name);
+    named.micro_batch = stage.micro_batch;
+    file.stages.push_back(std::move(named));
+  }
+  file.staged = std::move(staged);
+  return file;
+}
+
+std::string print_plan_file(const PlanFile& file) {
+  const Cluster cluster(file.cluster);
+  std::string operators;
+  for (const std::uint16_t fingerprint : file.operators) operators += hex_text(fingerprint, 4);
+  Json stages = Json::array();
+  for (const NamedStage& stage : file.stages) stages.push_back(stage_to_json(stage));
+  return print_json({{"format", kFormat},
+                     {"model", file.model},
+                     {"fingerprint", hex_text(file.fingerprint, 16)},
+                     {"planner", file.planner},
+                     {"seed", file.seed},
+                     {"training", training_to_json(file.training)},
+                     {"costs", {{"file", file.cost_file}, {"hash", hex_text(file.cost_hash, 16)}}},
+                     {"cluster", cluster_to_json(cluster)},
+                     {"stages", std::move(stages)},
+                     {"staged", staged_model_to_json(file.staged, cluster)},
+                     {"notes", file.notes},
+                     {"operators", std::move(operators)}});
+}
+
+PlanFile parse_plan_file(std::string_view text, const std::string& where) {
+  const Json json = parse_json(text, where);
+  const JsonCursor root(json, where);
+  root.expect_format(kFormat);
+  root.only({"format", "model", "fingerprint", "planner", "seed", "training", "costs", "cluster", "stages",
+             "staged", "notes", "operators"});
+  PlanFile file;
+  file.model = path_from_json(root.at("model"));
+  file.fingerprint = fingerprint_from_json(root.at("fingerprint"));
+  file.planner = root.at("planner").string();
+  const JsonCursor seed = root.at("seed");
+  file.seed = seed.json().is_number_unsigned() ? seed.json().get<std::uint64_t>()
+                                               : static_cast<std::uint64_t>(seed.integer(0, kMax));
+  file.training = training_from_json(root.at("training"));
+  const JsonCursor costs = root.at("costs");
+  costs.only({"file", "hash"});
+  file.cost_file = path_from_json(costs.at("file"));
+  file.cost_hash = fingerprint_from_json(costs.at("hash"));
+  const Cluster cluster = cluster_from_json(root.at("cluster").json(), root.at("cluster").where());
+  file.cluster = cluster.parts();
+  const JsonCursor stages = root.at("stages");
+  for (std::size_t x = 0; x < stages.size(); ++x) file.stages.push_back(stage_from_json(stages.at(x)));
+  file.staged = staged_model_from_json(root.at("staged").json(), root.at("staged").where(), cluster);
+  const JsonCursor notes = root.at("notes");
+  for (std::size_t i = 0; i < notes.size(); ++i) file.notes.push_back(notes.at(i).string());
+  file.operators = operators_from_json(root.at("operators"));
+  check_agreement(file, root);
+  return file;
+}
+
+PipelinePlan resolve_plan(const PlanFile& file, const Graph& graph) {
+  if (file.fingerprint != graph.fingerprint()) refuse_model(file, graph);
+  ESP_CHECK(file.stages.size() == file.staged.stages.size(), file.stages.size(), file.staged.stages.size());
+  PipelinePlan plan;
+  plan.batch = file.training.batch;
+  plan.schedule = file.staged.schedule;
+  plan.tokens = file.staged.tokens;
+  std::vector<bool> placed(graph.operators().size());
+  for (std::size_t x = 0; x < file.stages.size(); ++x) {
+    const NamedStage& named = file.stages[x];
+    const StagedStage& staged = file.staged.stages[x];
+    Stage stage;
+    stage.name = named.name;
+    stage.operators = resolve_runs(graph, named);
+    for (const OperatorId op : stage.operators) {
+      if (placed[op.index()] && !graph.op(op).duplicable) {
+        throw InputError("operator '" + graph.op(op).name + "' stands in two stages of the plan");
+      }
+      placed[op.index()] = true;
+    }
+    for (const std::string& name : named.recompute) {
+      stage.recompute.push_back(operator_named(graph, named.name, name));
+    }
+    for (const StagedReplica& replica : staged.replicas) {
+      stage.replicas.push_back({replica.devices, replica.micro_batches});
+    }
+    stage.after = staged.after;
+    stage.micro_batch = named.micro_batch;
+    stage.in_flight = staged.in_flight;
+    plan.stages.push_back(std::move(stage));
+  }
+  const std::vector<std::string> violations = check_plan(graph, Cluster(file.cluster), plan);
+  if (!violations.empty()) throw InputError("the plan breaks a rule: " + violations.front());
+  return plan;
+}
+
+}  // namespace espalier
