@@ -39,7 +39,7 @@ void print_value(std::ostream& out, const T& value) {
 template <class... Values>
 std::string print_values(const Values&... values) {
   std::ostringstream out;
-  const char* separator = "";
+  [[maybe_unused]] const char* separator = "";  // without values
   ((out << separator, print_value(out, values), separator = ", "), ...);
   return out.str();
 }

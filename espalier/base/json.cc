@@ -5,6 +5,7 @@
 #include <set>
 
 #include "espalier/base/check.h"
+#include "espalier/base/spelling.h"
 
 namespace espalier {
 namespace {
@@ -108,19 +109,6 @@ void print(const Json& json, std::size_t indent, std::string& out) {
   out += brackets[1];
 }
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, substitute}));
-    }
-  }
-  return row.back();
-}
-
 std::string shown(const Json& json) {
   std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   return text.size() > 60 ? text.substr(0, 60) + "…" : text;
@@ -210,11 +198,9 @@ double JsonCursor::number(double min, double max) const {
 void JsonCursor::only(std::initializer_list<std::string_view> keys) const {
   for (const auto& [key, cursor] : members()) {
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
-    const auto nearest = std::min_element(keys.begin(), keys.end(), [&k = key](auto a, auto b) {
-      return edit_distance(k.substr(0, 100), a) < edit_distance(k.substr(0, 100), b);
-    });
+    const auto nearest = nearest_word(key, {keys.begin(), keys.size()});
     fail("'" + key.substr(0, 80) + "' is not known here" +
-         (nearest == keys.end() ? std::string() : "; did you mean '" + std::string(*nearest) + "'?"));
+         (nearest ? "; did you mean '" + std::string(*nearest) + "'?" : std::string()));
   }
 }
 

@@ -22,8 +22,8 @@ constexpr std::array<UnitName, 4> kTimeUnits{
     {{"s", 1'000'000'000}, {"ms", 1'000'000}, {"us", 1'000}, {"ns", 1}}};
 constexpr std::array<UnitName, 5> kByteUnits{
     {{"TiB", 1LL << 40}, {"GiB", 1LL << 30}, {"MiB", 1LL << 20}, {"KiB", 1LL << 10}, {"B", 1}}};
-constexpr std::array<UnitName, 4> kDecimalByteUnits{
-    {{"TB", 1'000'000'000'000}, {"GB", 1'000'000'000}, {"MB", 1'000'000}, {"KB", 1'000}}};
+constexpr std::array<UnitName, 5> kDecimalByteUnits{
+    {{"TB", 1'000'000'000'000}, {"GB", 1'000'000'000}, {"MB", 1'000'000}, {"KB", 1'000}, {"B", 1}}};
 
 std::int64_t round_count(double value, const char* what) {
   if (!(std::abs(value) < static_cast<double>(kLimit))) {
@@ -63,7 +63,14 @@ std::string exact(std::int64_t count, const std::array<UnitName, N>& units) {
 
 struct NumberAndUnit {
   double number;
+  std::optional<std::int64_t> whole;  // the number where it was written without a point or an exponent
   std::string_view unit;
+
+  // Exact for whole numbers, so that values beyond 2^53 parse back too.
+  std::int64_t times(std::int64_t size, const char* what) const {
+    if (whole && *whole <= kLimit / size && *whole >= -kLimit / size) return *whole * size;
+    return round_count(number * static_cast<double>(size), what);
+  }
 };
 
 std::optional<NumberAndUnit> split_number(std::string_view text) {
@@ -71,6 +78,10 @@ std::optional<NumberAndUnit> split_number(std::string_view text) {
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, result.number);
   if (error != std::errc()) return std::nullopt;
+  std::int64_t whole = 0;
+  if (const auto [stop, bad] = std::from_chars(text.data(), end, whole); bad == std::errc() && stop == rest) {
+    result.whole = whole;
+  }
   result.unit = std::string_view(rest, static_cast<std::size_t>(end - rest));
   while (!result.unit.empty() && result.unit.front() == ' ') result.unit.remove_prefix(1);
   return result;
@@ -105,10 +116,14 @@ std::string to_exact_text(Bytes bytes) {
   return exact(bytes.count(), kByteUnits);
 }
 
+std::string bandwidth_text(std::int64_t bytes_per_second) {
+  return exact(bytes_per_second, kDecimalByteUnits);
+}
+
 Duration parse_duration(std::string_view text) {
   if (const auto parts = split_number(text)) {
     for (const UnitName& unit : kTimeUnits) {
-      if (parts->unit == unit.name) return round_duration(parts->number * static_cast<double>(unit.size));
+      if (parts->unit == unit.name) return Duration(parts->times(unit.size, "a time in ns"));
     }
   }
   throw InputError("'" + std::string(text) +
@@ -118,10 +133,10 @@ Duration parse_duration(std::string_view text) {
 Bytes parse_bytes(std::string_view text) {
   if (const auto parts = split_number(text)) {
     for (const UnitName& unit : kByteUnits) {
-      if (parts->unit == unit.name) return round_bytes(parts->number * static_cast<double>(unit.size));
+      if (parts->unit == unit.name) return Bytes(parts->times(unit.size, "a size in bytes"));
     }
     for (const UnitName& unit : kDecimalByteUnits) {
-      if (parts->unit == unit.name) return round_bytes(parts->number * static_cast<double>(unit.size));
+      if (parts->unit == unit.name) return Bytes(parts->times(unit.size, "a size in bytes"));
     }
   }
   throw InputError("'" + std::string(text) +
@@ -131,14 +146,14 @@ Bytes parse_bytes(std::string_view text) {
 std::int64_t parse_bandwidth(std::string_view text) {
   if (const auto parts = split_number(text)) {
     constexpr std::array<UnitName, 3> kBits{{{"Tb", 125'000'000'000}, {"Gb", 125'000'000}, {"Mb", 125'000}}};
-    std::optional<double> rate;
+    std::optional<std::int64_t> rate;
     for (const UnitName& unit : kBits) {
-      if (parts->unit == unit.name) rate = parts->number * static_cast<double>(unit.size);
+      if (parts->unit == unit.name) rate = parts->times(unit.size, "a bandwidth");
     }
     for (const UnitName& unit : kDecimalByteUnits) {
-      if (parts->unit == unit.name) rate = parts->number * static_cast<double>(unit.size);
+      if (parts->unit == unit.name) rate = parts->times(unit.size, "a bandwidth");
     }
-    if (rate && *rate >= 1) return round_count(*rate, "a bandwidth");
+    if (rate && *rate >= 1) return *rate;
   }
   throw InputError(
       "'" + std::string(text) +

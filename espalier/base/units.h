@@ -87,7 +87,11 @@ std::string to_exact_text(Bytes bytes);
 Duration parse_duration(std::string_view text);
 Bytes parse_bytes(std::string_view text);
 
-// Bits per second as networks are sold, or bytes: "25Gb" → 3'125'000'000 bytes/s, "300GB" → 3e11 bytes/s.
+// Bits per second as networks are sold, or bytes (B, KB, MB, GB, TB): "25Gb" → 3'125'000'000 bytes/s, "300GB"
+// → 3e11 bytes/s.
 std::int64_t parse_bandwidth(std::string_view text);
+
+// In bytes per second, exact and parsing back: "3125MB", "900GB", "12345B".
+std::string bandwidth_text(std::int64_t bytes_per_second);
 
 }  // namespace espalier

@@ -22,41 +22,41 @@ namespace espalier {
 
 // What a device is. Rates are peaks; the cost model turns them into times.
 struct DeviceKind {
-  std::string name;                   // "A100-80GB"; the key of a cost file
-  Bytes memory;                       // usable by a training step
+  std::string name = {};              // "A100-80GB"; the key of a cost file
+  Bytes memory = {};                  // usable by a training step
   double flops_f32 = 0;               // floating-point operations per second
   double flops_f16 = 0;               // the same for half precision and bf16, matrix units included
   std::int64_t memory_bandwidth = 0;  // bytes per second
-  Duration launch_overhead;           // least time of one operator
+  Duration launch_overhead = {};      // least time of one operator
   int multiprocessors = 1;            // tiles run side by side; for a CPU its threads
   double speed = 1;                   // all times of this kind are divided by it ("half as fast" = 0.5)
   friend bool operator==(const DeviceKind&, const DeviceKind&) = default;
 };
 
 struct Device {
-  std::string name;  // "gpu:0"
-  KindId kind;
-  GroupId group;  // the group it is a leaf of
-  Bytes memory;   // this device's own limit; the kind's by default
+  std::string name = {};  // "gpu:0"
+  KindId kind = {};
+  GroupId group = {};  // the group it is a leaf of
+  Bytes memory = {};   // this device's own limit; the kind's by default
   friend bool operator==(const Device&, const Device&) = default;
 };
 
 // Compute time that a message takes from the device that sends or receives it: fixed + per byte.
 struct EndpointCost {
-  Duration fixed;
+  Duration fixed = {};
   std::int64_t picoseconds_per_byte = 0;
   Duration of(Bytes bytes) const;  // rounded up to whole nanoseconds; 0 stays 0
   friend bool operator==(const EndpointCost&, const EndpointCost&) = default;
 };
 
 struct Group {
-  std::string name;                       // "host0", "network"
-  std::optional<GroupId> parent;          // none for the root, which is group 0
-  std::optional<std::int64_t> bandwidth;  // bytes per second of each member's links; none: unlimited
-  Duration latency;                       // of a route whose highest group is this one
+  std::string name = {};                       // "host0", "network"
+  std::optional<GroupId> parent = {};          // none for the root, which is group 0
+  std::optional<std::int64_t> bandwidth = {};  // bytes per second of each member's links; none: unlimited
+  Duration latency = {};                       // of a route whose highest group is this one
   bool contention = true;  // false (`lanes: unlimited`): any number of transfers share a link undisturbed
-  EndpointCost send;       // for routes whose highest group is this one
-  EndpointCost receive;
+  EndpointCost send = {};  // for routes whose highest group is this one
+  EndpointCost receive = {};
   friend bool operator==(const Group&, const Group&) = default;
 };
 
@@ -65,20 +65,20 @@ struct Group {
 using LinkIndex = std::uint32_t;
 
 struct Route {
-  std::vector<LinkIndex> links;           // those with contention only; all are held at once
-  std::optional<std::int64_t> bandwidth;  // of the slowest link; none: unlimited
-  Duration latency;
-  EndpointCost send;
-  EndpointCost receive;
+  std::vector<LinkIndex> links = {};           // those with contention only; all are held at once
+  std::optional<std::int64_t> bandwidth = {};  // of the slowest link; none: unlimited
+  Duration latency = {};
+  EndpointCost send = {};
+  EndpointCost receive = {};
 
   Duration hold(Bytes bytes) const { return bandwidth ? transfer_time(bytes, *bandwidth) : Duration(); }
   friend bool operator==(const Route&, const Route&) = default;
 };
 
 struct ClusterParts {
-  std::vector<DeviceKind> kinds;
-  std::vector<Group> groups;  // group 0 is the root; a parent's id is smaller
-  std::vector<Device> devices;
+  std::vector<DeviceKind> kinds = {};
+  std::vector<Group> groups = {};  // group 0 is the root; a parent's id is smaller
+  std::vector<Device> devices = {};
   friend bool operator==(const ClusterParts&, const ClusterParts&) = default;
 };
 
@@ -115,7 +115,9 @@ class Cluster {
   std::vector<std::uint32_t> depth_;  // of each group
 };
 
-// Every broken invariant, one line each: unique names, positive rates, a tree, at least one device.
+// Every broken invariant, one line each: unique names (of kinds; of groups and devices together, since both
+// name links), positive rates and memory, no negative times, a tree in which group 0 is the only root and
+// parents come first, at least one device.
 std::vector<std::string> check_cluster(const ClusterParts& parts);
 
 // A ring all-reduce of `bytes` among `members` (≥ 1): 2·(n-1) steps of bytes/n over the slowest route of the
@@ -127,16 +129,25 @@ struct CollectiveCost {
 };
 CollectiveCost all_reduce_cost(const Cluster& cluster, std::span<const DeviceId> members, Bytes bytes);
 
-// Presets by name: V100-16GB, V100-32GB, A100-40GB, A100-80GB, H100, H200, cpu.
+// Presets by name: V100-16GB, V100-32GB, A100-40GB, A100-80GB, H100, H200 (all as sold on SXM boards) and
+// cpu (one core). Rates are the makers' published dense peaks; memory is all of the board's, of which a
+// framework takes about half a GiB for itself.
 std::span<const DeviceKind> device_presets();
 
+// The link of each device into a host of its kind, one direction:
+//   V100 150GB/s (NVLink 2), A100 300GB/s (NVLink 3), H100 and H200 450GB/s (NVLink 4), latency 5 µs;
+//   cpu and other kinds 2GB/s, latency 40 µs (processes of one machine over loopback).
+Group usual_host(const DeviceKind& kind, std::string name);
+
 // "4xA100-80GB+2xV100-16GB@25Gb": each `NxKind` is a host with its kind's usual inner link, the hosts are
-// joined at the rate behind '@' (10 µs latency; 100Gb if absent). "local:N" is not known here: it describes a
-// machine, and the library does not look at one; see local_cluster. Throws InputError naming the part that is
-// wrong.
+// joined at the rate behind '@' (10 µs latency; 100Gb if absent). `HxNxKind` stands for H equal hosts. A
+// single host without '@' has no network above it. Devices are `gpu:0` … (`cpu:0` … for cpu), counted over
+// the hosts; at most 4096. "local:N" is not known here: it describes a machine, and the library does not look
+// at one; see local_cluster. Throws InputError naming the part that is wrong, and the nearest preset.
 Cluster parse_cluster(std::string_view short_form);
 
 // N workers on one host, one device per core, as `cpu:0` … : what `local` means once somebody has counted.
+// The kind is named cpu; what is 0 is as in the preset cpu. Throws InputError unless 1 <= devices <= 4096.
 struct LocalMachine {
   int devices = 1;
   Bytes memory_each;

@@ -10,7 +10,15 @@
 // - operators are numbered in a legal execution order: an operator's inputs are produced by smaller ids or by
 //   nobody (inputs, parameters, buffers, constants), so a per-operator table is a vector;
 // - names of operators, tensors and parameters are unique each in their kind;
-// - a tensor has a producer exactly if its role is kActivation; a parameter exactly if kParameter or kBuffer.
+// - a tensor has a producer exactly if its role is kActivation; a parameter exactly if kParameter or kBuffer;
+// - outputs are numbered in the order of their producers: the outputs of one operator have consecutive ids,
+//   smaller than those of the next operator (inputs, parameters, … may stand anywhere between);
+// - storages are numbered by first appearance; all tensors of a parameter have its storage, type and sizes;
+// - sizes are at least zero and tensors fit into 2^62 bytes at both ends of the batch range;
+// - where memory is mutated, those that could see the difference have one colocation number
+//   (see with_colocation);
+// - a duplicable operator draws no random numbers, mutates nothing, gives nothing that needs a gradient, and
+//   reads only inputs, constants, buffers that nobody mutates, and other duplicables' outputs.
 // A Graph never changes once built; any number of threads may read it.
 
 #include <cstdint>
@@ -54,14 +62,14 @@ std::optional<DType> parse_dtype(std::string_view text);
 enum class TensorRole : std::uint8_t { kInput, kParameter, kBuffer, kConstant, kActivation };
 
 struct Tensor {
-  std::string name;
+  std::string name = {};
   TensorRole role = TensorRole::kActivation;
   DType dtype = DType::kF32;
-  std::vector<SizeExpr> sizes;  // no sizes: a scalar
-  bool requires_grad = false;   // a gradient flows into it
-  StorageId storage;            // equal for aliases; numbered by first appearance
-  std::optional<OperatorId> producer;
-  std::optional<ParameterId> parameter;
+  std::vector<SizeExpr> sizes = {};  // no sizes: a scalar
+  bool requires_grad = false;        // a gradient flows into it
+  StorageId storage = {};            // equal for aliases; numbered by first appearance
+  std::optional<OperatorId> producer = {};
+  std::optional<ParameterId> parameter = {};
 
   SizeExpr elements() const;
   Bytes bytes(BatchSize batch) const;  // elements × element size; throws InputError on overflow
@@ -70,10 +78,10 @@ struct Tensor {
 
 // A parameter (trained) or a buffer (not trained; perhaps mutated, such as BatchNorm's statistics).
 struct Parameter {
-  std::vector<std::string> names;  // names[0] is the one used in files; the rest are ties
+  std::vector<std::string> names = {};  // names[0] is the one used in files; the rest are ties
   bool trainable = true;
   DType dtype = DType::kF32;
-  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> sizes = {};
   bool persistent = true;  // a buffer that checkpoints leave out is not
   Bytes bytes() const;
   friend bool operator==(const Parameter&, const Parameter&) = default;
@@ -82,18 +90,19 @@ struct Parameter {
 enum class OperatorRole : std::uint8_t { kForward, kBackward, kUpdate };
 
 struct Operator {
-  std::string name;
-  std::string target;  // "aten.linear.default"; in a profile, the layer's description
+  std::string name = {};
+  std::string target = {};  // "aten.linear.default"; in a profile, the layer's description
   OperatorRole role = OperatorRole::kForward;
-  std::vector<TensorId> inputs;  // in argument order, repeated if read twice
-  std::vector<TensorId> outputs;
-  std::vector<TensorId> mutates;            // the inputs that it writes
-  std::string module_path;                  // "encoder.layers.0.linear1"; empty if unknown
-  std::string source;                       // "model.py:12"; empty if unknown
-  std::string op_class;                     // equal signature, equal cost: the key into a CostTable
-  std::optional<std::uint32_t> colocation;  // operators with one number stand in one stage or on one device
-  bool duplicable = false;                  // may stand in several stages (docs/semantics.md, graph)
-  bool random = false;                      // draws random numbers
+  std::vector<TensorId> inputs = {};  // in argument order, repeated if read twice
+  std::vector<TensorId> outputs = {};
+  std::vector<TensorId> mutates = {};  // the inputs that it writes
+  std::string module_path = {};        // "encoder.layers.0.linear1"; empty if unknown
+  std::string source = {};             // "model.py:12"; empty if unknown
+  std::string op_class = {};           // equal signature, equal cost: the key into a CostTable; never empty
+  std::optional<std::uint32_t> colocation =
+      {};                      // operators with one number stand in one stage or on one device
+  bool duplicable = false;     // may stand in several stages (docs/semantics.md, graph)
+  bool random = false;         // draws random numbers
   bool mixes_samples = false;  // its result for one sample depends on the others (BatchNorm, in-batch loss)
   bool known = true;           // false: the operator table does not know it; counted as possibly aliasing
   friend bool operator==(const Operator&, const Operator&) = default;
@@ -108,14 +117,14 @@ struct BatchRange {
 };
 
 struct GraphParts {
-  std::string name;
-  BatchRange batch;
-  std::vector<Operator> operators;
-  std::vector<Tensor> tensors;
-  std::vector<Parameter> parameters;
-  std::vector<TensorId> outputs;
-  std::optional<TensorId> loss;  // a floating-point scalar among `outputs`
-  bool training_mode = true;     // exported in train or eval mode
+  std::string name = {};
+  BatchRange batch = {};
+  std::vector<Operator> operators = {};
+  std::vector<Tensor> tensors = {};
+  std::vector<Parameter> parameters = {};
+  std::vector<TensorId> outputs = {};
+  std::optional<TensorId> loss = {};  // a floating-point scalar among `outputs`
+  bool training_mode = true;          // exported in train or eval mode
   friend bool operator==(const GraphParts&, const GraphParts&) = default;
 };
 
@@ -142,13 +151,14 @@ class Graph {
   // The operators that read a tensor, ascending, each once.
   std::span<const OperatorId> readers(TensorId id) const { return readers_.row(id.index()); }
   // Operators whose outputs this one reads, and the operators that read this one's; ascending, each once.
-  // Order between a mutation and the other readers of its storage is an edge too.
+  // A mutation comes after the earlier readers of its memory and before the later ones: these are edges too.
   std::span<const OperatorId> predecessors(OperatorId id) const { return predecessors_.row(id.index()); }
   std::span<const OperatorId> successors(OperatorId id) const { return successors_.row(id.index()); }
 
   std::optional<OperatorId> find_operator(std::string_view name) const;
 
-  // Structure and names, not weights: what a plan file remembers of its model.
+  // Structure and names, not weights, source lines, costs or the graph's own name: what a plan file remembers
+  // of its model.
   std::uint64_t fingerprint() const;
 
   friend bool operator==(const Graph& a, const Graph& b) { return a.parts_ == b.parts_; }
@@ -168,7 +178,23 @@ class Graph {
   std::vector<std::uint32_t> by_name_;  // operator indices, sorted by name
 };
 
-// Every broken invariant, one line each, naming the operator or tensor; empty if there is none.
+// Every broken invariant, one line each, naming the operator or tensor; empty if there is none. Rules that
+// need the ids to be in range are skipped where they are not. O(parts · log parts).
 std::vector<std::string> check_graph(const GraphParts& parts);
+
+// The colocation that mutations ask for, added to what `parts` already has (operators that share a number
+// keep sharing one; numbers are given anew, by first operator). One group holds, for each storage that
+// somebody mutates: its producer and everyone who reads or mutates it up to its last mutation; for a
+// parameter or a buffer everyone who touches it, since it lives on into the next step. The outputs of an
+// operator with `known == false` count as aliases of its inputs. Later readers of an activation see a
+// finished value, so they may stand elsewhere.
+GraphParts with_colocation(GraphParts parts);
+
+// "linear(f32[b,16],f32[16,16])": a class for operators whose cost depends on nothing else. An operator
+// without exactly one output has their number behind it: "split(f32[b,8])->2".
+std::string default_op_class(const Operator& op, std::span<const Tensor> tensors);
+
+// "f32[b,16]"
+std::string type_text(const Tensor& tensor);
 
 }  // namespace espalier

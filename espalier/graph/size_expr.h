@@ -4,7 +4,8 @@
 // Contrastive logits have b·b elements, a sequence folded into the batch has 128·b rows.
 //
 // Built from constants and the batch `b` by +, ·, floor division, modulo, power, max and min; constants are
-// folded, so an expression without `b` is one constant. A small immutable value: copy it freely.
+// folded, so an expression without `b` is one constant, and a product has its constant factor in front. A
+// small immutable value: copy it freely.
 
 #include <cstdint>
 #include <optional>
@@ -36,10 +37,10 @@ class SizeExpr {
   friend SizeExpr max(const SizeExpr& a, const SizeExpr& b);
   friend SizeExpr min(const SizeExpr& a, const SizeExpr& b);
 
-  // Structural equality after folding: b*2 == b*2, but b*2 and b+b are different texts of one function.
+  // Structural equality after folding: b*2 == 2*b, but 2*b and b+b are different texts of one function.
   friend bool operator==(const SizeExpr&, const SizeExpr&) = default;
 
-  // "128*b", "(b+1)//2", "max(b,4)"; parses back to an equal value.
+  // "128*b", "(b+1)//2", "b%2", "b**2", "max(b,4)"; parses back to an equal value.
   std::string text() const;
 
  private:
@@ -51,11 +52,13 @@ class SizeExpr {
   };
   static SizeExpr combine(Op op, const SizeExpr& a, const SizeExpr& b);
   static std::int64_t apply(Op op, std::int64_t a, std::int64_t b);
+  bool has_leading_factor() const;  // is constant · rest
 
   std::vector<Step> steps_;
 };
 
-// Throws InputError naming the text and the place in it. Depth and length are bounded.
+// Throws InputError naming the text and the place in it. At most 4096 characters, 100 levels of brackets and
+// 1000 parts.
 SizeExpr parse_size_expr(std::string_view text);
 
 }  // namespace espalier
