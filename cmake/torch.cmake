@@ -23,8 +23,10 @@ execute_process(
   COMMAND ${ESPALIER_PYTHON} -c "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
   OUTPUT_VARIABLE torch_folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 if(NOT torch_folder)
+  set(tried ${ESPALIER_PYTHON})
+  unset(ESPALIER_PYTHON CACHE)  # look again next time: scripts/setup may have run in between
   message(FATAL_ERROR
-    "'${ESPALIER_PYTHON}' has no torch package, and ESPALIER_TORCH is ON.\n"
+    "'${tried}' has no torch package, and ESPALIER_TORCH is ON.\n"
     "Either run scripts/setup, which installs one into .venv;\n"
     "or name a Python that has torch 2.11 or newer: -DESPALIER_PYTHON=/path/to/python;\n"
     "or build the planner and the simulator only: -DESPALIER_TORCH=OFF (preset notorch).")
