@@ -30,7 +30,8 @@ TEST(Units, ExactTextParsesBack) {
   EXPECT_EQ(parse_duration("2.5ms"), microseconds(2500));
   EXPECT_EQ(parse_bytes("80 GB"), Bytes(80'000'000'000));
   EXPECT_EQ(parse_bandwidth("25Gb"), 3'125'000'000);
-  for (const std::int64_t rate : {std::int64_t{1}, std::int64_t{3'125'000'000}, (std::int64_t{1} << 61) + 1}) {
+  for (const std::int64_t rate :
+       {std::int64_t{1}, std::int64_t{3'125'000'000}, (std::int64_t{1} << 61) + 1}) {
     EXPECT_EQ(parse_bandwidth(bandwidth_text(rate)), rate);
     EXPECT_EQ(parse_bytes(to_exact_text(Bytes(rate))), Bytes(rate)) << "whole numbers are exact beyond 2^53";
   }

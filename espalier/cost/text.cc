@@ -205,14 +205,6 @@ void join_rows(std::vector<CostRow>& rows) {
   rows = std::move(joined);
 }
 
-// Exact and readable by parse_bandwidth: "2000MB", "0.000001MB".
-std::string bandwidth_text(std::int64_t bytes_per_second) {
-  std::string fraction = std::to_string(bytes_per_second % 1'000'000);
-  fraction = std::string(6 - fraction.size(), '0') + fraction;
-  fraction.erase(fraction.find_last_not_of('0') + 1);
-  return std::to_string(bytes_per_second / 1'000'000) + (fraction.empty() ? "" : "." + fraction) + "MB";
-}
-
 std::string cost_line(const CostRow& row, const CostRow::Point& point) {
   const OperatorCost& cost = point.cost;
   std::string text = "cost " + quote_word(row.op_class) + " " + quote_word(row.kind) +
