@@ -41,6 +41,7 @@ struct CompiledSchedule {
     } kind = Kind::kAction;
     DeviceId device;
     std::uint32_t index = 0;
+    TaskIndex collective = 0;  // kMember: the task that it waits for
   };
   std::vector<Source> sources;  // by task
   struct Sent {
