@@ -45,7 +45,8 @@ struct Call {
   std::string target;    // "aten::linear"
   std::string overload;  // "" for default
   std::vector<Argument> arguments;
-  // Outputs in order: one tensor, or a list of tensors (chunk, split); an absent one is not used by anybody.
+  // Outputs in the order of the schema: one tensor, or a list of tensors (chunk, split). An absent one is not
+  // used by anybody, or is a number.
   struct Output {
     bool is_list = false;
     std::vector<OptionalTensor> tensors;  // one unless is_list
@@ -57,10 +58,11 @@ struct Call {
   friend bool operator==(const Call&, const Call&) = default;
 };
 
-// Where the bytes of a parameter, buffer or constant lie in the archive.
+// Where the bytes of a parameter, buffer or constant lie in the archive. Tied parameters are one tensor with
+// one of these; their further names are in the Parameter. The view lies within the entry (checked).
 struct StoredTensor {
   TensorId tensor;
-  std::string entry;         // "data/weights/weight_0"; equal for ties
+  std::string entry;         // "data/weights/weight_0"
   std::uint64_t offset = 0;  // of the entry's data in the file
   std::uint64_t size = 0;
   DType dtype = DType::kF32;
@@ -71,7 +73,7 @@ struct StoredTensor {
 };
 
 struct UserInput {
-  std::string name;  // as data files call it
+  std::string name;  // the argument's, as data files call it
   TensorId tensor;
   // Range of the archive's own sample of it, for integers: synthetic data stay within it.
   std::optional<std::int64_t> sample_min, sample_max;
@@ -85,8 +87,19 @@ struct ExportedProgram {
   std::vector<UserInput> inputs;     // in the order of the model's signature
 };
 
-// Throws InputError naming file, node, the user's source line, and what would be right. Bounded memory.
+// Throws InputError naming file, node, the user's source line, and what would be right. Bounded memory. The
+// program must have a loss unless the options say otherwise.
 ExportedProgram read_exported_program(std::string_view archive, const std::string& name,
                                       const ImportOptions& options = {});
+
+// The operators that the table of aten operators does not know: they count as possibly aliasing what they
+// read, and never as duplicable. By target, in order of first use.
+struct UnknownOperator {
+  std::string target;
+  std::size_t count = 0;
+  OperatorId first;
+  friend bool operator==(const UnknownOperator&, const UnknownOperator&) = default;
+};
+std::vector<UnknownOperator> unknown_operators(const Graph& graph);
 
 }  // namespace espalier

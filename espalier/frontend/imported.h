@@ -18,8 +18,14 @@ enum class Repair : std::uint8_t {
   kLiteral,  // a file is read exactly as published
 };
 
+enum class LossRule : std::uint8_t {
+  kRequired,  // an exported program without a loss is refused with the recipe that gives it one
+  kOptional,  // it is read, with that recipe as a warning; for looking at a model
+};
+
 struct ImportOptions {
   Repair repair = Repair::kRepair;
+  LossRule loss_rule = LossRule::kRequired;
   std::string loss;  // name of the output that is the loss; empty: the only floating-point scalar
 };
 

@@ -28,12 +28,15 @@ class ZipReader {
   std::uint64_t offset(std::string_view name) const;
 
  private:
+  const Entry* find_entry(std::string_view name) const;
+
   std::string_view bytes_;
   std::string name_;
   std::vector<Entry> entries_;
 };
 
-// A file mapped into memory, read-only: weights of many gigabytes are paged in as they are used.
+// A file mapped into memory, read-only: weights of many gigabytes are paged in as they are used. The file
+// must not shrink while it is mapped. A moved-from map is empty.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path);  // throws InputError

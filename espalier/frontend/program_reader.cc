@@ -1,0 +1,638 @@
+#include "espalier/frontend/program_reader.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "espalier/base/check.h"
+#include "espalier/frontend/decode.h"
+#include "espalier/frontend/srepr.h"
+#include "espalier/frontend/weight_tables.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kMaxInlining = 20;
+constexpr std::int64_t kUnboundedBatch = std::int64_t{1} << 20;  // where an export names no largest batch
+
+// The names that one graph (the program's, or a sub-graph's) can see.
+struct Scope {
+  const Json* graph = nullptr;
+  std::unordered_map<std::string, TensorId> tensors;
+  std::unordered_map<std::string, const Json*> tensor_values, sym_ints, sym_bools, sym_floats;
+};
+
+std::unordered_map<std::string, const Json*> index_members(const Json& graph, const char* key) {
+  std::unordered_map<std::string, const Json*> result;
+  const Json* const table = find_member(graph, key);
+  if (table == nullptr || !table->is_object()) return result;
+  for (auto it = table->begin(); it != table->end(); ++it) result.emplace(it.key(), &it.value());
+  return result;
+}
+
+Scope make_scope(const Json& graph) {
+  Scope scope;
+  scope.graph = &graph;
+  scope.tensor_values = index_members(graph, "tensor_values");
+  scope.sym_ints = index_members(graph, "sym_int_values");
+  scope.sym_bools = index_members(graph, "sym_bool_values");
+  scope.sym_floats = index_members(graph, "sym_float_values");
+  return scope;
+}
+
+// "L__self__,,m.M;L__self__l.0,l.0,torch.nn.Linear" → "l.0": the innermost module's name.
+std::string innermost_module(const Json& metadata) {
+  const Json* const stack = find_member(metadata, "nn_module_stack");
+  if (stack == nullptr || !stack->is_string()) return {};
+  std::string_view level = stack->get_ref<const std::string&>();
+  if (const auto semicolon = level.rfind(';'); semicolon != std::string_view::npos)
+    level.remove_prefix(semicolon + 1);
+  const auto first = level.find(',');
+  if (first == std::string_view::npos) return {};
+  const auto second = level.find(',', first + 1);
+  if (second == std::string_view::npos) return {};
+  std::string_view path = level.substr(first + 1, second - first - 1);
+  path = path.substr(0, path.find('@'));  // "l.0@1" is a second call of l.0
+  return one_line(path);
+}
+
+// `File "m.py", line 9, in forward` → "m.py:9": the first frame is the user's.
+std::string source_line(const Json& metadata) {
+  const Json* const trace = find_member(metadata, "stack_trace");
+  if (trace == nullptr || !trace->is_string()) return {};
+  const std::string_view text = trace->get_ref<const std::string&>();
+  constexpr std::string_view kFile = "File \"", kLine = "\", line ";
+  const auto file = text.find(kFile);
+  if (file == std::string_view::npos) return {};
+  const auto line = text.find(kLine, file + kFile.size());
+  if (line == std::string_view::npos) return {};
+  const std::string_view path = text.substr(file + kFile.size(), line - file - kFile.size());
+  const auto digits = text.find_first_not_of("0123456789", line + kLine.size());
+  return one_line(path) + ":" + std::string(text.substr(line + kLine.size(), digits - line - kLine.size()));
+}
+
+class Reader {
+ public:
+  Reader(const Json& model, const std::string& model_name, const ZipReader& archive, const std::string& name)
+      : model_(model) {
+    place_.file = name;
+    const std::int64_t major =
+        integer(member(member(model, "schema_version", place_), "major", place_), "a schema version", place_);
+    if (major != 8) {
+      place_.fail("is written in schema version " + std::to_string(major) +
+                  "; this program reads version 8, which torch 2.8 and newer write");
+    }
+    weights_ = read_weight_tables(archive, name, model_name);
+  }
+
+  FlatProgram read(std::optional<BatchSize> fixed_batch) {
+    const Json& module = member(model_, "graph_module", place_);
+    const Json& graph = member(module, "graph", place_);
+    const Json& signature = member(module, "signature", place_);
+    Scope scope = make_scope(graph);
+    find_batch(signature, scope, fixed_batch);
+    read_inputs(signature, scope);
+    read_nodes(graph, scope, true, 0);
+    read_outputs(signature, scope);
+    return std::move(program_);
+  }
+
+ private:
+  // -- The batch ------------------------------------------------------------------------------------------
+
+  // The symbol in the inputs' first dimensions; all must have the same.
+  void find_batch(const Json& signature, const Scope& scope, std::optional<BatchSize> fixed_batch) {
+    std::string of_input;
+    std::optional<std::int64_t> first_size;
+    for (const Json& spec : list(signature, "input_specs", place_)) {
+      const Tagged kind = tagged(spec, "an input", place_);
+      const Json* const argument = find_member(*kind.value, "arg");
+      const Json* const tensor = argument == nullptr ? nullptr : find_member(*argument, "as_tensor");
+      if (kind.tag != "user_input" || tensor == nullptr) continue;
+      const std::string name = text(*tensor, "name", place_);
+      const auto value = scope.tensor_values.find(name);
+      if (value == scope.tensor_values.end()) place_.fail("has no sizes for its input " + quote(name));
+      const Json::array_t& sizes = list(*value->second, "sizes", place_);
+      if (sizes.empty()) continue;
+      const Json* const expression = find_member(sizes.front(), "as_expr");
+      if (expression == nullptr) {
+        const Json* const constant = find_member(sizes.front(), "as_int");
+        if (constant != nullptr && !first_size) first_size = integer(*constant, "a size", place_);
+        continue;
+      }
+      for (const std::string& symbol : srepr_symbols(text(*expression, "expr_str", place_))) {
+        if (!sizes_.batch_symbol.empty() && symbol != sizes_.batch_symbol) {
+          place_.fail("has inputs " + quote(of_input) + " and " + quote(name) +
+                      " whose first dimensions vary on their own (" + quote(sizes_.batch_symbol) + ", " +
+                      quote(symbol) + "): export the model with one dynamic batch for all inputs");
+        }
+        sizes_.batch_symbol = symbol;
+        of_input = name;
+      }
+    }
+    if (sizes_.batch_symbol.empty()) {
+      const BatchSize batch = fixed_batch.value_or(BatchSize(first_size.value_or(1)));
+      if (batch.count() < 1 || batch.count() > kUnboundedBatch) {
+        place_.fail("has a batch of " + std::to_string(batch.count()) + "; expected 1 to " +
+                    std::to_string(kUnboundedBatch));
+      }
+      program_.batch = {batch, batch};
+    } else {
+      program_.batch = range_of(sizes_.batch_symbol);
+    }
+  }
+
+  BatchRange range_of(const std::string& symbol) const {
+    BatchRange range{BatchSize(1), BatchSize(kUnboundedBatch)};
+    const Json* const constraints = find_member(model_, "range_constraints");
+    const Json* const own = constraints == nullptr ? nullptr : find_member(*constraints, symbol.c_str());
+    if (own == nullptr) return range;
+    if (const Json* const min = find_member(*own, "min_val"); min != nullptr && !min->is_null()) {
+      range.min = std::max(range.min, BatchSize(integer(*min, "a smallest batch", place_)));
+    }
+    if (const Json* const max = find_member(*own, "max_val"); max != nullptr && !max->is_null()) {
+      range.max = std::min(range.max, BatchSize(integer(*max, "a largest batch", place_)));
+    }
+    if (range.min > range.max) {
+      place_.fail("allows batches from " + std::to_string(range.min.count()) + " to " +
+                  std::to_string(range.max.count()) + ", which is none");
+    }
+    return range;
+  }
+
+  // -- Inputs and outputs ---------------------------------------------------------------------------------
+
+  void read_inputs(const Json& signature, Scope& scope) {
+    for (const Json& spec : list(signature, "input_specs", place_)) {
+      const Tagged kind = tagged(spec, "an input", place_);
+      if (kind.tag == "user_input") {
+        read_user_input(member(*kind.value, "arg", place_), scope);
+      } else if (kind.tag == "parameter") {
+        read_stored(*kind.value, "parameter_name", TensorRole::kParameter, scope);
+      } else if (kind.tag == "buffer") {
+        read_stored(*kind.value, "buffer_name", TensorRole::kBuffer, scope);
+      } else if (kind.tag == "tensor_constant") {
+        read_stored(*kind.value, "tensor_constant_name", TensorRole::kConstant, scope);
+      } else if (kind.tag == "constant_input") {
+        program_.inputs.push_back({text(*kind.value, "name", place_), std::nullopt});
+      } else {
+        place_.fail("has an input of kind " + quote(kind.tag) +
+                    ", which is not supported: only tensors and constants can be planned and sent");
+      }
+    }
+  }
+
+  void read_user_input(const Json& argument, Scope& scope) {
+    const Tagged value = tagged(argument, "an input", place_);
+    if (value.tag == "as_tensor") {
+      const std::string name = text(*value.value, "name", place_);
+      const TensorId id = add_tensor(name, TensorRole::kInput, scope);
+      program_.inputs.push_back({name, id});
+    } else if (value.tag.starts_with("as_sym")) {
+      place_.fail("has an input that is a varying number: export the model with it fixed, or as a tensor");
+    } else {
+      program_.inputs.push_back({"", std::nullopt});  // baked into the program
+    }
+  }
+
+  // A parameter, buffer or constant. One whose bytes an earlier one has is a tie: a further name.
+  void read_stored(const Json& spec, const char* name_key, TensorRole role, Scope& scope) {
+    const std::string graph_name = text(member(spec, "arg", place_), "name", place_);
+    const std::string name = text(spec, name_key, place_);
+    StoredTensor stored = weights_.find(name);
+    std::vector<std::size_t>& neighbours = stored_in_entry_[stored.entry];
+    for (const std::size_t i : neighbours) {
+      const StoredTensor& other = program_.stored[i];
+      if (!WeightTables::share_bytes(other, stored)) continue;
+      const FlatTensor& first = program_.tensors[other.tensor.index()];
+      if (!WeightTables::same_view(other, stored) || first.role != role) {
+        place_.fail("has tensors " + quote(name) + " and " + quote(first.name) +
+                    " that overlap in memory without being the same, which is not supported");
+      }
+      if (first.parameter) program_.parameters[first.parameter->index()].names.push_back(one_line(name));
+      if (!scope.tensors.emplace(graph_name, other.tensor).second)
+        place_.fail("has two inputs " + quote(graph_name));
+      return;
+    }
+    stored.tensor = add_tensor(graph_name, role, scope);
+    FlatTensor& tensor = program_.tensors[stored.tensor.index()];
+    if (tensor.dtype != stored.dtype || !equal_sizes(tensor.sizes, stored.sizes)) {
+      place_.fail("stores " + quote(name) + " with another type or size than its graph says");
+    }
+    if (role != TensorRole::kConstant) {
+      const Json* const persistent = find_member(spec, "persistent");
+      Parameter parameter{
+          .names = {one_line(name)},
+          .trainable = role == TensorRole::kParameter && tensor.trainable,
+          .dtype = stored.dtype,
+          .sizes = stored.sizes,
+          .persistent = persistent == nullptr || !persistent->is_boolean() || persistent->get<bool>()};
+      tensor.parameter = ParameterId(program_.parameters.size());
+      program_.parameters.push_back(std::move(parameter));
+    }
+    neighbours.push_back(program_.stored.size());
+    program_.stored.push_back(std::move(stored));
+  }
+
+  static bool equal_sizes(const std::vector<SizeExpr>& a, const std::vector<std::int64_t>& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                      [](const SizeExpr& x, std::int64_t y) { return x.constant() == y; });
+  }
+
+  void read_outputs(const Json& signature, const Scope& scope) {
+    for (const Json& spec : list(signature, "output_specs", place_)) {
+      const Tagged kind = tagged(spec, "an output", place_);
+      if (kind.tag != "user_output" && kind.tag != "loss_output") {
+        place_.fail("has an output of kind " + quote(kind.tag) +
+                    ": it was rewritten after its export; save what torch.export.export returns, without "
+                    "run_decompositions");
+      }
+      const Json& argument = member(*kind.value, "arg", place_);
+      const Json* const as_tensor = find_member(argument, "as_tensor");
+      if (as_tensor == nullptr && kind.tag == "user_output") continue;  // a number or nothing
+      const TensorId id = look_up(scope, text(as_tensor == nullptr ? argument : *as_tensor, "name", place_));
+      if (std::find(program_.outputs.begin(), program_.outputs.end(), id) == program_.outputs.end()) {
+        program_.outputs.push_back(id);
+      }
+      if (kind.tag == "loss_output") program_.declared_loss = id;
+    }
+  }
+
+  // -- Tensors --------------------------------------------------------------------------------------------
+
+  std::string unique_name(const std::string& wanted, std::unordered_set<std::string>& taken) {
+    std::string name = wanted;
+    for (char& c : name) {
+      if (static_cast<unsigned char>(c) <= 0x20 ||
+          std::string_view("(),:@{}#\"'=").find(c) != std::string_view::npos || c == 0x7f) {
+        c = '_';
+      }
+    }
+    if (taken.insert(name).second) return name;
+    for (std::size_t& n = suffix_[name];;) {
+      std::string candidate = name + "__" + std::to_string(++n);
+      if (taken.insert(candidate).second) return candidate;
+    }
+  }
+
+  TensorId add_tensor(const std::string& name, TensorRole role, Scope& scope) {
+    const auto value = scope.tensor_values.find(name);
+    if (value == scope.tensor_values.end()) place_.fail("has no sizes for tensor " + quote(name));
+    TensorMeta meta = read_tensor_meta(*value->second, sizes_, place_);
+    const TensorId id(program_.tensors.size());
+    if (!scope.tensors.emplace(name, id).second)
+      place_.fail("defines tensor " + quote(name) + " a second time");
+    program_.tensors.push_back({.name = unique_name(name, tensor_names_),
+                                .role = role,
+                                .dtype = meta.dtype,
+                                .sizes = std::move(meta.sizes),
+                                .strides = std::move(meta.strides),
+                                .trainable = meta.requires_grad,
+                                .parameter = std::nullopt});
+    return id;
+  }
+
+  TensorId look_up(const Scope& scope, const std::string& name) const {
+    const auto found = scope.tensors.find(name);
+    if (found == scope.tensors.end()) {
+      place_.fail("reads tensor " + quote(name) + ", which nothing before it defines");
+    }
+    return found->second;
+  }
+
+  // -- Nodes ----------------------------------------------------------------------------------------------
+
+  void read_nodes(const Json& graph, Scope& scope, bool grad_enabled, int depth) {
+    for (const Json& node : list(graph, "nodes", place_)) {
+      const Json* const metadata = find_member(node, "metadata");
+      const Json none;
+      place_.node = node_name(node);
+      place_.source = source_line(metadata == nullptr ? none : *metadata);
+      const std::string target = text(node, "target", place_);
+      if (target.starts_with("torch.ops.higher_order.")) {
+        inline_wrapper(node, target, scope, grad_enabled, depth);
+      } else {
+        read_node(node, target, metadata == nullptr ? none : *metadata, scope, grad_enabled);
+      }
+    }
+    place_.node.clear();
+    place_.source.clear();
+  }
+
+  static std::string node_name(const Json& node) {
+    if (const Json* const name = find_member(node, "name"); name != nullptr && name->is_string()) {
+      return name->get<std::string>();
+    }
+    // Older schemas name no node: its first output does.
+    if (const Json* const outputs = find_member(node, "outputs");
+        outputs != nullptr && outputs->is_array() && !outputs->empty()) {
+      for (const char* const kind : {"as_tensor", "as_sym_int"}) {
+        const Json* const output = find_member(outputs->front(), kind);
+        const Json* const name = output == nullptr ? nullptr : find_member(*output, "name");
+        if (name != nullptr && name->is_string()) return name->get<std::string>();
+      }
+    }
+    const Json* const target = find_member(node, "target");
+    return target != nullptr && target->is_string() ? target->get<std::string>() : "?";
+  }
+
+  // wrap_with_set_grad_enabled(enabled, graph, inputs…), wrap_with_autocast(device, dtype, enabled, cache,
+  // graph, inputs…).
+  void inline_wrapper(const Json& node, const std::string& target, Scope& scope, bool grad_enabled,
+                      int depth) {
+    const ProgramPlace here = place_;
+    const std::string kind = target.substr(std::string_view("torch.ops.higher_order.").size());
+    const bool sets_grad = kind == "wrap_with_set_grad_enabled";
+    if (!sets_grad && kind != "wrap_with_autocast") {
+      place_.fail("is " + quote(kind) +
+                  ": which of its sub-graphs runs, or how often, depends on data, so it cannot " +
+                  "be planned; write it with torch.where or a fixed loop");
+    }
+    if (depth >= kMaxInlining)
+      place_.fail("is nested deeper than " + std::to_string(kMaxInlining) + " sub-graphs");
+    const Json::array_t& inputs = list(node, "inputs", place_);
+    const std::size_t flag_at = sets_grad ? 0 : 2, graph_at = sets_grad ? 1 : 4;
+    if (inputs.size() <= graph_at) place_.fail("has too few arguments for " + kind);
+    const auto argument = [&](std::size_t i) -> const Json& { return member(inputs[i], "arg", place_); };
+    const Json* const flag = find_member(argument(flag_at), "as_bool");
+    const Json* const wrapped = find_member(argument(graph_at), "as_graph");
+    if (flag == nullptr || !flag->is_boolean() || wrapped == nullptr) {
+      place_.fail("does not have the arguments of " + kind);
+    }
+    if (!sets_grad && flag->get<bool>()) {
+      place_.fail("runs under autocast, which is not supported: export the model without torch.autocast");
+    }
+    const Json& graph = member(*wrapped, "graph", place_);
+    Scope inner = make_scope(graph);
+    const Json::array_t& formal = list(graph, "inputs", place_);
+    if (formal.size() != inputs.size() - graph_at - 1)
+      place_.fail("gives its sub-graph a wrong number of inputs");
+    for (std::size_t i = 0; i < formal.size(); ++i) bind(formal[i], argument(graph_at + 1 + i), scope, inner);
+    read_nodes(graph, inner, sets_grad ? flag->get<bool>() : grad_enabled, depth + 1);
+    place_ = here;
+    bind_outputs(list(graph, "outputs", place_), list(node, "outputs", place_), inner, scope);
+  }
+
+  void bind(const Json& formal, const Json& actual, const Scope& outer, Scope& inner) {
+    const Tagged to = tagged(formal, "a sub-graph's input", place_);
+    const Tagged from = tagged(actual, "a sub-graph's argument", place_);
+    if (to.tag == "as_tensor") {
+      if (from.tag != "as_tensor") place_.fail("gives its sub-graph " + quote(from.tag) + " for a tensor");
+      inner.tensors.emplace(text(*to.value, "name", place_),
+                            look_up(outer, text(*from.value, "name", place_)));
+    } else if (to.tag == "as_sym_int") {
+      const std::string name = text(*to.value, "as_name", place_);
+      if (inner.sym_ints.contains(name)) return;
+      const Json* const source = find_member(*from.value, "as_name");
+      const auto known = source != nullptr && source->is_string()
+                             ? outer.sym_ints.find(source->get<std::string>())
+                             : outer.sym_ints.end();
+      if (known != outer.sym_ints.end()) inner.sym_ints.emplace(name, known->second);
+    }
+  }
+
+  // The tensors of a list of outputs, in order; numbers and absent ones are left out of account.
+  std::vector<const Json*> output_tensors(const Json::array_t& outputs) const {
+    std::vector<const Json*> result;
+    for (const Json& output : outputs) {
+      const Tagged value = tagged(output, "an output", place_);
+      if (value.tag == "as_tensors") {
+        if (!value.value->is_array()) place_.fail("has 'as_tensors' that is not a list");
+        for (const Json& element : *value.value) result.push_back(&element);
+      } else {
+        result.push_back(value.tag == "as_tensor" ? value.value : nullptr);
+      }
+    }
+    return result;
+  }
+
+  void bind_outputs(const Json::array_t& inner_outputs, const Json::array_t& outer_outputs,
+                    const Scope& inner, Scope& outer) {
+    const std::vector<const Json*> from = output_tensors(inner_outputs), to = output_tensors(outer_outputs);
+    if (from.size() != to.size()) place_.fail("takes another number of outputs than its sub-graph has");
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      if (from[i] == nullptr || to[i] == nullptr) continue;
+      const TensorId id = look_up(inner, text(*from[i], "name", place_));
+      const std::string name = text(*to[i], "name", place_);
+      if (!outer.tensors.emplace(name, id).second)
+        place_.fail("defines tensor " + quote(name) + " a second time");
+    }
+  }
+
+  void read_node(const Json& node, const std::string& target, const Json& metadata, Scope& scope,
+                 bool grad_enabled) {
+    const std::uint32_t index = next_index_++;
+    const Json::array_t& outputs = list(node, "outputs", place_);
+    if (computes_numbers(outputs, scope)) return;
+    if (target.find("_assert") != std::string::npos ||
+        target.find("sym_constrain_range") != std::string::npos)
+      return;
+    constexpr std::string_view kOps = "torch.ops.";
+    const auto overload = target.rfind('.');
+    const auto dot = target.find('.', kOps.size());
+    if (!target.starts_with(kOps) || dot == std::string::npos || dot == overload) {
+      place_.fail("calls " + quote(target) + ", which is not an operator");
+    }
+    FlatNode flat;
+    flat.call.target = one_line(target.substr(kOps.size(), dot - kOps.size()) +
+                                "::" + target.substr(dot + 1, overload - dot - 1));
+    flat.call.overload = one_line(target.substr(overload + 1));
+    if (flat.call.overload == "default") flat.call.overload.clear();
+    flat.call.original_index = index;
+    flat.call.grad_enabled = grad_enabled;
+    for (const Json& input : list(node, "inputs", place_)) {
+      flat.call.arguments.push_back(
+          {text(input, "name", place_), decode(member(input, "arg", place_), scope)});
+    }
+    flat.name = unique_name(place_.node, node_names_);
+    for (const Json& output : outputs) flat.call.outputs.push_back(read_output(output, scope));
+    flat.module_path = innermost_module(metadata);
+    flat.source = place_.source;
+    program_.nodes.push_back(std::move(flat));
+  }
+
+  // True for sym_size, _operator.mul and the like: all outputs are numbers that follow from the batch. A
+  // number that follows from data is refused here.
+  bool computes_numbers(const Json::array_t& outputs, const Scope& scope) {
+    if (outputs.empty()) return false;
+    for (const Json& output : outputs) {
+      const Tagged value = tagged(output, "an output", place_);
+      if (value.tag == "as_sym_int") {
+        sym_int(*value.value, scope);
+      } else if (value.tag != "as_sym_bool" && value.tag != "as_sym_float") {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  Call::Output read_output(const Json& json, Scope& scope) {
+    const Tagged output = tagged(json, "an output", place_);
+    const auto one = [&](const Json& element) -> OptionalTensor {
+      const Json* name_holder = &element;
+      if (const Json* const inner = find_member(element, "as_tensor")) name_holder = inner;
+      if (find_member(element, "as_none") != nullptr) return std::nullopt;
+      const std::string name = text(*name_holder, "name", place_);
+      if (!scope.tensor_values.contains(name) && name.find("_unused_") != std::string::npos)
+        return std::nullopt;
+      return add_tensor(name, TensorRole::kActivation, scope);
+    };
+    if (output.tag == "as_tensor" || output.tag == "as_optional_tensor") return {false, {one(*output.value)}};
+    if (output.tag == "as_none" || output.tag == "as_sym_int") return {false, {std::nullopt}};
+    if (output.tag != "as_tensors" && output.tag != "as_optional_tensors") {
+      place_.fail("has an output of kind " + quote(output.tag) + ", which is not supported");
+    }
+    Call::Output result{.is_list = true, .tensors = {}};
+    if (!output.value->is_array()) place_.fail("has " + output.tag + " that is not a list");
+    for (const Json& element : *output.value) result.tensors.push_back(one(element));
+    return result;
+  }
+
+  // -- Arguments ------------------------------------------------------------------------------------------
+
+  SizeExpr sym_int(const Json& value, const Scope& scope) {
+    if (const Json* const constant = find_member(value, "as_int"))
+      return integer(*constant, "a number", place_);
+    const std::string name = text(value, "as_name", place_);
+    const auto known = scope.sym_ints.find(name);
+    if (known == scope.sym_ints.end())
+      place_.fail("uses the number " + quote(name) + ", which is not defined");
+    return sizes_.read(*known->second, place_);
+  }
+
+  double real(const Json& value) {
+    if (value.is_number()) return value.get<double>();
+    if (value == "Infinity") return std::numeric_limits<double>::infinity();
+    if (value == "-Infinity") return -std::numeric_limits<double>::infinity();
+    if (value == "NaN") return std::numeric_limits<double>::quiet_NaN();
+    place_.fail("has an argument that is not a number");
+  }
+
+  bool boolean(const Json& value) {
+    if (!value.is_boolean()) place_.fail("has an argument that is neither true nor false");
+    return value.get<bool>();
+  }
+
+  // A number or truth value computed by the program must be a constant: only sizes follow the batch.
+  const Json& constant(const Json& value, const char* key,
+                       const std::unordered_map<std::string, const Json*>& table) {
+    if (const Json* const given = find_member(value, key)) return *given;
+    const std::string name = text(value, "as_name", place_);
+    const auto known = table.find(name);
+    const Json* const given = known == table.end() ? nullptr : find_member(*known->second, key);
+    if (given == nullptr) {
+      place_.fail("uses " + quote(name) +
+                  ", a number that varies with the batch and is not a size; compute it with "
+                  "tensors");
+    }
+    return *given;
+  }
+
+  template <class T, class F>
+  std::vector<T> each(const Json& values, F&& read) {
+    if (!values.is_array()) place_.fail("has a list argument that is not a list");
+    std::vector<T> result;
+    result.reserve(values.size());
+    for (const Json& value : values) result.push_back(read(value));
+    return result;
+  }
+
+  ArgumentValue decode(const Json& json, const Scope& scope) {
+    const Tagged argument = tagged(json, "an argument", place_);
+    const std::string& tag = argument.tag;
+    const Json& value = *argument.value;
+    const auto tensor = [&](const Json& v) { return look_up(scope, text(v, "name", place_)); };
+    if (tag == "as_none") return NoArgument();
+    if (tag == "as_tensor") return tensor(value);
+    if (tag == "as_tensors") return each<OptionalTensor>(value, tensor);
+    if (tag == "as_optional_tensor" || tag == "as_optional_tensors")
+      return decode_optional(tag, value, scope);
+    if (tag == "as_int") return SizeExpr(integer(value, "a number", place_));
+    if (tag == "as_sym_int") return sym_int(value, scope);
+    if (tag == "as_ints") {
+      return each<SizeExpr>(value, [&](const Json& v) { return SizeExpr(integer(v, "a number", place_)); });
+    }
+    if (tag == "as_sym_ints") return each<SizeExpr>(value, [&](const Json& v) { return sym_int(v, scope); });
+    if (tag == "as_float") return real(value);
+    if (tag == "as_floats") return each<double>(value, [&](const Json& v) { return real(v); });
+    if (tag == "as_sym_float") return real(constant(value, "as_float", scope.sym_floats));
+    if (tag == "as_sym_floats") {
+      return each<double>(value,
+                          [&](const Json& v) { return real(constant(v, "as_float", scope.sym_floats)); });
+    }
+    if (tag == "as_bool") return boolean(value);
+    if (tag == "as_bools") {
+      const auto bools = each<std::uint8_t>(value, [&](const Json& v) { return boolean(v) ? 1 : 0; });
+      return std::vector<bool>(bools.begin(), bools.end());
+    }
+    if (tag == "as_sym_bool") return boolean(constant(value, "as_bool", scope.sym_bools));
+    if (tag == "as_string") {
+      if (!value.is_string()) place_.fail("has a string argument that is not a string");
+      return value.get<std::string>();
+    }
+    return decode_enumeration(tag, value);
+  }
+
+  ArgumentValue decode_optional(const std::string& tag, const Json& value, const Scope& scope) {
+    const auto one = [&](const Json& v) -> OptionalTensor {
+      if (find_member(v, "as_none") != nullptr) return std::nullopt;
+      return look_up(scope, text(member(v, "as_tensor", place_), "name", place_));
+    };
+    if (tag == "as_optional_tensors") return each<OptionalTensor>(value, one);
+    const OptionalTensor tensor = one(value);
+    return tensor ? ArgumentValue(*tensor) : ArgumentValue(NoArgument());
+  }
+
+  ArgumentValue decode_enumeration(const std::string& tag, const Json& value) {
+    if (tag == "as_device") return DeviceArgument();
+    if (tag == "as_scalar_type") {
+      const std::int64_t number = integer(value, "a dtype", place_);
+      const std::optional<DType> dtype = dtype_of(number);
+      if (!dtype) place_.fail("has dtype " + std::to_string(number) + ", which is not supported");
+      return *dtype;
+    }
+    if (tag == "as_layout") {
+      if (integer(value, "a layout", place_) != 7)
+        place_.fail("makes a sparse tensor, which is not supported");
+      return LayoutArgument::kStrided;
+    }
+    if (tag == "as_memory_format") {
+      switch (integer(value, "a memory format", place_)) {
+        case 1:
+          return MemoryFormatArgument::kContiguous;
+        case 2:
+          return MemoryFormatArgument::kChannelsLast;
+        case 3:
+          return MemoryFormatArgument::kChannelsLast3d;
+        case 4:
+          return MemoryFormatArgument::kPreserve;
+        default:
+          place_.fail("has an unknown memory format");
+      }
+    }
+    if (tag == "as_custom_obj") {
+      place_.fail("reads a custom object, which cannot be planned or sent; replace it by tensors");
+    }
+    place_.fail("has an argument of kind " + quote(tag) + ", which is not supported");
+  }
+
+  const Json& model_;
+  ProgramPlace place_;
+  SizeReader sizes_;
+  WeightTables weights_;
+  std::unordered_map<std::string, std::vector<std::size_t>> stored_in_entry_;  // indices into stored
+  FlatProgram program_;
+  std::uint32_t next_index_ = 0;
+  std::unordered_set<std::string> tensor_names_, node_names_;
+  std::unordered_map<std::string, std::size_t> suffix_;
+};
+
+}  // namespace
+
+FlatProgram read_program(const Json& model, const std::string& model_name, const ZipReader& archive,
+                         const std::string& name, std::optional<BatchSize> fixed_batch) {
+  return Reader(model, model_name, archive, name).read(fixed_batch);
+}
+
+}  // namespace espalier
