@@ -76,7 +76,7 @@ struct UserInput {
   std::string name;  // the argument's, as data files call it
   TensorId tensor;
   // Range of the archive's own sample of it, for integers: synthetic data stay within it.
-  std::optional<std::int64_t> sample_min, sample_max;
+  std::optional<std::int64_t> sample_min = {}, sample_max = {};
   friend bool operator==(const UserInput&, const UserInput&) = default;
 };
 

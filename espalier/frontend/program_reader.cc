@@ -563,7 +563,7 @@ class Reader {
     }
     if (tag == "as_bool") return boolean(value);
     if (tag == "as_bools") {
-      const auto bools = each<std::uint8_t>(value, [&](const Json& v) { return boolean(v) ? 1 : 0; });
+      const auto bools = each<char>(value, [&](const Json& v) { return static_cast<char>(boolean(v)); });
       return std::vector<bool>(bools.begin(), bools.end());
     }
     if (tag == "as_sym_bool") return boolean(constant(value, "as_bool", scope.sym_bools));

@@ -134,11 +134,11 @@ class Flow {
     for (std::size_t i = 0; i < program_.tensors.size(); ++i)
       requires_grad_[i] = program_.tensors[i].trainable && program_.tensors[i].role == TensorRole::kParameter;
     for (std::size_t i = 0; i < program_.nodes.size(); ++i) add_operator(i);
-    colocate();
+    colocate_late_readers();
     mark_duplicable();
     add_tensors();
     name_classes();
-    return std::move(parts_);
+    return with_colocation(std::move(parts_));
   }
 
  private:
@@ -261,9 +261,7 @@ class Flow {
                                    [&](TensorId id) { return requires_grad_[id.index()]; });
     if (!reads || !call.grad_enabled || (facts != nullptr && !facts->differentiable)) return;
     for (const TensorId id : op.outputs) {
-      const DType dtype = tensor(id).dtype;
-      const bool complex = dtype == DType::kC32 || dtype == DType::kC64 || dtype == DType::kC128;
-      requires_grad_[id.index()] = is_floating_point(dtype) || complex;
+      requires_grad_[id.index()] = is_floating_point(tensor(id).dtype);
     }
     // x.add_(w) makes x itself require a gradient, for whoever reads it by its old name.
     if (writes_first_argument(name) && tensor(op.inputs.front()).role == TensorRole::kActivation) {
@@ -381,29 +379,25 @@ class Flow {
     return last;
   }
 
-  void colocate() {
+  // A reader behind the last write of a tensor that was made before it sees what the write left there: it
+  // stands with the writer. The rest of the rule is with_colocation's.
+  void colocate_late_readers() {
     const auto last = last_writes();
     std::vector<Operator>& operators = parts_.operators;
     Sets groups(operators.size());
-    std::vector<std::size_t> members(operators.size(), 1);
+    std::vector<bool> grouped(operators.size());
     for (std::size_t i = 0; i < operators.size(); ++i) {
-      const auto touch = [&](TensorId id) {
+      for (const TensorId id : operators[i].inputs) {
         const auto write = last.find(aliases_.find(id.index()));
-        if (write == last.end()) return;
+        if (write == last.end() || i <= write->second) continue;
         const std::optional<std::size_t> made = producer_[id.index()];
-        if (i <= write->second || !made || *made < write->second) groups.join(i, write->second);
-      };
-      for (const TensorId id : operators[i].inputs) touch(id);
-      for (const TensorId id : operators[i].outputs) touch(id);
+        if (made && *made >= write->second) continue;
+        groups.join(i, write->second);
+        grouped[i] = grouped[write->second] = true;
+      }
     }
-    std::vector<std::size_t> size(operators.size());
-    for (std::size_t i = 0; i < operators.size(); ++i) ++size[groups.find(i)];
-    std::unordered_map<std::size_t, std::uint32_t> number;
     for (std::size_t i = 0; i < operators.size(); ++i) {
-      const std::size_t group = groups.find(i);
-      if (size[group] < 2) continue;
-      operators[i].colocation =
-          number.emplace(group, static_cast<std::uint32_t>(number.size())).first->second;
+      if (grouped[i]) operators[i].colocation = static_cast<std::uint32_t>(groups.find(i));
     }
   }
 
