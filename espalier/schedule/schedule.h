@@ -72,10 +72,13 @@ bool updates(const StagedStage& stage);     // U: it has gradients, or its updat
 //  1F1B   in-flight-limit forwards, then backward and forward in turn, then the rest; on a DAG of stages each
 //         by its own limit, backwards as early as the limits allow (GraphPipe §5; docs/semantics.md,
 //         in-flight). Each replica does so for its own share.
-// A device with several stages merges their lists by a unit-time simulation in which backwards go first, then
-// higher stages. Then, at the end of each device's list, A of its stages, T of its ties, U of its stages. R
-// stands before each B of a stage that recomputes. Micro-batches of unequal sizes need limits that cover one
-// micro-batch of the larger; with smaller ones the result deadlocks, and check_schedule says so.
+// A device with several stages merges their lists by a unit-time simulation: of the actions that are ready,
+// backwards first, then earlier samples, then higher stages. Where limits grow along an edge so that these
+// orders would wait in a circle, each replica instead takes a backward as soon as one is ready, else a
+// forward while its limit allows. Then, at the end of each device's list, A of its stages, T of its ties, U
+// of its stages. R stands before each B of a stage that recomputes. Micro-batches of unequal sizes need
+// limits that cover one micro-batch of the larger; with smaller ones the result deadlocks, and check_schedule
+// says so.
 Schedule make_schedule(const StagedModel& model, std::size_t devices);
 
 // Channels for given compute orders: messages in the order in which their producers run, by Message order

@@ -1,0 +1,298 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "espalier/base/check.h"
+#include "espalier/base/json.h"
+#include "espalier/schedule/json.h"
+#include "espalier/schedule/schedule.h"
+#include "testing/random_staged_model.h"
+#include "testing/worked_example.h"
+
+namespace espalier {
+namespace {
+
+using espalier::testing::random_staged_model;
+using espalier::testing::RandomModelOptions;
+using espalier::testing::worked_example;
+using espalier::testing::worked_example_orders;
+using espalier::testing::WorkedExample;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
+
+std::string orders(const StagedModel& model, const Cluster& cluster) {
+  const Schedule schedule = make_schedule(model, cluster.devices().size());
+  EXPECT_THAT(check_schedule(model, schedule), IsEmpty());
+  return print_schedule(model, cluster, schedule);
+}
+
+std::vector<std::string> channel_texts(const Schedule& schedule) {
+  std::vector<std::string> texts;
+  for (const Channel& channel : schedule.channels) {
+    std::string text = std::to_string(channel.from.index()) + ">" + std::to_string(channel.to.index()) + ":";
+    for (const Message& m : channel.messages) {
+      text += m.direction == Message::Direction::kForward ? " F" : " B";
+      text += std::to_string(m.crossing) + "." + std::to_string(m.producer_micro_batch) + "." +
+              std::to_string(m.consumer_micro_batch);
+    }
+    texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
+TEST(MakeSchedule, WorkedExampleHasTheOrdersOfTheDesign) {
+  for (const WorkedExample which : {WorkedExample::kGraphPipeline, WorkedExample::kChain}) {
+    for (const TokenRule tokens :
+         {TokenRule::kBothWays, TokenRule::kForwardOnly, TokenRule::kFree, TokenRule::kNone}) {
+      const auto [model, cluster] = worked_example(which, tokens);
+      EXPECT_THAT(check_staged_model(model, cluster), IsEmpty());
+      EXPECT_EQ(orders(model, cluster), worked_example_orders(which));
+    }
+  }
+}
+
+TEST(MakeSchedule, ChannelsCarryTensorsForwardAndGradientsBack) {
+  const auto [model, cluster] = worked_example(WorkedExample::kGraphPipeline);
+  EXPECT_THAT(channel_texts(make_schedule(model, 3)),
+              ::testing::ElementsAre("0>2: F0.0.0 F0.1.1 F0.2.2 F0.3.3", "1>2: F1.0.0 F1.1.1 F1.2.2 F1.3.3",
+                                     "2>0: B0.0.0 B0.1.1 B0.2.2 B0.3.3", "2>1: B1.0.0 B1.1.1 B1.2.2 B1.3.3"));
+}
+
+TEST(MakeSchedule, AStageEdgeWithoutTensorCarriesATokenBothWays) {
+  // Crossing 1 is the token img -> txt.
+  const auto both = worked_example(WorkedExample::kChain, TokenRule::kBothWays);
+  EXPECT_THAT(
+      channel_texts(make_schedule(both.model, 3)),
+      ::testing::IsSupersetOf({"0>1: F1.0.0 F1.1.1 F1.2.2 F1.3.3", "1>0: B1.0.0 B1.1.1 B1.2.2 B1.3.3"}));
+  const auto forward = worked_example(WorkedExample::kChain, TokenRule::kForwardOnly);
+  EXPECT_EQ(make_schedule(forward.model, 3).channels.size(), 5u);  // none from dev1 to dev0
+  const auto none = worked_example(WorkedExample::kChain, TokenRule::kNone);
+  EXPECT_EQ(make_schedule(none.model, 3).channels.size(), 4u);
+}
+
+TEST(MakeSchedule, GPipeRunsAllForwardsFirst) {
+  auto [model, cluster] = worked_example(WorkedExample::kGraphPipeline);
+  model.schedule = ScheduleKind::kGPipe;
+  for (StagedStage& stage : model.stages) stage.in_flight = 4;
+  EXPECT_EQ(orders(model, cluster),
+            "dev0  F0 F1 F2 F3 B0 B1 B2 B3\n"
+            "dev1  F0 F1 F2 F3 B0 B1 B2 B3\n"
+            "dev2  F0 F1 F2 F3 B0 B1 B2 B3\n");
+}
+
+// The chain a -> b of the worked example's first and last stage, on the given devices.
+testing::WorkedExampleParts two_stages(std::vector<std::vector<std::size_t>> devices_of_a) {
+  auto parts = worked_example(WorkedExample::kGraphPipeline);
+  StagedModel& model = parts.model;
+  model.stages.erase(model.stages.begin() + 1);
+  model.crossings.pop_back();
+  model.stages[1].after = {StageId(0)};
+  model.crossings[0].readers[0].stage = StageId(1);
+  StagedStage& a = model.stages[0];
+  const StagedReplica replica = a.replicas[0];
+  a.replicas.clear();
+  for (std::size_t r = 0; r < devices_of_a.size(); ++r) {
+    a.replicas.push_back(replica);
+    a.replicas[r].devices.clear();
+    for (const std::size_t device : devices_of_a[r]) a.replicas[r].devices.push_back(DeviceId(device));
+    a.replicas[r].micro_batches = round_robin(4, r, devices_of_a.size());
+  }
+  return parts;
+}
+
+TEST(MakeSchedule, EachReplicaRunsItsShareWithinItsOwnLimit) {
+  auto [model, cluster] = two_stages({{0}, {1}});
+  model.stages[0].in_flight = 2;  // ⌈(2 + 1) / 2⌉
+  EXPECT_EQ(orders(model, cluster),
+            "dev0  F0 F2 B0 B2\n"
+            "dev1  F1 F3 B1 B3\n"
+            "dev2  F0 B0 F1 B1 F2 B2 F3 B3\n");
+}
+
+TEST(MakeSchedule, ReplicasReduceThenTiesSumThenOptimizersStep) {
+  auto [model, cluster] = two_stages({{0}, {1}});
+  model.stages[0].reduced = Bytes(8);
+  model.stages[0].memory.gradients = Bytes(8);
+  model.stages[1].memory.gradients = Bytes(8);
+  model.ties = {{"embedding", Bytes(8), {StageId(0), StageId(1)}}};
+  EXPECT_EQ(orders(model, cluster),
+            "dev0  F0 F2 B0 B2 A T0 U\n"
+            "dev1  F1 F3 B1 B3 A T0 U\n"
+            "dev2  F0 B0 F1 B1 F2 B2 F3 B3 T0 U\n");
+}
+
+TEST(MakeSchedule, RecomputationStandsBeforeEachBackward) {
+  auto [model, cluster] = two_stages({{0}});
+  model.stages[0].replicas[0].times.recompute = milliseconds(2);
+  EXPECT_EQ(orders(model, cluster),
+            "dev0  F0 F1 R0 B0 F2 R1 B1 F3 R2 B2 R3 B3\n"
+            "dev2  F0 B0 F1 B1 F2 B2 F3 B3\n");
+}
+
+TEST(MakeSchedule, BranchesThatShareADeviceTakeTurns) {
+  // img and txt on dev0, head on dev2: the earlier micro-batch first, of one micro-batch the higher stage.
+  // head runs F0 at clock 2 and B0 at clock 3, so txt's B0 is ready at clock 4, when both have two in flight.
+  auto [model, cluster] = worked_example(WorkedExample::kGraphPipeline);
+  model.stages[1].replicas[0].devices = {DeviceId(0)};
+  EXPECT_EQ(
+      orders(model, cluster),
+      "dev0  txt:F0 img:F0 txt:F1 img:F1 txt:B0 img:B0 txt:F2 txt:B1 img:F2 img:B1 txt:F3 txt:B2 img:F3 "
+      "img:B2 txt:B3 img:B3\n"
+      "dev2  F0 B0 F1 B1 F2 B2 F3 B3\n");
+  for (const Channel& channel : make_schedule(model, 3).channels) EXPECT_NE(channel.from, channel.to);
+}
+
+TEST(MakeSchedule, StagesOfOneDeviceExchangeNoMessages) {
+  auto [model, cluster] = two_stages({{2}});
+  // img has two in flight, so its F1 stands before its B0.
+  EXPECT_EQ(orders(model, cluster),
+            "dev2  img:F0 head:F0 head:B0 img:F1 img:B0 head:F1 head:B1 img:F2 img:B1 head:F2 head:B2 img:F3 "
+            "img:B2 head:F3 head:B3 img:B3\n");
+  EXPECT_THAT(make_schedule(model, 3).channels, IsEmpty());
+}
+
+TEST(MakeSchedule, ATensorTravelsOncePerDeviceHoweverManyReaders) {
+  // txt reads img's tensor too; txt and head share dev2: one message each way, by the lower reader.
+  auto [model, cluster] = worked_example(WorkedExample::kGraphPipeline);
+  model.stages[1].replicas[0].devices = {DeviceId(2)};
+  model.stages[1].after = {StageId(0)};
+  model.stages[0].in_flight = 3;
+  model.crossings[0].readers.insert(model.crossings[0].readers.begin(),
+                                    {StageId(1), true, mebibytes(1), mebibytes(1)});
+  const Schedule schedule = make_schedule(model, 3);
+  EXPECT_THAT(check_schedule(model, schedule), IsEmpty());
+  EXPECT_THAT(channel_texts(schedule),
+              ::testing::ElementsAre("0>2: F0.0.0 F0.1.1 F0.2.2 F0.3.3", "2>0: B0.0.0 B0.1.1 B0.2.2 B0.3.3"));
+  EXPECT_EQ(schedule.channels[0].messages[0].reader, StageId(1));
+}
+
+TEST(MakeSchedule, UnequalSizesTravelInPiecesOfTheSmaller) {
+  // a has 4 micro-batches, b 2 of twice the size: b's F0 needs a's F0 and F1; its gradient returns in halves.
+  auto [model, cluster] = two_stages({{0}});
+  model.stages[1].micro_batches = 2;
+  model.stages[1].replicas[0].micro_batches = {0, 1};
+  model.stages[0].in_flight = 4;
+  EXPECT_EQ(orders(model, cluster),
+            "dev0  F0 F1 F2 F3 B0 B1 B2 B3\n"
+            "dev2  F0 B0 F1 B1\n");
+  EXPECT_THAT(channel_texts(make_schedule(model, 3)),
+              ::testing::ElementsAre("0>2: F0.0.0 F0.1.0 F0.2.1 F0.3.1", "2>0: B0.0.0 B0.1.0 B0.2.1 B0.3.1"));
+}
+
+TEST(MakeSchedule, LimitsThatGrowAlongAnEdgeGiveEagerBackwards) {
+  // head would like three forwards before its first backward, but img stops at two.
+  auto [model, cluster] = two_stages({{0}});
+  model.stages[1].in_flight = 3;
+  EXPECT_EQ(orders(model, cluster),
+            "dev0  F0 F1 B0 F2 B1 F3 B2 B3\n"
+            "dev2  F0 B0 F1 B1 F2 B2 F3 B3\n");
+}
+
+TEST(MakeSchedule, LimitsBelowOneLargeMicroBatchDeadlockAndTheCheckerSaysWhy) {
+  auto [model, cluster] = two_stages({{0}});
+  model.stages[1].micro_batches = 2;
+  model.stages[1].replicas[0].micro_batches = {0, 1};
+  model.stages[0].in_flight = 1;
+  EXPECT_THAT(check_schedule(model, make_schedule(model, 3)),
+              ::testing::ElementsAre("deadlock: dev0:B0 → dev0:F1 → dev2:F0 → dev2:B0 → dev0:B0 (each waits "
+                                     "for the one before it)"));
+}
+
+TEST(MakeSchedule, TensorParallelDevicesTalkPairwise) {
+  auto [model, cluster] = two_stages({{0, 1}});
+  model.stages[1].replicas[0].devices = {DeviceId(2)};
+  // Both devices of the group run everything; dev0 sends; both need the gradient.
+  EXPECT_EQ(orders(model, cluster),
+            "dev0  F0 F1 B0 F2 B1 F3 B2 B3\n"
+            "dev1  F0 F1 B0 F2 B1 F3 B2 B3\n"
+            "dev2  F0 B0 F1 B1 F2 B2 F3 B3\n");
+  EXPECT_THAT(channel_texts(make_schedule(model, 3)),
+              ::testing::ElementsAre("0>2: F0.0.0 F0.1.1 F0.2.2 F0.3.3", "2>0: B0.0.0 B0.1.1 B0.2.2 B0.3.3",
+                                     "2>1: B0.0.0 B0.1.1 B0.2.2 B0.3.3"));
+}
+
+TEST(MakeSchedule, EveryScheduleOfAnyPlanPassesTheChecker) {
+  for (std::uint64_t seed = 0; seed < 3000; ++seed) {
+    Rng rng(seed * 1'000'003);
+    RandomModelOptions options;
+    options.unequal_sizes = seed % 3 == 1;
+    options.random_limits = seed % 3 == 2;
+    const auto [model, cluster] = random_staged_model(rng, options);
+    ASSERT_THAT(check_staged_model(model, cluster), IsEmpty()) << seed;
+    const Schedule schedule = make_schedule(model, cluster.devices().size());
+    ASSERT_THAT(check_schedule(model, schedule), IsEmpty()) << seed << "\n"
+                                                            << print_schedule(model, cluster, schedule);
+    ASSERT_EQ(parse_schedule(print_schedule(model, cluster, schedule), model, cluster), schedule) << seed;
+    const std::string json = print_json(schedule_to_json(model, cluster, schedule));
+    ASSERT_EQ(schedule_from_json(parse_json(json, "s.json"), "s.json", model, cluster), schedule) << seed;
+  }
+}
+
+TEST(Collective, AllReduceAndTiedSumHaveOneCost) {
+  // Ring of two: 2 steps of half the bytes, each paying 500 us; unlimited bandwidth.
+  auto [model, cluster] = two_stages({{0}, {1}});
+  model.stages[0].reduced = mebibytes(2);
+  model.ties = {{"embedding", mebibytes(1), {StageId(0), StageId(1)}}};
+  const Collective reduce = collective_of(model, cluster, {ActionKind::kAllReduce, StageId(0), 0});
+  EXPECT_THAT(reduce.members, ::testing::ElementsAre(DeviceId(0), DeviceId(1)));
+  EXPECT_EQ(reduce.latency, microseconds(2 * 500));
+  // head's sum travels to dev0 and the total back to dev1 and dev2: one latency each way.
+  const Collective sum = collective_of(model, cluster, {ActionKind::kTieSum, StageId(0), 0});
+  EXPECT_THAT(sum.members, ::testing::ElementsAre(DeviceId(0), DeviceId(1), DeviceId(2)));
+  EXPECT_EQ(sum.bytes, mebibytes(1));
+  EXPECT_EQ(sum.hold, Duration());
+  EXPECT_EQ(sum.latency, microseconds(2 * 500));
+}
+
+TEST(Collective, TiedSumSendsOneAfterTheOther) {
+  auto [model, cluster] = two_stages({{0}, {1}});
+  ClusterParts parts = cluster.parts();
+  parts.groups[0].bandwidth = 1'000'000'000;  // 1 MB takes 1 ms
+  model.ties = {{"embedding", Bytes(1'000'000), {StageId(0), StageId(1)}}};
+  // dev2 → dev0, then dev0 → dev1 and dev0 → dev2: 3 ms.
+  EXPECT_EQ(collective_of(model, Cluster(parts), {ActionKind::kTieSum, StageId(0), 0}).hold, milliseconds(3));
+}
+
+TEST(ScheduleText, WrongTextSaysWhereAndWhatWouldBeRight) {
+  const auto [model, cluster] = worked_example(WorkedExample::kGraphPipeline);
+  const auto parse = [&model = model, &cluster = cluster](std::string_view text) {
+    return [&model, &cluster, text] { parse_schedule(text, model, cluster); };
+  };
+  EXPECT_THAT(parse("dev0 F0\ngpu F1"),
+              ThrowsMessage<InputError>("line 2: device 'gpu' is not in the cluster"));
+  EXPECT_THAT(parse("dev0 F0\ndev0 F1"), ThrowsMessage<InputError>(HasSubstr("stands here twice")));
+  EXPECT_THAT(parse("dev0 X0"),
+              ThrowsMessage<InputError>(HasSubstr("line 1: 'X0' is not an action; expected")));
+  EXPECT_THAT(parse("dev0 F"), ThrowsMessage<InputError>(HasSubstr("'F' has no micro-batch")));
+  EXPECT_THAT(parse("dev0 F-1"), ThrowsMessage<InputError>(HasSubstr("has no micro-batch")));
+  EXPECT_THAT(parse("dev0 F99999999999"), ThrowsMessage<InputError>(HasSubstr("has no micro-batch")));
+  EXPECT_THAT(parse("dev0 T0"), ThrowsMessage<InputError>(HasSubstr("there is no tie 0")));
+  EXPECT_THAT(parse("dev0 nose:F0"), ThrowsMessage<InputError>(HasSubstr("stage 'nose' is not in the plan")));
+}
+
+TEST(ScheduleText, AnActionOutOfPlaceNamesItsStage) {
+  const auto [model, cluster] = worked_example(WorkedExample::kGraphPipeline);
+  const std::string text = "dev0  F0 txt:F1 U\n";
+  EXPECT_EQ(print_schedule(model, cluster, parse_schedule(text, model, cluster)), text);
+}
+
+TEST(ScheduleJson, WrongDocumentsAreRefusedWithTheirPlace) {
+  const auto [model, cluster] = worked_example(WorkedExample::kGraphPipeline);
+  const auto read = [&model = model, &cluster = cluster](std::string_view text) {
+    return [&model, &cluster, text] {
+      schedule_from_json(parse_json(text, "s.json"), "s.json", model, cluster);
+    };
+  };
+  EXPECT_THAT(read(R"({"format": "espalier.schedule/2"})"),
+              ThrowsMessage<InputError>(HasSubstr("schedule/1")));
+  EXPECT_THAT(read(R"({"format": "espalier.schedule/1", "devices": [{"device": "dev0", "actions": ["F0"]}],
+                       "channels": []})"),
+              ThrowsMessage<InputError>(HasSubstr("s.json: devices[0].actions[0]: 'F0' names no stage")));
+  EXPECT_THAT(
+      read(R"({"format": "espalier.schedule/1", "devices": [], "channels": [
+                       {"from": "dev0", "to": "dev1", "messages": [["F", 9, "head", 0, 0]]}]})"),
+      ThrowsMessage<InputError>(HasSubstr("channels[0].messages[0][1]: the plan has no such crossing")));
+}
+
+}  // namespace
+}  // namespace espalier
