@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 
 namespace espalier {
 namespace {
@@ -95,12 +96,24 @@ GraphParts with_colocation(GraphParts parts) {
     }
   }
 
+  // Smallest number of each group by its root, then unused numbers for the groups that have none.
+  std::set<std::uint32_t> used;
   std::vector<std::optional<std::uint32_t>> number(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto own = parts.operators[i].colocation;
+    if (!own) continue;
+    used.insert(*own);
+    auto& n = number[groups.find(narrow(i))];
+    n = std::min(n.value_or(*own), *own);
+  }
   std::uint32_t next = 0;
   for (std::size_t i = 0; i < count; ++i) {
     if (grouped[i] == 0) continue;
     auto& n = number[groups.find(narrow(i))];
-    if (!n) n = next++;
+    if (!n) {
+      while (!used.insert(next).second) ++next;
+      n = next;
+    }
     parts.operators[i].colocation = n;
   }
   return parts;

@@ -182,12 +182,13 @@ class Graph {
 // need the ids to be in range are skipped where they are not. O(parts · log parts).
 std::vector<std::string> check_graph(const GraphParts& parts);
 
-// The colocation that mutations ask for, added to what `parts` already has (operators that share a number
-// keep sharing one; numbers are given anew, by first operator). One group holds, for each storage that
-// somebody mutates: its producer and everyone who reads or mutates it up to its last mutation; for a
-// parameter or a buffer everyone who touches it, since it lives on into the next step. The outputs of an
-// operator with `known == false` count as aliases of its inputs. Later readers of an activation see a
-// finished value, so they may stand elsewhere.
+// The colocation that mutations ask for, added to what `parts` already has: operators that share a number
+// keep sharing one, the smallest that any of their group had; new groups get unused numbers by first
+// operator. What already satisfies check_graph comes back unchanged. All ids are in range. One group holds,
+// for each storage that somebody mutates: its producer and everyone who reads or mutates it up to its last
+// mutation; for a parameter or a buffer everyone who touches it, since it lives on into the next step. The
+// outputs of an operator with `known == false` count as aliases of its inputs. Later readers of an activation
+// see a finished value, so they may stand elsewhere.
 GraphParts with_colocation(GraphParts parts);
 
 // "linear(f32[b,16],f32[16,16])": a class for operators whose cost depends on nothing else. An operator

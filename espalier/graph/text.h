@@ -10,13 +10,25 @@
 //   loss = mean(y) : f32[]
 //   return loss
 //
-// Line form: `outputs = target(inputs) [: types] [@attribute[=value] …]`; outputs and types are separated by
-// commas. Defaults keep tests short: batch 1..1024; type f32[b] ; requires_grad derived (a floating-point
-// output of an operator that reads a tensor requiring it); op_class = target with input types; the last
-// line's scalar is the loss if it is called so. Operator name = first output's name. Attributes: @view
-// (shares the first input's storage), @inplace (also mutates it), @mutates=t, @module=path,
-// @source=file:line, @backward, @update, @colocate=n, @duplicable,
-// @random, @mixes, @nograd, @class=text (quoted with "…" where it holds spaces).
+// Line form: `outputs = target(inputs) [: types] [@attribute[=value] …]`; outputs, types and values that are
+// lists are separated by commas. Words with blanks or punctuation stand in "…". Lines beginning with # are
+// comments. Further lines: `graph NAME`, `mode eval`, `loss NAME` and `no loss` (where the default below is
+// not meant), and `parameter(name) : f32[3]` alone for a parameter that no operator reads. An operator
+// without outputs is a line without `outputs =` and needs @name.
+//
+// Tensors that nobody produces: input(), constant(), parameter(name[, tied=name …][, frozen]),
+// buffer(name[, tied=name …][, nonpersistent]); a name that was there before means the same parameter.
+//
+// Defaults keep tests short: batch 1..1024; type f32[b], of parameters and buffers f32[1], of a tensor called
+// loss f32[], of views and in-place results their first input's; requires_grad derived (a floating-point
+// output of a forward operator that reads a tensor requiring it; trainable parameters); op_class =
+// default_op_class; the outputs are what nobody reads; the loss is the output called so if it is one
+// floating-point number; colocation as with_colocation says. Operator name = first output's name.
+//
+// Attributes: @view (all outputs share the first input's storage), @inplace (also mutates it),
+// @shares=out:other (out has the storage of other), @mutates=t,u, @name=text, @module=path,
+// @source=file:line, @backward, @update, @colocate=n, @duplicable, @random, @mixes, @unknown, @grad[=t,u],
+// @nograd[=t,u], @class=text.
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>

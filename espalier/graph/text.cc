@@ -1,0 +1,680 @@
+#include "espalier/graph/text.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <unordered_map>
+
+#include "espalier/base/check.h"
+#include "espalier/base/spelling.h"
+#include "espalier/base/words.h"
+
+namespace espalier {
+namespace {
+
+constexpr std::string_view kPunctuation = "=(),:@[]";
+constexpr std::array<std::string_view, 4> kSources{"input", "parameter", "buffer", "constant"};
+constexpr std::array<std::string_view, 17> kAttributes{
+    "view",     "inplace",    "shares", "mutates", "name",    "module", "source", "backward", "update",
+    "colocate", "duplicable", "random", "mixes",   "unknown", "grad",   "nograd", "class"};
+
+bool is_source(const Word& word) {
+  return !word.quoted && std::find(kSources.begin(), kSources.end(), word.text) != kSources.end();
+}
+
+struct Type {
+  DType dtype = DType::kF32;
+  std::vector<SizeExpr> sizes;
+};
+
+bool derived_gradient(const Operator& op, const Tensor& output, std::span<const Tensor> tensors) {
+  return op.role == OperatorRole::kForward && is_floating_point(output.dtype) &&
+         std::any_of(op.inputs.begin(), op.inputs.end(),
+                     [&](TensorId id) { return tensors[id.index()].requires_grad; });
+}
+
+bool derived_gradient(const Tensor& source, std::span<const Parameter> parameters) {
+  return source.role == TensorRole::kParameter && is_floating_point(source.dtype) &&
+         parameters[source.parameter->index()].trainable;
+}
+
+std::vector<TensorId> derived_outputs(const GraphParts& parts) {
+  std::vector<char> read(parts.tensors.size(), 0);
+  for (const Operator& op : parts.operators) {
+    for (const TensorId id : op.inputs) read[id.index()] = 1;
+  }
+  std::vector<TensorId> outputs;
+  for (std::size_t i = 0; i < parts.tensors.size(); ++i) {
+    if (parts.tensors[i].producer && read[i] == 0) outputs.emplace_back(i);
+  }
+  return outputs;
+}
+
+std::optional<TensorId> derived_loss(std::span<const Tensor> tensors, std::span<const TensorId> outputs) {
+  for (const TensorId id : outputs) {
+    const Tensor& t = tensors[id.index()];
+    const bool one = t.elements().constant() == std::optional<std::int64_t>(1);
+    if (t.name == "loss" && is_floating_point(t.dtype) && one) return id;
+  }
+  return std::nullopt;
+}
+
+// One line, cut into its parts.
+struct Line {
+  std::vector<std::string> outputs;
+  Word target;
+  std::vector<std::vector<Word>> arguments;  // words between the commas
+  std::optional<std::vector<Type>> types;
+  std::map<std::string, std::optional<std::vector<Word>>, std::less<>> attributes;
+
+  bool has(std::string_view attribute) const { return attributes.find(attribute) != attributes.end(); }
+};
+
+class LineReader {
+ public:
+  explicit LineReader(const std::vector<Word>& words) : words_(words) {}
+
+  Line read() {
+    Line line;
+    if (words_.size() > 1 && !words_[1].is("(")) {
+      line.outputs.push_back(name());
+      while (take(",")) line.outputs.push_back(name());
+      expect("=", "behind the outputs");
+    }
+    if (at_ == words_.size()) throw InputError("expected target(inputs) behind '='");
+    line.target = words_[at_++];
+    expect("(", "behind the target '" + line.target.text + "'");
+    if (!take(")")) {
+      do {
+        line.arguments.push_back(argument());
+      } while (take(","));
+      expect(")", "behind the inputs");
+    }
+    if (take(":")) {
+      line.types.emplace();
+      do {
+        line.types->push_back(type());
+      } while (take(","));
+    }
+    while (take("@")) attribute(line);
+    if (at_ < words_.size()) throw InputError("'" + words_[at_].text + "' is not expected here");
+    return line;
+  }
+
+ private:
+  bool take(std::string_view syntax) {
+    if (at_ == words_.size() || !words_[at_].is(syntax)) return false;
+    ++at_;
+    return true;
+  }
+  void expect(std::string_view syntax, const std::string& place) {
+    if (!take(syntax)) throw InputError("expected '" + std::string(syntax) + "' " + place);
+  }
+  bool at_name() const {
+    return at_ < words_.size() &&
+           (words_[at_].quoted || kPunctuation.find(words_[at_].text[0]) == std::string_view::npos);
+  }
+  std::string name() {
+    if (!at_name()) {
+      throw InputError("expected a name" +
+                       (at_ < words_.size() ? ", found '" + words_[at_].text + "'" : std::string()));
+    }
+    return words_[at_++].text;
+  }
+  std::vector<Word> argument() {
+    std::vector<Word> result;
+    while (at_ < words_.size() && (at_name() || words_[at_].is("="))) result.push_back(words_[at_++]);
+    if (result.empty()) throw InputError("an input is missing between commas");
+    return result;
+  }
+  Type type() {
+    Type result;
+    const std::string text = name();
+    const auto dtype = parse_dtype(text);
+    if (!dtype)
+      throw InputError("'" + text + "' is not an element type: expected such as f32, bf16, i64, bool");
+    result.dtype = *dtype;
+    expect("[", "behind '" + text + "': a type is written f32[b,16]");
+    if (take("]")) return result;
+    std::string size;
+    int depth = 0;
+    for (; at_ < words_.size(); ++at_) {
+      const Word& word = words_[at_];
+      if (word.is("]")) break;
+      if (word.is(",") && depth == 0) {
+        result.sizes.push_back(parse_size_expr(size));
+        size.clear();
+        continue;
+      }
+      depth += word.is("(") ? 1 : word.is(")") ? -1 : 0;
+      size += word.text;
+    }
+    expect("]", "at the end of a type");
+    result.sizes.push_back(parse_size_expr(size));
+    return result;
+  }
+  void attribute(Line& line) {
+    const std::string key = name();
+    if (std::find(kAttributes.begin(), kAttributes.end(), key) == kAttributes.end()) {
+      throw InputError("'@" + key + "' is not known; did you mean '@" +
+                       std::string(*nearest_word(key, kAttributes)) + "'?");
+    }
+    std::optional<std::vector<Word>> value;
+    if (take("=")) {
+      value.emplace();
+      while (at_ < words_.size() && !words_[at_].is("@")) value->push_back(words_[at_++]);
+      if (value->empty()) throw InputError("'@" + key + "=' has no value");
+    }
+    if (!line.attributes.emplace(key, std::move(value)).second)
+      throw InputError("'@" + key + "' stands twice");
+  }
+
+  const std::vector<Word>& words_;
+  std::size_t at_ = 0;
+};
+
+class GraphReader {
+ public:
+  Graph read(std::string_view text) {
+    parts_.batch = {BatchSize(1), BatchSize(1024)};
+    for (const auto& [number, words] : split_lines(text, kPunctuation)) {
+      try {
+        read_line(words);
+      } catch (const InputError& error) {
+        throw InputError("line " + std::to_string(number) + ": " + error.what());
+      }
+    }
+    if (!outputs_given_) parts_.outputs = derived_outputs(parts_);
+    if (!loss_given_) parts_.loss = derived_loss(parts_.tensors, parts_.outputs);
+    return Graph(with_colocation(std::move(parts_)));
+  }
+
+ private:
+  void read_line(const std::vector<Word>& words) {
+    const bool assignment = words.size() > 1 && (words[1].is("=") || words[1].is(",") || words[1].is("("));
+    if (!assignment) return read_setting(words);
+    const Line line = LineReader(words).read();
+    if (is_source(line.target)) {
+      read_source(line);
+    } else {
+      read_operator(line);
+    }
+  }
+
+  void read_setting(const std::vector<Word>& words) {
+    const Word& key = words[0];
+    const auto one = [&]() -> const std::string& {
+      if (words.size() != 2) throw InputError("expected one word behind '" + key.text + "'");
+      return words[1].text;
+    };
+    if (key.is("graph")) {
+      parts_.name = one();
+    } else if (key.is("batch")) {
+      read_batch(one());
+    } else if (key.is("mode")) {
+      if (one() != "train" && one() != "eval")
+        throw InputError("'mode' is train or eval, not '" + one() + "'");
+      parts_.training_mode = one() == "train";
+    } else if (key.is("loss")) {
+      parts_.loss = tensor(one());
+      loss_given_ = true;
+    } else if (key.is("no") && words.size() == 2 && words[1].is("loss")) {
+      loss_given_ = true;
+    } else if (key.is("return")) {
+      outputs_given_ = true;
+      for (std::size_t i = 1; i < words.size(); ++i) {
+        if (i % 2 == 0 && !words[i].is(",")) throw InputError("expected ',' between outputs");
+        if (i % 2 == 1) parts_.outputs.push_back(tensor(words[i].text));
+      }
+    } else {
+      throw InputError(
+          "'" + key.text +
+          "' begins no line: expected `name = target(inputs)`, graph, batch, mode, loss or return");
+    }
+  }
+
+  void read_batch(const std::string& text) {
+    const std::size_t dots = text.find("..");
+    const auto number = [](const std::string& part) {
+      return BatchSize(parse_integer(part, 1, std::int64_t{1} << 40));
+    };
+    parts_.batch.min = number(text.substr(0, dots));
+    parts_.batch.max = dots == std::string::npos ? parts_.batch.min : number(text.substr(dots + 2));
+  }
+
+  TensorId tensor(const std::string& name) const {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) throw InputError("'" + name + "' is not defined above");
+    return found->second;
+  }
+
+  std::vector<TensorId> tensor_list(const std::vector<Word>& words) const {
+    std::vector<TensorId> ids;
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      if (i % 2 == 1 && !words[i].is(",")) throw InputError("expected ',' between names");
+      if (i % 2 == 0) ids.push_back(tensor(words[i].text));
+    }
+    return ids;
+  }
+
+  void add_tensor(Tensor tensor) {
+    if (!tensors_.emplace(tensor.name, TensorId(parts_.tensors.size())).second) {
+      throw InputError("tensor '" + tensor.name + "' is defined twice");
+    }
+    parts_.tensors.push_back(std::move(tensor));
+  }
+  StorageId new_storage() { return StorageId(storages_++); }
+
+  // input(), constant(), parameter(…), buffer(…)
+  void read_source(const Line& line) {
+    const std::string& call = line.target.text;
+    const bool stored = call == "parameter" || call == "buffer";
+    if (line.types && line.types->size() != 1) throw InputError("expected one type");
+    std::optional<ParameterId> parameter;
+    if (stored) {
+      parameter = read_parameter(line);
+    } else if (!line.arguments.empty()) {
+      throw InputError(call + "() takes nothing");
+    }
+    for (const auto& [key, value] : line.attributes) {
+      if (key != "shares" && key != "grad" && key != "nograd")
+        throw InputError("'@" + key + "' is for operators");
+    }
+    if (line.outputs.empty() && stored) return;
+    if (line.outputs.size() != 1) throw InputError(call + "() gives one tensor");
+
+    Tensor t;
+    t.name = line.outputs[0];
+    t.role = call == "input"       ? TensorRole::kInput
+             : call == "parameter" ? TensorRole::kParameter
+             : call == "buffer"    ? TensorRole::kBuffer
+                                   : TensorRole::kConstant;
+    t.parameter = parameter;
+    if (line.types || !stored) {
+      const Type type = line.types ? line.types->front() : Type{DType::kF32, {SizeExpr::batch()}};
+      t.dtype = type.dtype;
+      t.sizes = type.sizes;
+    } else {
+      const Parameter& p = parts_.parameters[parameter->index()];
+      t.dtype = p.dtype;
+      t.sizes.assign(p.sizes.begin(), p.sizes.end());
+    }
+    const std::optional<StorageId> known =
+        parameter ? storage_of_parameter_[parameter->index()] : std::nullopt;
+    if (line.has("shares")) {
+      t.storage = shared_storage(line, t.name);
+    } else {
+      t.storage = known ? *known : new_storage();
+    }
+    if (parameter) storage_of_parameter_[parameter->index()] = t.storage;
+    t.requires_grad = (derived_gradient(t, parts_.parameters) || line.has("grad")) && !line.has("nograd");
+    add_tensor(std::move(t));
+  }
+
+  StorageId shared_storage(const Line& line, const std::string& name) const {
+    const auto& value = line.attributes.find("shares")->second;
+    const bool pair = value && value->size() == 3 && (*value)[1].is(":") && (*value)[0].text == name;
+    if (!pair) throw InputError("expected @shares=" + name + ":other");
+    return parts_.tensors[tensor((*value)[2].text).index()].storage;
+  }
+
+  ParameterId read_parameter(const Line& line) {
+    if (line.arguments.empty() || line.arguments[0].size() != 1) {
+      throw InputError(line.target.text + "(…) needs a name");
+    }
+    const std::string& name = line.arguments[0][0].text;
+    if (const auto found = parameters_.find(name); found != parameters_.end()) {
+      if (line.arguments.size() > 1) throw InputError("'" + name + "' was described above");
+      return found->second;
+    }
+    const ParameterId id(parts_.parameters.size());
+    Parameter p;
+    p.names = {name};
+    p.trainable = line.target.text == "parameter";
+    for (std::size_t i = 1; i < line.arguments.size(); ++i) {
+      const std::vector<Word>& words = line.arguments[i];
+      if (words.size() == 3 && words[0].is("tied") && words[1].is("=")) {
+        p.names.push_back(words[2].text);
+      } else if (words.size() == 1 && words[0].is("frozen")) {
+        p.trainable = false;
+      } else if (words.size() == 1 && words[0].is("nonpersistent")) {
+        p.persistent = false;
+      } else {
+        throw InputError("'" + words[0].text + "' is not known: expected tied=name, frozen or nonpersistent");
+      }
+    }
+    const Type type = line.types ? line.types->front() : Type{DType::kF32, {1}};
+    p.dtype = type.dtype;
+    for (const SizeExpr& size : type.sizes) {
+      if (!size.constant()) throw InputError("parameter '" + name + "' has a size that depends on the batch");
+      p.sizes.push_back(*size.constant());
+    }
+    for (const std::string& n : p.names) {
+      if (!parameters_.emplace(n, id).second) throw InputError("parameter '" + n + "' stands twice");
+    }
+    parts_.parameters.push_back(std::move(p));
+    storage_of_parameter_.emplace_back();
+    return id;
+  }
+
+  void read_operator(const Line& line) {
+    Operator op;
+    op.target = line.target.text;
+    for (const std::vector<Word>& words : line.arguments) {
+      if (words.size() != 1)
+        throw InputError("expected one name between commas, found '" + words[1].text + "' too");
+      op.inputs.push_back(tensor(words[0].text));
+    }
+    const OperatorId id(parts_.operators.size());
+    if (line.types && line.types->size() != line.outputs.size()) {
+      throw InputError("expected as many types as outputs");
+    }
+    const bool alias = line.has("view") || line.has("inplace");
+    if (alias && op.inputs.empty()) throw InputError("a view needs an input");
+    read_flags(line, op);
+    for (std::size_t i = 0; i < line.outputs.size(); ++i) {
+      Tensor t;
+      t.name = line.outputs[i];
+      t.producer = id;
+      if (line.types) {
+        t.dtype = (*line.types)[i].dtype;
+        t.sizes = (*line.types)[i].sizes;
+      } else if (alias) {
+        t.dtype = first_input(op).dtype;
+        t.sizes = first_input(op).sizes;
+      } else if (t.name != "loss") {
+        t.sizes = {SizeExpr::batch()};
+      }
+      t.requires_grad = derived_gradient(op, t, parts_.tensors);
+      t.storage = StorageId(parts_.tensors.size());  // set below, once all outputs have names
+      op.outputs.emplace_back(parts_.tensors.size());
+      add_tensor(std::move(t));
+    }
+    set_storages(line, op);
+    set_gradients(line, op);
+    if (line.has("mutates")) op.mutates = tensor_list(list(line, "mutates"));
+    if (line.has("inplace")) op.mutates.insert(op.mutates.begin(), op.inputs[0]);
+    op.name = line.has("name") ? text(line, "name") : line.outputs.empty() ? "" : line.outputs[0];
+    if (op.name.empty()) throw InputError("an operator without outputs needs @name=…");
+    op.op_class = line.has("class") ? text(line, "class") : default_op_class(op, parts_.tensors);
+    parts_.operators.push_back(std::move(op));
+  }
+
+  const Tensor& first_input(const Operator& op) const { return parts_.tensors[op.inputs[0].index()]; }
+
+  static const std::vector<Word>& list(const Line& line, std::string_view key) {
+    const auto& value = line.attributes.find(key)->second;
+    if (!value) throw InputError("'@" + std::string(key) + "' needs a value");
+    return *value;
+  }
+  static std::string text(const Line& line, std::string_view key) {
+    std::string joined;
+    for (const Word& word : list(line, key)) joined += word.text;
+    return joined;
+  }
+
+  void read_flags(const Line& line, Operator& op) const {
+    for (const auto& [key, value] : line.attributes) {
+      const bool plain = key != "shares" && key != "mutates" && key != "name" && key != "module" &&
+                         key != "source" && key != "colocate" && key != "class" && key != "grad" &&
+                         key != "nograd";
+      if (plain && value) throw InputError("'@" + key + "' takes no value");
+    }
+    if (line.has("backward") && line.has("update"))
+      throw InputError("@backward and @update exclude each other");
+    op.role = line.has("backward") ? OperatorRole::kBackward
+              : line.has("update") ? OperatorRole::kUpdate
+                                   : OperatorRole::kForward;
+    if (line.has("module")) op.module_path = text(line, "module");
+    if (line.has("source")) op.source = text(line, "source");
+    if (line.has("colocate")) {
+      op.colocation = static_cast<std::uint32_t>(parse_integer(text(line, "colocate"), 0, UINT32_MAX));
+    }
+    op.duplicable = line.has("duplicable");
+    op.random = line.has("random");
+    op.mixes_samples = line.has("mixes");
+    op.known = !line.has("unknown");
+  }
+
+  void set_storages(const Line& line, const Operator& op) {
+    std::vector<std::pair<TensorId, TensorId>> shares;  // output, other
+    if (line.has("shares")) {
+      const std::vector<Word>& words = list(line, "shares");
+      for (std::size_t i = 0; i < words.size(); i += 4) {
+        const bool triple = i + 2 < words.size() && words[i + 1].is(":");
+        if (!triple || (i + 3 < words.size() && !words[i + 3].is(","))) {
+          throw InputError("expected @shares=output:other, …");
+        }
+        shares.emplace_back(tensor(words[i].text), tensor(words[i + 2].text));
+      }
+    }
+    for (const auto& [output, other] : shares) {
+      const bool own = std::find(op.outputs.begin(), op.outputs.end(), output) != op.outputs.end();
+      if (!own || other >= output)
+        throw InputError("@shares=output:other: an output of this line and an earlier tensor");
+    }
+    for (const TensorId id : op.outputs) {
+      Tensor& t = parts_.tensors[id.index()];
+      const auto shared =
+          std::find_if(shares.begin(), shares.end(), [&](const auto& s) { return s.first == id; });
+      if (shared != shares.end()) {
+        t.storage = parts_.tensors[shared->second.index()].storage;
+      } else if (line.has("view") || line.has("inplace")) {
+        t.storage = first_input(op).storage;
+      } else {
+        t.storage = new_storage();
+      }
+    }
+  }
+
+  void set_gradients(const Line& line, const Operator& op) {
+    for (const std::string_view key : {"nograd", "grad"}) {
+      if (!line.has(key)) continue;
+      const auto& value = line.attributes.find(key)->second;
+      for (const TensorId id : value ? tensor_list(*value) : op.outputs) {
+        Tensor& t = parts_.tensors[id.index()];
+        if (std::find(op.outputs.begin(), op.outputs.end(), id) == op.outputs.end()) {
+          throw InputError("@" + std::string(key) + ": '" + t.name + "' is no output of this line");
+        }
+        t.requires_grad = key == "grad" && (value || is_floating_point(t.dtype));
+      }
+    }
+  }
+
+  GraphParts parts_;
+  std::unordered_map<std::string, TensorId> tensors_;
+  std::unordered_map<std::string, ParameterId> parameters_;
+  std::vector<std::optional<StorageId>> storage_of_parameter_;
+  std::size_t storages_ = 0;
+  bool outputs_given_ = false;
+  bool loss_given_ = false;
+};
+
+class GraphPrinter {
+ public:
+  explicit GraphPrinter(const Graph& graph) : graph_(graph) {}
+
+  std::string print() {
+    const GraphParts& parts = graph_.parts();
+    if (!parts.name.empty()) out_ += "graph " + word(parts.name) + "\n";
+    out_ += "batch " + std::to_string(parts.batch.min.count());
+    if (!parts.batch.fixed()) out_ += ".." + std::to_string(parts.batch.max.count());
+    out_ += '\n';
+    if (!parts.training_mode) out_ += "mode eval\n";
+    declare_parameters();
+    for (std::size_t i = 0; i < parts.tensors.size(); ++i) print_tensor(TensorId(i));
+    for (; next_operator_ < parts.operators.size(); ++next_operator_)
+      print_operator(parts.operators[next_operator_]);
+
+    if (parts.loss != derived_loss(parts.tensors, parts.outputs)) {
+      out_ += parts.loss ? "loss " + word(graph_.tensor(*parts.loss).name) + "\n" : "no loss\n";
+    }
+    out_ += "return" + (parts.outputs.empty() ? "" : " " + names(parts.outputs)) + "\n";
+    return std::move(out_);
+  }
+
+ private:
+  static std::string word(std::string_view text) { return quote_word(text, kPunctuation); }
+  static std::string target(std::string_view text) {
+    return quote_word(text, kPunctuation, {"input", "parameter", "buffer", "constant"});
+  }
+  std::string names(std::span<const TensorId> ids) const {
+    std::string text;
+    for (const TensorId id : ids) text += (text.empty() ? "" : ", ") + word(graph_.tensor(id).name);
+    return text;
+  }
+  std::string list(std::span<const TensorId> ids) const {
+    std::string text;
+    for (const TensorId id : ids) text += (text.empty() ? "" : ",") + word(graph_.tensor(id).name);
+    return text;
+  }
+
+  // Lines without a tensor, all of them, where the tensors' order would number the parameters differently.
+  void declare_parameters() {
+    declared_.assign(graph_.parameters().size(), 0);
+    std::size_t seen = 0;
+    for (const Tensor& t : graph_.tensors()) {
+      if (t.parameter && t.parameter->index() == seen)
+        ++seen;
+      else if (t.parameter && t.parameter->index() > seen)
+        break;
+    }
+    if (seen == declared_.size()) return;
+    for (std::size_t i = 0; i < declared_.size(); ++i) {
+      const Parameter& p = graph_.parameter(ParameterId(i));
+      Tensor like;
+      like.dtype = p.dtype;
+      like.sizes.assign(p.sizes.begin(), p.sizes.end());
+      out_ += call("parameter", p) + " : " + type_text(like) + "\n";
+      declared_[i] = 1;
+    }
+  }
+  static std::string call(const std::string& kind, const Parameter& p) {
+    std::string text = kind + "(" + word(p.names[0]);
+    for (std::size_t i = 1; i < p.names.size(); ++i) text += ", tied=" + word(p.names[i]);
+    if (kind == "parameter" && !p.trainable) text += ", frozen";
+    if (!p.persistent) text += ", nonpersistent";
+    return text + ")";
+  }
+
+  void print_tensor(TensorId id) {
+    const Tensor& t = graph_.tensor(id);
+    if (t.producer) {
+      // Operators without outputs stand before the next one that has some.
+      while (next_operator_ <= t.producer->index()) print_operator(graph_.operators()[next_operator_++]);
+    } else {
+      print_source(t);
+    }
+    const bool is_new = t.storage.index() == first_of_storage_.size();
+    if (is_new) first_of_storage_.push_back(id);
+  }
+
+  void print_source(const Tensor& t) {
+    out_ += word(t.name) + " = ";
+    bool storage_known = t.storage.index() < first_of_storage_.size();
+    if (t.parameter) {
+      const std::string kind = t.role == TensorRole::kBuffer ? "buffer" : "parameter";
+      char& declared = declared_[t.parameter->index()];
+      const Parameter& p = graph_.parameter(*t.parameter);
+      out_ += declared != 0 ? kind + "(" + word(p.names[0]) + ")" : call(kind, p);
+      declared = 1;
+      // The same parameter again: the storage is understood.
+      if (storage_known && graph_.tensor(first_of_storage_[t.storage.index()]).parameter == t.parameter) {
+        storage_known = false;
+      }
+    } else {
+      out_ += t.role == TensorRole::kInput ? "input()" : "constant()";
+    }
+    out_ += " : " + type_text(t);
+    if (storage_known) {
+      out_ +=
+          " @shares=" + word(t.name) + ":" + word(graph_.tensor(first_of_storage_[t.storage.index()]).name);
+    }
+    if (derived_gradient(t, graph_.parameters()) != t.requires_grad)
+      out_ += t.requires_grad ? " @grad" : " @nograd";
+    out_ += '\n';
+  }
+
+  void print_operator(const Operator& op) {
+    if (!op.outputs.empty()) out_ += names(op.outputs) + " = ";
+    out_ += target(op.target) + "(" + names(op.inputs) + ")";
+    for (std::size_t i = 0; i < op.outputs.size(); ++i) {
+      out_ += (i == 0 ? " : " : ", ") + type_text(graph_.tensor(op.outputs[i]));
+    }
+    print_aliases(op);
+    if (op.outputs.empty() || op.name != graph_.tensor(op.outputs[0]).name) out_ += " @name=" + word(op.name);
+    if (!op.module_path.empty()) out_ += " @module=" + word(op.module_path);
+    if (!op.source.empty()) out_ += " @source=" + word(op.source);
+    if (op.role == OperatorRole::kBackward) out_ += " @backward";
+    if (op.role == OperatorRole::kUpdate) out_ += " @update";
+    if (op.colocation) out_ += " @colocate=" + std::to_string(*op.colocation);
+    if (op.duplicable) out_ += " @duplicable";
+    if (op.random) out_ += " @random";
+    if (op.mixes_samples) out_ += " @mixes";
+    if (!op.known) out_ += " @unknown";
+    print_gradients(op);
+    if (op.op_class != default_op_class(op, graph_.tensors())) out_ += " @class=" + word(op.op_class);
+    out_ += '\n';
+  }
+
+  void print_aliases(const Operator& op) {
+    const auto first_input_storage = [&] { return graph_.tensor(op.inputs[0]).storage; };
+    const bool view = !op.inputs.empty() && !op.outputs.empty() &&
+                      std::all_of(op.outputs.begin(), op.outputs.end(), [&](TensorId id) {
+                        return graph_.tensor(id).storage == first_input_storage();
+                      });
+    const bool inplace = view && op.mutates == std::vector<TensorId>{op.inputs[0]};
+    if (view) {
+      out_ += inplace ? " @inplace" : " @view";
+    } else {
+      std::vector<TensorId> fresh;  // first tensors of the storages that begin on this line
+      std::string shares;
+      for (const TensorId id : op.outputs) {
+        const std::size_t storage = graph_.tensor(id).storage.index();
+        const std::size_t known = first_of_storage_.size();
+        if (storage == known + fresh.size()) {
+          fresh.push_back(id);
+          continue;
+        }
+        const TensorId other = storage < known ? first_of_storage_[storage] : fresh[storage - known];
+        shares += (shares.empty() ? " @shares=" : ",") + word(graph_.tensor(id).name) + ":" +
+                  word(graph_.tensor(other).name);
+      }
+      out_ += shares;
+    }
+    if (!inplace && !op.mutates.empty()) out_ += " @mutates=" + list(op.mutates);
+  }
+
+  void print_gradients(const Operator& op) {
+    std::vector<TensorId> off;
+    std::vector<TensorId> on;
+    bool any = false;
+    for (const TensorId id : op.outputs) {
+      const Tensor& t = graph_.tensor(id);
+      const bool derived = derived_gradient(op, t, graph_.tensors());
+      any = any || t.requires_grad;
+      if (derived && !t.requires_grad) off.push_back(id);
+      if (!derived && t.requires_grad) on.push_back(id);
+    }
+    if (!off.empty()) out_ += any ? " @nograd=" + list(off) : " @nograd";
+    if (!on.empty()) out_ += " @grad=" + list(on);
+  }
+
+  const Graph& graph_;
+  std::string out_;
+  std::size_t next_operator_ = 0;
+  std::vector<TensorId> first_of_storage_;
+  std::vector<char> declared_;
+};
+
+}  // namespace
+
+Graph parse_graph(std::string_view text) {
+  return GraphReader().read(text);
+}
+
+std::string print_graph(const Graph& graph) {
+  return GraphPrinter(graph).print();
+}
+
+}  // namespace espalier
