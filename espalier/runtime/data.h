@@ -19,7 +19,7 @@ class DataSource {
  public:
   virtual ~DataSource() = default;
 
-  // Samples [first, first + count) of the batch of that step, of one input, on the program's device.
+  // Samples [first, first + count) of the batch of that step, of one input, in host memory.
   // Thread-safe.
   virtual at::Tensor read(std::uint64_t step, std::size_t input, BatchSize first, BatchSize count) const = 0;
 
@@ -33,7 +33,6 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const ExportedPro
 
 // Floats from a normal distribution, integers within the range of the archive's own sample; never the same
 // batch twice.
-std::unique_ptr<DataSource> synthetic_data(const ExportedProgram& exported, BatchSize batch,
-                                           std::uint64_t seed);
+std::unique_ptr<DataSource> synthetic_data(const ExportedProgram& exported, std::uint64_t seed);
 
 }  // namespace espalier

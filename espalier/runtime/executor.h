@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "espalier/runtime/data.h"
@@ -29,7 +30,14 @@ struct Job {
   const StagedModel& staged;
   const Schedule& schedule;
   std::vector<std::string> device_names;
+  // By ParameterId: the lowest stage that reads it and its first device; none where no operator does.
+  std::vector<std::optional<std::pair<StageId, DeviceId>>> owners;
 };
+
+// Throws InputError where the plan asks for what the runtime cannot do: unequal micro-batches,
+// tensor-parallel groups, a model without loss.
+Job make_job(const Program& program, const PipelinePlan& plan, const StagedModel& staged,
+             const Schedule& schedule, std::vector<std::string> device_names);
 
 struct ExecutorOptions {
   std::uint32_t threads = 1;
@@ -39,7 +47,7 @@ struct ExecutorOptions {
   } record = Record::kNothing;  // for verify's second look
   bool keep_gradients = false;  // StepOutcome::gradients is filled
   bool update = true;           // false: U leaves the parameters alone
-  FaultPlan faults;             // tests only
+  FaultPlan faults = {};        // tests only
 };
 
 // A tensor's content at a glance, to find the first operator that differs.
@@ -61,8 +69,6 @@ struct StepOutcome {                                     // of this worker
 
 class Executor {
  public:
-  // Throws InputError where the plan asks for what the runtime cannot do: unequal micro-batches,
-  // tensor-parallel groups, a model without loss.
   Executor(const Job& job, Session& session, const DataSource& data, Transport& transport,
            const ExecutorOptions& options);
   ~Executor();
@@ -71,8 +77,10 @@ class Executor {
   // the transport and is rethrown.
   StepOutcome step();
 
-  // The device that owns a parameter or buffer, and its value there if that device is here.
-  DeviceId owner(ParameterId id) const;
+  // The device that owns a parameter or buffer; none if no operator reads it.
+  std::optional<DeviceId> owner(ParameterId id) const;
+
+  // Its value there: undefined if that device is another worker's, the initial value if nobody owns it.
   at::Tensor owned(ParameterId id) const;
 
  private:

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,7 +52,10 @@ class Session {
   // Thread-safe; the reference stays valid.
   Holding& holding(StageId stage, DeviceId device, const std::vector<ParameterId>& parameters);
 
-  at::Tensor constant(TensorId id) const;  // shared by all; not written by anybody
+  // Shared by all holders; not written by anybody.
+  const at::Tensor& constant(TensorId id) const { return constants_[id.index()]; }
+
+  at::Tensor initial(ParameterId id) const;  // a copy of the value that training started from
 
   const Graph& graph() const { return exported_->imported.graph; }
   const Optimizer& optimizer() const { return optimizer_; }
@@ -60,8 +64,6 @@ class Session {
   void advance() { ++step_; }
 
  private:
-  at::Tensor initial(ParameterId id) const;
-
   const ExportedProgram* exported_;
   std::string_view archive_;
   Optimizer optimizer_;
@@ -69,7 +71,9 @@ class Session {
   at::Device device_;
   std::uint64_t step_ = 0;
   std::map<std::string, at::Tensor> loaded_;
-  std::vector<at::Tensor> constants_;  // by TensorId
+  std::vector<at::Tensor> constants_;        // by TensorId
+  std::vector<const StoredTensor*> stored_;  // by ParameterId
+  std::mutex lock_;                          // of holdings_
   std::map<std::pair<StageId, DeviceId>, Holding> holdings_;
 };
 

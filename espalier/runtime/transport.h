@@ -67,7 +67,7 @@ class Transport {
   virtual std::uint32_t ranks() const = 0;
 };
 
-// Workers of the devices: blocks of ⌈devices / ranks⌉, in order.
+// Workers of the devices: consecutive blocks whose sizes differ by one at most; ranks ≤ devices.
 std::vector<std::uint32_t> deal_devices(std::size_t devices, std::uint32_t ranks);
 
 // The devices of this transport that this worker hosts, ascending.

@@ -1,0 +1,760 @@
+#include "espalier/runtime/device_worker.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "espalier/base/check.h"
+#include "espalier/base/hash.h"
+
+namespace espalier {
+namespace {
+
+constexpr auto kForwardWay = Message::Direction::kForward;
+constexpr auto kBackwardWay = Message::Direction::kBackward;
+
+Duration since_epoch(Clock::time_point time) {
+  return Duration(std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count());
+}
+
+at::Tensor token() {
+  return at::zeros({1}, at::kByte);
+}
+
+Bytes bytes_of(const at::Tensor& tensor) {
+  return Bytes(static_cast<std::int64_t>(tensor.nbytes()));
+}
+
+class OutputRecorder final : public CallObserver {
+ public:
+  OutputRecorder(const Graph& graph, std::uint32_t micro_batch, std::vector<OutputRecord>& records)
+      : graph_(graph), micro_batch_(micro_batch), records_(records) {}
+
+  void after(OperatorId op, const Tensors& tensors) override {
+    const at::NoGradGuard no_grad;
+    Fingerprint print;
+    double norm = 0;
+    for (const TensorId id : graph_.op(op).outputs) {
+      const at::Tensor& tensor = tensors[id.index()];
+      if (!tensor.defined()) continue;
+      const at::Tensor dense = tensor.detach().cpu().contiguous();
+      print.add(std::string_view(static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()));
+      if (dense.is_floating_point()) norm += dense.to(at::kDouble).square().sum().item<double>();
+    }
+    records_.push_back({op, micro_batch_, print.value(), std::sqrt(norm)});
+  }
+
+ private:
+  const Graph& graph_;
+  std::uint32_t micro_batch_;
+  std::vector<OutputRecord>& records_;
+};
+
+}  // namespace
+
+DeviceWorker::DeviceWorker(const Job& job, Session& session, const DataSource& data, Transport& transport,
+                           const ExecutorOptions& options, DeviceId device)
+    : job_(job), session_(session), data_(data), transport_(transport), options_(options), device_(device) {
+  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter_);
+  const auto tensors = job_.program.graph().tensors();
+  for (std::size_t t = 0; t < tensors.size(); ++t) tensor_by_name_.emplace(tensors[t].name, TensorId(t));
+  make_stages();
+  make_channels();
+  make_slots();
+}
+
+void DeviceWorker::make_stages() {
+  const Graph& graph = job_.program.graph();
+  for (std::size_t s = 0; s < job_.plan.stages.size(); ++s) {
+    const StageId id(s);
+    const auto& replicas = job_.staged.stages[s].replicas;
+    const bool mine = std::any_of(replicas.begin(), replicas.end(), [&](const StagedReplica& replica) {
+      return replica.devices.at(0) == device_;
+    });
+    if (!mine) continue;
+    StageHere here{.id = id,
+                   .holding = nullptr,
+                   .runner = nullptr,
+                   .reads = {},
+                   .sends = {},
+                   .token_reads = {},
+                   .token_sends = {},
+                   .last_received = {}};
+    StageRunner::Interface interface {
+      job_.plan.stages[s].operators, job_.plan.stages[s].recompute, {}, {}
+    };
+    for (std::uint32_t c = 0; c < job_.staged.crossings.size(); ++c) {
+      const bool reads = reader(c, id) != nullptr;
+      const bool sends = crossing(c).from == id;
+      if (crossing(c).token) {
+        if (reads) here.token_reads.push_back(c);
+        if (sends) here.token_sends.push_back(c);
+        continue;
+      }
+      if (!reads && !sends) continue;
+      const auto found = tensor_by_name_.find(crossing(c).tensor);
+      if (found == tensor_by_name_.end()) {
+        throw InputError("the plan sends a tensor '" + crossing(c).tensor + "' that the model does not have");
+      }
+      if (reads) here.reads.push_back(c), interface.received.push_back(found->second);
+      if (sends) here.sends.push_back(c), interface.sent.push_back(found->second);
+    }
+    here.holding = &session_.holding(id, device_, StageRunner::parameters_of(graph, interface.operators));
+    here.runner = std::make_unique<StageRunner>(job_.program, session_, *here.holding, std::move(interface));
+    stages_.push_back(std::move(here));
+  }
+}
+
+void DeviceWorker::make_channels() {
+  for (const Channel& channel : job_.schedule.channels) {
+    if (channel.to == device_) {
+      InChannel& in = in_.emplace_back(InChannel{channel.from, {}, 0});
+      for (const Message& message : channel.messages) {
+        Incoming item;
+        item.message = &message;
+        item.from = channel.from;
+        in.items.push_back(incoming_.size());
+        const Piece piece{message.direction, message.crossing, message.consumer_micro_batch};
+        incoming_by_piece_[piece].push_back(incoming_.size());
+        incoming_.push_back(std::move(item));
+      }
+    } else if (channel.from == device_) {
+      OutChannel& out = out_.emplace_back(OutChannel{channel.to, {}, 0});
+      for (const Message& message : channel.messages) out.items.push_back({&message, {}, false});
+    }
+  }
+  // Gradients that meet here are added up in the order of their readers.
+  for (auto& [piece, items] : incoming_by_piece_) {
+    std::sort(items.begin(), items.end(), [&](std::size_t a, std::size_t b) {
+      return incoming_[a].message->reader < incoming_[b].message->reader;
+    });
+  }
+}
+
+// An edge is (crossing, reader); its i-th micro-batch takes the slot that the (i - w - 1)-th gives back.
+void DeviceWorker::make_slots() {
+  std::map<std::pair<std::uint32_t, StageId>, std::vector<std::size_t>> edges;
+  for (std::size_t i = 0; i < incoming_.size(); ++i) {
+    Incoming& item = incoming_[i];
+    const Message& message = *item.message;
+    if (message.direction == kBackwardWay) {
+      item.posted_after =
+          Action{ActionKind::kForward, crossing(message.crossing).from, message.producer_micro_batch};
+      item.waiter =
+          Action{ActionKind::kBackward, crossing(message.crossing).from, message.producer_micro_batch};
+      continue;
+    }
+    edges[{message.crossing, message.reader}].push_back(i);
+    item.waiter = Action{ActionKind::kForward, message.reader, message.consumer_micro_batch};
+    item.uses =
+        static_cast<std::uint32_t>(readers_here(message.crossing, message.consumer_micro_batch).size());
+  }
+  for (auto& [edge, items] : edges) {
+    std::sort(items.begin(), items.end(), [&](std::size_t a, std::size_t b) {
+      return incoming_[a].message->consumer_micro_batch < incoming_[b].message->consumer_micro_batch;
+    });
+    const std::size_t slots = job_.staged.stages[edge.second.index()].in_flight + std::size_t{1};
+    for (std::size_t i = slots; i < items.size(); ++i) incoming_[items[i]].slot_of = items[i - slots];
+  }
+}
+
+DeviceWorker::StageHere& DeviceWorker::stage(StageId id) {
+  const auto found =
+      std::find_if(stages_.begin(), stages_.end(), [&](const StageHere& here) { return here.id == id; });
+  ESP_CHECK(found != stages_.end(), id, device_);
+  return *found;
+}
+
+bool DeviceWorker::stage_is_here(StageId id, std::uint32_t micro_batch) const {
+  for (const StagedReplica& replica : job_.staged.stages[id.index()].replicas) {
+    if (replica.devices.at(0) != device_) continue;
+    return std::binary_search(replica.micro_batches.begin(), replica.micro_batches.end(), micro_batch);
+  }
+  return false;
+}
+
+std::vector<StageId> DeviceWorker::readers_here(std::uint32_t index, std::uint32_t micro_batch) const {
+  std::vector<StageId> here;
+  for (const Crossing::Reader& r : crossing(index).readers) {
+    if (stage_is_here(r.stage, micro_batch)) here.push_back(r.stage);
+  }
+  return here;
+}
+
+const Crossing::Reader* DeviceWorker::reader(std::uint32_t index, StageId id) const {
+  for (const Crossing::Reader& r : crossing(index).readers) {
+    if (r.stage == id) return &r;
+  }
+  return nullptr;
+}
+
+bool DeviceWorker::gradient_returns(std::uint32_t index, StageId id) const {
+  return crossing(index).returns && reader(index, id)->gradient > Bytes();
+}
+
+RandomKey DeviceWorker::key_of(const Action& action) const {
+  RandomKey key{session_.seed(), session_.step(), action.micro_batch};
+  if (options_.faults.fault == Fault::kWrongSeed && options_.faults.stage == action.stage.index()) ++key.seed;
+  return key;
+}
+
+void DeviceWorker::start_step() {
+  for (Incoming& item : incoming_) {
+    item.uses_left = item.uses;
+    item.slot_free = item.taken = false;
+    item.layout.reset();
+    item.payload.reset();
+    item.value.reset();
+  }
+  for (InChannel& channel : in_) channel.next = 0;
+  for (OutChannel& channel : out_) {
+    channel.next = 0;
+    for (Outgoing& item : channel.items) item.ready = false;
+  }
+  local_.clear();
+  gradient_parts_.clear();
+  done_.clear();
+  flights_.clear();
+  outcome_ = {};
+}
+
+StepOutcome DeviceWorker::step() {
+  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter_);
+  at::set_num_threads(static_cast<int>(options_.threads));
+  start_step();
+  sample_memory(Clock::now(), meter_->live());
+  post_receives();
+  for (const Action& action : job_.schedule.devices[device_.index()]) {
+    run(action);
+    done_.insert(action);
+    release(action);
+    post(action);
+  }
+  finish_sends();
+  return std::move(outcome_);
+}
+
+void DeviceWorker::run(const Action& action) {
+  switch (action.kind) {
+    case ActionKind::kForward:
+      return forward(action);
+    case ActionKind::kBackward:
+      return backward(action);
+    case ActionKind::kRecompute: {
+      const auto start = Clock::now();
+      stage(action.stage).runner->recompute(key_of(action));
+      return record(action, Stream::kCompute, start);
+    }
+    case ActionKind::kAllReduce:
+      return all_reduce_gradients(action);
+    case ActionKind::kTieSum:
+      return sum_tie(action);
+    case ActionKind::kUpdate:
+      return apply_update(action);
+    case ActionKind::kInputGradient:
+    case ActionKind::kWeightGradient:
+      break;
+  }
+  throw InputError("the runtime does not split backward into two halves yet");
+}
+
+void DeviceWorker::forward(const Action& action) {
+  StageHere& here = stage(action.stage);
+  const std::uint32_t j = action.micro_batch;
+  for (const std::uint32_t c : here.token_reads) {
+    for (const std::size_t i : incoming_of(kForwardWay, c, j)) await(i);
+  }
+  std::vector<at::Tensor> received;
+  for (const std::uint32_t c : here.reads) {
+    const auto local = local_.find({kForwardWay, c, j});
+    if (local != local_.end()) {
+      received.push_back(local->second.value);
+      if (--local->second.readers_left == 0) local_.erase(local);
+    } else {
+      const std::vector<std::size_t> items = incoming_of(kForwardWay, c, j);
+      ESP_CHECK(items.size() == 1, crossing(c).tensor, items.size());
+      received.push_back(await(items[0]));
+    }
+  }
+  const auto start = Clock::now();
+  const std::uint32_t micro_batches = job_.staged.stages[action.stage.index()].micro_batches;
+  const BatchSize size = job_.program.micro_batch();
+  const bool faulty = options_.faults.stage == action.stage.index();
+  const std::uint32_t samples =
+      faulty && options_.faults.fault == Fault::kWrongDataOrder ? (j + 1) % micro_batches : j;
+  std::vector<at::Tensor> inputs;
+  for (const std::size_t input : here.runner->inputs()) {
+    inputs.push_back(data_.read(session_.step(), input, BatchSize(samples * size.count()), size)
+                         .to(job_.program.device()));
+  }
+  if (faulty && options_.faults.fault == Fault::kStaleReceive) {
+    if (here.last_received.empty()) here.last_received = received;
+    std::swap(here.last_received, received);
+  }
+  OutputRecorder recorder(job_.program.graph(), j, outcome_.outputs);
+  if (options_.record == ExecutorOptions::Record::kOutputs) here.runner->set_observer(&recorder);
+  const std::vector<at::Tensor> sent = here.runner->forward(key_of(action), inputs, received);
+  here.runner->set_observer(nullptr);
+  if (faulty && options_.faults.fault == Fault::kDoubleBufferUpdate) {
+    RandomKey again = key_of(action);
+    again.micro_batch += micro_batches;
+    here.runner->forward(again, inputs, received);
+    here.runner->forget(again.micro_batch);
+  }
+  const at::Tensor loss = here.runner->loss(j);
+  if (loss.defined()) outcome_.losses.emplace_back(j, loss.item<double>());
+  record(action, Stream::kCompute, start);
+
+  for (std::size_t i = 0; i < sent.size(); ++i) {
+    const std::uint32_t c = here.sends[i];
+    deliver({kForwardWay, c, {}, j, j}, sent[i]);
+    const auto readers = static_cast<std::uint32_t>(readers_here(c, j).size());
+    if (readers > 0) local_[{kForwardWay, c, j}] = {sent[i], readers};
+  }
+  for (const std::uint32_t c : here.token_sends) deliver({kForwardWay, c, {}, j, j}, token());
+}
+
+// Gradients of one tensor from several devices are added up by their lowest reading stage.
+std::vector<at::Tensor> DeviceWorker::gradients_of_sent(const Action& action, StageHere& here) {
+  const std::uint32_t j = action.micro_batch;
+  std::vector<at::Tensor> gradients;
+  for (const std::uint32_t c : here.sends) {
+    std::map<StageId, at::Tensor> parts;
+    const auto local = gradient_parts_.find({kBackwardWay, c, j});
+    if (local != gradient_parts_.end()) {
+      at::Tensor sum;
+      for (const auto& [reader, part] : local->second) sum = sum.defined() ? sum.add(part) : part;
+      parts[local->second.begin()->first] = sum;
+      gradient_parts_.erase(local);
+    }
+    for (const std::size_t i : incoming_of(kBackwardWay, c, j)) {
+      parts[incoming_[i].message->reader] = await(i);
+      incoming_[i].value.reset();
+    }
+    at::Tensor sum;
+    for (const auto& [reader, part] : parts) sum = sum.defined() ? sum.add(part) : part;
+    gradients.push_back(sum);
+  }
+  return gradients;
+}
+
+void DeviceWorker::backward(const Action& action) {
+  StageHere& here = stage(action.stage);
+  const std::uint32_t j = action.micro_batch;
+  for (const std::uint32_t c : here.token_sends) {
+    for (const std::size_t i : incoming_of(kBackwardWay, c, j)) await(i);
+  }
+  const std::vector<at::Tensor> gradients = gradients_of_sent(action, here);
+  const auto start = Clock::now();
+  const std::uint32_t micro_batches = job_.staged.stages[action.stage.index()].micro_batches;
+  const double scale = options_.faults.fault == Fault::kUnscaledLoss ? 1 : 1.0 / micro_batches;
+  const bool lose = options_.faults.fault == Fault::kLostMicroBatch && j + 1 == micro_batches;
+  std::vector<at::Tensor> before;
+  for (const Variable& variable : here.holding->parameters) {
+    if (lose)
+      before.push_back(variable.value.grad().defined() ? variable.value.grad().clone() : at::Tensor());
+  }
+  const std::vector<at::Tensor> back = here.runner->backward(key_of(action), gradients, scale);
+  for (std::size_t i = 0; i < before.size(); ++i)
+    here.holding->parameters[i].value.mutable_grad() = before[i];
+  record(action, Stream::kCompute, start);
+  hand_back(action, here, back);
+}
+
+void DeviceWorker::hand_back(const Action& action, StageHere& here,
+                             const std::vector<at::Tensor>& gradients) {
+  const std::uint32_t j = action.micro_batch;
+  for (std::size_t i = 0; i < here.reads.size(); ++i) {
+    const std::uint32_t c = here.reads[i];
+    if (!gradient_returns(c, here.id)) {
+      ESP_CHECK(!gradients[i].defined(), crossing(c).tensor);
+      continue;
+    }
+    // Zeros where nothing flowed: traffic does not depend on data.
+    const TensorId id = tensor_by_name_.find(crossing(c).tensor)->second;
+    auto& parts = gradient_parts_[{kBackwardWay, c, j}];
+    parts[here.id] = gradients[i].defined()
+                         ? gradients[i]
+                         : at::zeros(job_.program.sizes(id),
+                                     at::TensorOptions(job_.program.type(id)).device(job_.program.device()));
+    std::size_t expected = 0;
+    for (const StageId stage : readers_here(c, j)) expected += gradient_returns(c, stage) ? 1 : 0;
+    if (parts.size() < expected || stage_is_here(crossing(c).from, j)) continue;
+    at::Tensor sum;
+    for (const auto& [reader, part] : parts) sum = sum.defined() ? sum.add(part) : part;
+    gradient_parts_.erase({kBackwardWay, c, j});
+    deliver({kBackwardWay, c, {}, j, j}, sum);
+  }
+  for (const std::uint32_t c : here.token_reads) {
+    const auto readers = readers_here(c, j);
+    const bool last = std::all_of(readers.begin(), readers.end(), [&](StageId s) {
+      return s == here.id || done_.contains({ActionKind::kBackward, s, j});
+    });
+    if (crossing(c).returns && last) deliver({kBackwardWay, c, {}, j, j}, token());
+  }
+}
+
+// Gives a value to all messages of that crossing, direction and micro-batch.
+void DeviceWorker::deliver(const Message& like, at::Tensor value) {
+  for (OutChannel& channel : out_) {
+    for (std::size_t i = channel.next; i < channel.items.size(); ++i) {
+      const Message& message = *channel.items[i].message;
+      if (message.direction != like.direction || message.crossing != like.crossing ||
+          message.producer_micro_batch != like.producer_micro_batch) {
+        continue;
+      }
+      channel.items[i].value = value;
+      channel.items[i].ready = true;
+    }
+  }
+}
+
+void DeviceWorker::release(const Action& action) {
+  const bool is_forward = action.kind == ActionKind::kForward;
+  if (!is_forward && action.kind != ActionKind::kBackward) return;
+  const StageHere& here = stage(action.stage);
+  for (const auto* list : {&here.reads, &here.token_reads}) {
+    for (const std::uint32_t c : *list) {
+      if (reader(c, here.id)->saved == is_forward) continue;  // F gives back what is not saved, B the rest
+      for (const std::size_t i : incoming_of(kForwardWay, c, action.micro_batch)) {
+        Incoming& item = incoming_[i];
+        ESP_CHECK(item.uses_left > 0, describe(*item.message));
+        if (--item.uses_left == 0) item.slot_free = true;
+      }
+    }
+  }
+  // The data itself is wanted until every stage here has run forward on it; autograd holds what it saved.
+  for (const std::uint32_t c : here.reads) {
+    for (const std::size_t i : incoming_of(kForwardWay, c, action.micro_batch)) {
+      const auto readers = readers_here(c, action.micro_batch);
+      const bool read = std::all_of(readers.begin(), readers.end(), [&](StageId s) {
+        return done_.contains({ActionKind::kForward, s, action.micro_batch});
+      });
+      if (read) incoming_[i].value.reset(), incoming_[i].payload.reset();
+    }
+  }
+}
+
+void DeviceWorker::post(const Action& after) {
+  post_sends(after);
+  post_receives();
+  // Finished sends give their memory back, in this thread.
+  std::erase_if(flights_, [&](const Flight& flight) {
+    if (!flight.pending->completed()) return false;
+    landed(flight);
+    return true;
+  });
+}
+
+void DeviceWorker::post_sends(const Action& after) {
+  for (OutChannel& channel : out_) {
+    const Link link{device_, channel.to, Lane::kMessages};
+    while (channel.next < channel.items.size() && channel.items[channel.next].ready) {
+      Outgoing& item = channel.items[channel.next++];
+      const Message& message = *item.message;
+      at::Tensor payload = std::exchange(item.value, at::Tensor());
+      if (!crossing(message.crossing).token) {
+        const auto [place, is_new] = sent_layouts_.try_emplace(
+            LayoutKey{channel.to, message.direction, message.crossing, message.reader});
+        Layout& layout = place->second;
+        if (is_new) layout = layout_of(payload);
+        if (is_new && !layout.empty()) {
+          flights_.push_back({nullptr, channel.to, after, Bytes(), Clock::now(),
+                              transport_.post_send(link, at::tensor(layout, at::kLong))});
+        }
+        payload = to_wire(payload, layout);
+      }
+      const Bytes bytes = crossing(message.crossing).token ? Bytes() : bytes_of(payload);
+      const auto posted = Clock::now();
+      if (payload.numel() == 0) continue;
+      flights_.push_back({&message, channel.to, after, bytes, posted, transport_.post_send(link, payload)});
+    }
+  }
+}
+
+void DeviceWorker::post_receives() {
+  for (InChannel& channel : in_) {
+    const Link link{channel.from, device_, Lane::kMessages};
+    for (; channel.next < channel.items.size(); ++channel.next) {
+      Incoming& item = incoming_[channel.items[channel.next]];
+      if (item.slot_of && !incoming_[*item.slot_of].slot_free) break;
+      if (item.posted_after && !done_.contains(*item.posted_after)) break;
+      const Message& message = *item.message;
+      item.posted = Clock::now();
+      if (crossing(message.crossing).token) {
+        item.payload = transport_.post_receive(link, at::kByte, 1);
+        continue;
+      }
+      const TensorId id = tensor_by_name_.find(crossing(message.crossing).tensor)->second;
+      const std::vector<std::int64_t> sizes = job_.program.sizes(id);
+      const LayoutKey key{channel.from, message.direction, message.crossing, message.reader};
+      if (asked_layouts_.insert(key).second && !sizes.empty()) {
+        item.layout = transport_.post_receive(link, at::kLong, static_cast<std::int64_t>(sizes.size()));
+      }
+      const std::int64_t elements = c10::multiply_integers(sizes);
+      if (elements > 0) item.payload = transport_.post_receive(link, job_.program.type(id), elements);
+    }
+  }
+}
+
+at::Tensor DeviceWorker::await(std::size_t index) {
+  Incoming& item = incoming_[index];
+  const Message& message = *item.message;
+  if (item.taken) return item.value;
+  const bool is_token = crossing(message.crossing).token;
+  const TensorId id = is_token ? TensorId() : tensor_by_name_.find(crossing(message.crossing).tensor)->second;
+  const LayoutKey key{item.from, message.direction, message.crossing, message.reader};
+  try {
+    if (item.layout) {
+      const at::Tensor told = item.layout->wait();
+      received_layouts_[key].assign(told.const_data_ptr<std::int64_t>(),
+                                    told.const_data_ptr<std::int64_t>() + told.numel());
+      item.layout.reset();
+    }
+    at::Tensor flat = item.payload ? item.payload->wait() : at::Tensor();
+    item.arrived = std::max(item.posted,
+                            (item.payload ? item.payload->completed() : std::nullopt).value_or(Clock::now()));
+    if (!is_token) {
+      if (!flat.defined()) flat = at::empty({0}, job_.program.type(id));
+      item.value = from_wire(flat, job_.program.sizes(id), received_layouts_[key]).to(job_.program.device());
+    }
+  } catch (const WorkerError& error) {
+    throw WorkerError("device " + job_.device_names[device_.index()] + " waits for " + describe(message) +
+                      " from device " + job_.device_names[item.from.index()] + ": " + error.what());
+  }
+  item.taken = true;
+  Span span;
+  span.device = device_;
+  span.stream = Stream::kReceive;
+  span.kind = SpanKind::kReceiveWait;
+  span.action = item.waiter;
+  span.message = message;
+  span.peer = item.from;
+  span.bytes = is_token ? Bytes() : bytes_of(item.value);
+  span.start = since_epoch(item.posted);
+  span.end = since_epoch(item.arrived);
+  outcome_.spans.push_back(span);
+  return item.value;
+}
+
+std::vector<std::size_t> DeviceWorker::incoming_of(Message::Direction direction, std::uint32_t index,
+                                                   std::uint32_t micro_batch) const {
+  const auto found = incoming_by_piece_.find({direction, index, micro_batch});
+  return found == incoming_by_piece_.end() ? std::vector<std::size_t>() : found->second;
+}
+
+void DeviceWorker::landed(const Flight& flight) {
+  if (flight.message == nullptr) return;  // a layout
+  Span span;
+  span.device = device_;
+  span.stream = Stream::kSend;
+  span.kind = SpanKind::kTransfer;
+  span.action = flight.producer;
+  span.message = *flight.message;
+  span.peer = flight.to;
+  span.bytes = flight.bytes;
+  span.start = since_epoch(flight.posted);
+  span.end = since_epoch(std::max(flight.posted, flight.pending->completed().value_or(Clock::now())));
+  span.posted = span.start;
+  outcome_.spans.push_back(span);
+}
+
+void DeviceWorker::finish_sends() {
+  for (const Flight& flight : flights_) {
+    flight.pending->wait();
+    landed(flight);
+  }
+  flights_.clear();
+}
+
+// One bucket for all gradients of the stage, and for each a mark that says whether it has one at all: torch's
+// optimizers leave a parameter without gradient alone.
+void DeviceWorker::all_reduce_gradients(const Action& action) {
+  const auto start = Clock::now();
+  StageHere& here = stage(action.stage);
+  if (options_.faults.fault != Fault::kNoAllReduce) {
+    std::vector<DeviceId> members;
+    for (const StagedReplica& replica : job_.staged.stages[action.stage.index()].replicas) {
+      members.push_back(replica.devices.at(0));
+    }
+    std::vector<at::Tensor> flat;
+    for (const Variable& variable : here.holding->parameters) {
+      const at::Tensor gradient = variable.value.grad();
+      flat.push_back(gradient.defined() ? gradient.reshape({-1})
+                                        : at::zeros({variable.value.numel()}, variable.value.options()));
+      flat.push_back(at::full({1}, gradient.defined() ? 1.0 : 0.0, variable.value.options()));
+    }
+    at::Tensor bucket = at::cat(flat).cpu();
+    flat.clear();
+    all_reduce(transport_, device_, members, bucket);
+    std::int64_t offset = 0;
+    for (Variable& variable : here.holding->parameters) {
+      const std::int64_t elements = variable.value.numel();
+      const at::Tensor sum = bucket.narrow(0, offset, elements);
+      if (bucket[offset + elements].item<double>() > 0) {
+        at::Tensor& gradient = variable.value.mutable_grad();
+        if (!gradient.defined())
+          gradient = at::empty_like(variable.value, at::MemoryFormat::Preserve).detach();
+        gradient.copy_(sum.view(variable.value.sizes()));
+      }
+      offset += elements + 1;
+    }
+  }
+  record(action, Stream::kCollective, start);
+}
+
+// The first device of each stage that holds a copy sends its sum to the first device of the lowest, which
+// adds them up in stage order and returns the total to every holder.
+void DeviceWorker::sum_tie(const Action& action) {
+  const auto start = Clock::now();
+  const Tie& tie = job_.staged.ties.at(action.stage.index());
+  const Graph& graph = job_.program.graph();
+  const auto parameters = graph.parameters();
+  const auto named = std::find_if(parameters.begin(), parameters.end(), [&](const Parameter& p) {
+    return std::find(p.names.begin(), p.names.end(), tie.parameter) != p.names.end();
+  });
+  ESP_CHECK(named != parameters.end(), tie.parameter);
+  const ParameterId id(static_cast<std::size_t>(named - parameters.begin()));
+  std::map<StageId, Variable*> mine;  // this device's copies
+  std::set<DeviceId> members;
+  for (const StageId s : tie.stages) {
+    for (const StagedReplica& replica : job_.staged.stages[s.index()].replicas) {
+      members.insert(replica.devices.at(0));
+      if (replica.devices.at(0) != device_) continue;
+      for (Variable& variable : stage(s).holding->parameters) {
+        if (variable.id == id) mine[s] = &variable;
+      }
+    }
+  }
+  if (options_.faults.fault != Fault::kUntied && !mine.empty()) {
+    const auto first_device = [&](StageId s) {
+      return job_.staged.stages[s.index()].replicas.at(0).devices.at(0);
+    };
+    const auto gradient_of = [&](const Variable& variable) {
+      const at::Tensor gradient = variable.value.grad();
+      return (gradient.defined() ? gradient : at::zeros_like(variable.value)).detach().reshape({-1}).cpu();
+    };
+    const DeviceId root = first_device(tie.stages.at(0));
+    const at::Tensor& like = mine.begin()->second->value;
+    at::Tensor total;
+    if (device_ == root) {
+      for (const StageId s : tie.stages) {
+        at::Tensor part;
+        if (first_device(s) == device_) {
+          part = gradient_of(*mine.at(s));
+        } else {
+          part =
+              transport_
+                  .post_receive({first_device(s), root, Lane::kCollective}, like.scalar_type(), like.numel())
+                  ->wait();
+        }
+        total = total.defined() ? total.add(part) : part.clone();
+      }
+      std::vector<std::shared_ptr<Pending>> sends;
+      for (const DeviceId member : members) {
+        if (member != root) sends.push_back(transport_.post_send({root, member, Lane::kCollective}, total));
+      }
+      for (const auto& send : sends) send->wait();
+    } else {
+      std::vector<std::shared_ptr<Pending>> sends;
+      for (const auto& [s, variable] : mine) {
+        if (first_device(s) == device_) {
+          sends.push_back(transport_.post_send({device_, root, Lane::kCollective}, gradient_of(*variable)));
+        }
+      }
+      total = transport_.post_receive({root, device_, Lane::kCollective}, like.scalar_type(), like.numel())
+                  ->wait();
+      for (const auto& send : sends) send->wait();
+    }
+    for (auto& [s, variable] : mine) {
+      at::Tensor& gradient = variable->value.mutable_grad();
+      if (!gradient.defined())
+        gradient = at::empty_like(variable->value, at::MemoryFormat::Preserve).detach();
+      gradient.copy_(total.view(variable->value.sizes()));
+    }
+  }
+  record(action, Stream::kCollective, start);
+}
+
+void DeviceWorker::apply_update(const Action& action) {
+  const auto start = Clock::now();
+  StageHere& here = stage(action.stage);
+  for (const Variable& variable : here.holding->parameters) {
+    if (job_.owners[variable.id.index()] != std::pair(action.stage, device_)) continue;
+    const at::Tensor gradient = variable.value.grad();
+    if (!gradient.defined()) continue;
+    const double norm = gradient.norm(2, at::kDouble).item<double>();
+    outcome_.gradient_norm_squared += norm * norm;
+    if (options_.keep_gradients) outcome_.gradients[variable.id] = gradient.clone();
+  }
+  if (options_.update) {
+    update(session_.optimizer(), session_.step() + 1, here.holding->parameters);
+  } else {
+    for (Variable& variable : here.holding->parameters) variable.value.mutable_grad().reset();
+  }
+  record(action, Stream::kCompute, start);
+}
+
+void DeviceWorker::record(const Action& action, Stream stream, Clock::time_point start) {
+  const auto end = Clock::now();
+  Span span;
+  span.device = device_;
+  span.stream = stream;
+  span.kind = stream == Stream::kCollective ? SpanKind::kCollective : SpanKind::kAction;
+  span.action = action;
+  span.start = since_epoch(start);
+  span.end = since_epoch(end);
+  if (stream == Stream::kCollective) {
+    span.posted = span.start;
+    span.bytes = action.kind == ActionKind::kAllReduce ? job_.staged.stages[action.stage.index()].reduced
+                                                       : job_.staged.ties[action.stage.index()].bytes;
+  }
+  outcome_.spans.push_back(span);
+  sample_memory(start, meter_->take_peak());
+  sample_memory(end, meter_->live());
+}
+
+// Parameters, buffers and optimizer state are known; the meter sees everything that was allocated by this
+// thread, so what is left are activations, with workspace and what is on its way.
+void DeviceWorker::sample_memory(Clock::time_point when, Bytes live) {
+  MemorySample sample{.device = device_, .time = since_epoch(when), .held = {}};
+  Bytes parameters, buffers, gradients, state;
+  for (const StageHere& here : stages_) {
+    for (const Variable& variable : here.holding->parameters) {
+      parameters += bytes_of(variable.value);
+      if (variable.value.grad().defined()) gradients += bytes_of(variable.value.grad());
+      for (const at::Tensor& tensor : variable.state) state += bytes_of(tensor);
+    }
+    for (const Variable& variable : here.holding->buffers) buffers += bytes_of(variable.value);
+  }
+  const auto set = [&](MemoryCategory category, Bytes bytes) {
+    sample.held.bytes[static_cast<std::size_t>(category)] = bytes;
+  };
+  set(MemoryCategory::kParameters, parameters);
+  set(MemoryCategory::kGradients, gradients);
+  set(MemoryCategory::kOptimizer, state);
+  set(MemoryCategory::kBuffers, buffers);
+  set(MemoryCategory::kActivations, std::max(Bytes(), live - parameters - buffers - gradients - state));
+  auto& samples = outcome_.memory;
+  if (!samples.empty() && samples.back().time >= sample.time) {
+    sample.time = samples.back().time;
+    if (last_sample_ < live) samples.back() = sample, last_sample_ = live;
+    return;
+  }
+  last_sample_ = live;
+  samples.push_back(sample);
+}
+
+std::string DeviceWorker::describe(const Message& message) const {
+  const Crossing& c = crossing(message.crossing);
+  const std::string what =
+      c.token ? "the token of stage " + job_.staged.stages[c.from.index()].name : "'" + c.tensor + "'";
+  return (message.direction == kBackwardWay ? "the gradient of " : "") + what + ", micro-batch " +
+         std::to_string(message.consumer_micro_batch);
+}
+
+}  // namespace espalier

@@ -1,0 +1,105 @@
+// The runtime against PyTorch's own numbers (tests/fixtures), and plans against one process.
+
+#include "espalier/runtime/executor.h"
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <string>
+
+#include "espalier/base/files.h"
+#include "espalier/base/json.h"
+#include "espalier/runtime/checkpoint.h"
+#include "espalier/runtime/workbench.h"
+
+namespace espalier {
+namespace {
+
+const std::string kFixtures = std::string(ESPALIER_SOURCE_DIR) + "/tests/fixtures/";
+
+struct Expected {
+  Json facts;
+  std::map<std::string, at::Tensor> tensors;
+  std::uint32_t micro_batches() const { return facts.at("micro_batches").get<std::uint32_t>(); }
+  BatchSize micro_batch() const { return BatchSize(facts.at("micro_batch_size").get<std::int64_t>()); }
+};
+
+Expected read_expected(const std::string& stem) {
+  return {parse_json(read_file(kFixtures + stem + ".expected.json"), stem),
+          read_tensors(kFixtures + stem + ".expected.safetensors")};
+}
+
+// The samples of the expected step, in their order.
+class FixtureData final : public DataSource {
+ public:
+  FixtureData(const ExportedProgram& exported, const Expected& expected)
+      : exported_(exported), expected_(expected) {}
+  at::Tensor read(std::uint64_t, std::size_t input, BatchSize first, BatchSize count) const override {
+    return expected_.tensors.at("input." + exported_.inputs[input].name)
+        .narrow(0, first.count(), count.count());
+  }
+
+ private:
+  const ExportedProgram& exported_;
+  const Expected& expected_;
+};
+
+class Fixture : public testing::TestWithParam<std::string> {};
+
+TEST_P(Fixture, OneProcessComputesWhatPyTorchComputes) {
+  at::set_num_threads(1);
+  const Expected expected = read_expected(GetParam());
+  const LoadedModel model(kFixtures + expected.facts.at("model").get<std::string>());
+  const BatchSize batch = expected.micro_batch() * expected.micro_batches();
+  const PlannedJob planned = one_stage_job(model.graph(), batch, expected.micro_batch());
+  const Program program(model.exported, expected.micro_batch(), at::kCPU);
+  const Job job = make_job(program, planned.plan, planned.staged, planned.schedule, planned.device_names);
+  const FixtureData data(model.exported, expected);
+  Session session(model.exported, model.file.bytes(), {}, expected.facts.at("seed").get<std::uint64_t>(),
+                  at::kCPU);
+  InProcessTransport transport(milliseconds(1'000));
+  Executor executor(job, session, data, transport, {.keep_gradients = true, .update = false});
+  const StepOutcome outcome = executor.step();
+
+  ASSERT_EQ(outcome.losses.size(), expected.micro_batches());
+  for (const auto& [j, loss] : outcome.losses) {
+    EXPECT_EQ(loss, std::stod(expected.facts.at("micro_batch_losses_hex").at(j).get<std::string>()));
+  }
+  std::map<std::string, at::Tensor> gradients;
+  for (const auto& [id, gradient] : outcome.gradients) {
+    gradients[model.graph().parameter(id).names[0]] = gradient;
+  }
+  for (const auto& name : expected.facts.at("gradients")) {
+    const at::Tensor& right = expected.tensors.at("grad." + name.get<std::string>());
+    const auto found = gradients.find(name.get<std::string>());
+    if (found == gradients.end()) {
+      EXPECT_EQ(right.abs().max().item<double>(), 0) << name << " has no gradient";
+      continue;
+    }
+    EXPECT_TRUE(at::equal(found->second, right))
+        << name << " differs by " << (found->second - right).abs().max().item<double>();
+  }
+  for (std::size_t p = 0; p < model.graph().parameters().size(); ++p) {
+    const Parameter& parameter = model.graph().parameters()[p];
+    const auto right = expected.tensors.find("buffer." + parameter.names[0]);
+    if (right == expected.tensors.end()) continue;
+    EXPECT_TRUE(at::equal(executor.owned(ParameterId(p)), right->second)) << parameter.names[0];
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Fixture,
+                         testing::Values("two_tower", "two_tower.two", "two_tower_fixed",
+                                         "two_tower_fixed.two", "three_branch", "three_branch.two", "gpt",
+                                         "gpt.two", "resnet", "resnet.two", "dlrm", "dlrm.two", "unet",
+                                         "unet.two", "gpt2", "gpt2.two", "llama", "llama.two"),
+                         [](const auto& param) {
+                           std::string name = param.param;
+                           std::replace(name.begin(), name.end(), '.', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace espalier

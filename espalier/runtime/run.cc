@@ -1,0 +1,140 @@
+#include <ATen/Parallel.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <torch/version.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include "espalier/base/check.h"
+#include "espalier/runtime/runtime.h"
+#include "espalier/runtime/workbench.h"
+
+namespace espalier {
+namespace {
+
+std::optional<std::string> variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+std::uint32_t number(const char* name, const std::string& text, std::uint32_t max) {
+  std::uint32_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value > max) {
+    throw InputError(std::string(name) + "=" + text + ": expected a number from 0 to " + std::to_string(max));
+  }
+  return value;
+}
+
+}  // namespace
+
+World world_from_environment() {
+  World world;
+  const auto rank = variable("RANK");
+  const auto size = variable("WORLD_SIZE");
+  if (!rank && !size) return world;
+  const auto address = variable("MASTER_ADDR");
+  const auto port = variable("MASTER_PORT");
+  const char* missing = !rank      ? "RANK"
+                        : !size    ? "WORLD_SIZE"
+                        : !address ? "MASTER_ADDR"
+                        : !port    ? "MASTER_PORT"
+                                   : nullptr;
+  if (missing != nullptr) {
+    throw InputError(std::string("the environment has no ") + missing +
+                     ", but others of RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT: set all four or none");
+  }
+  world.size = number("WORLD_SIZE", *size, 65536);
+  if (world.size == 0) throw InputError("WORLD_SIZE=0: expected at least 1");
+  world.rank = number("RANK", *rank, world.size - 1);
+  world.address = *address;
+  world.port = static_cast<std::uint16_t>(number("MASTER_PORT", *port, 65535));
+  world.agent_store = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  if (const auto count = variable("TORCHELASTIC_RESTART_COUNT")) {
+    world.restart = number("TORCHELASTIC_RESTART_COUNT", *count, 1U << 30);
+  }
+  world.host = variable("GROUP_RANK").value_or("0");
+  return world;
+}
+
+RunResult run_plan(const PlanFile& file, const std::string& model_path, const RunOptions& options) {
+  keep_freed_memory();
+  const LoadedModel model(model_path);
+  const PlannedJob planned = planned_job(file, model.graph());
+  Workers workers = join_workers(options.world, planned.schedule, options.timeout);
+  const at::Device device = parse_device(options.device);
+  const BatchSize batch = planned.plan.batch;
+  const Program program(model.exported, planned.plan.stages.at(0).micro_batch, device);
+  const Job job = make_job(program, planned.plan, planned.staged, planned.schedule, planned.device_names);
+  const auto data = make_data(options.data, model.exported, batch, file.seed);
+  Session session(model.exported, model.file.bytes(), file.training.optimizer, file.seed, device);
+  if (!options.load.empty()) session.load(options.load);
+  Executor executor(job, session, *data, *workers.transport, {.threads = options.threads});
+
+  RunResult result;
+  result.dropped_samples = data->dropped_samples();
+  const bool reports = workers.transport->rank() == 0;
+  for (std::uint64_t step = 0; step < options.steps; ++step) {
+    TimedStep timed = timed_step(workers, executor, step, batch, planned.plan.micro_batches(StageId(0)));
+    result.steps.push_back(timed.report);
+    if (reports && options.on_step) options.on_step(timed.report);
+    const bool traced = options.trace == TraceSteps::kAll ||
+                        (options.trace == TraceSteps::kLast && step + 1 == options.steps);
+    if (!traced) continue;
+    result.trace = gather_trace(workers, planned, std::move(timed.outcome), timed.start);
+    if (result.trace && options.on_trace) options.on_trace(timed.report, *result.trace);
+  }
+  if (!options.save.empty()) save_state(options.save, workers, model.graph(), executor);
+  const double nothing = 0;  // nobody leaves while another still needs it
+  exchange(*workers.transport, workers.first_devices, std::span(&nothing, 1));
+  return result;
+}
+
+RunResult run_reference(const std::string& model_path, const ReferenceOptions& options) {
+  keep_freed_memory();
+  const LoadedModel model(model_path);
+  const PlannedJob planned = one_stage_job(model.graph(), options.batch, options.micro_batch);
+  Workers workers = join_workers({}, planned.schedule, milliseconds(1'000));
+  const at::Device device = parse_device(options.device);
+  const Program program(model.exported, options.micro_batch, device);
+  const Job job = make_job(program, planned.plan, planned.staged, planned.schedule, planned.device_names);
+  const auto data = make_data(options.data, model.exported, options.batch, options.seed);
+  Session session(model.exported, model.file.bytes(), options.optimizer, options.seed, device);
+  if (!options.load.empty()) session.load(options.load);
+  Executor executor(job, session, *data, *workers.transport, {.threads = options.threads});
+  RunResult result;
+  result.dropped_samples = data->dropped_samples();
+  for (std::uint64_t step = 0; step < options.steps; ++step) {
+    const TimedStep timed =
+        timed_step(workers, executor, step, options.batch, planned.staged.stages[0].micro_batches);
+    result.steps.push_back(timed.report);
+    if (options.on_step) options.on_step(timed.report);
+  }
+  if (!options.save.empty()) save_state(options.save, workers, model.graph(), executor);
+  return result;
+}
+
+std::string machine_description() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  std::string line, name = "unknown processor";
+  while (std::getline(cpuinfo, line)) {
+    if (line.rfind("model name", 0) != 0) continue;
+    const std::size_t colon = line.find(": ");
+    if (colon != std::string::npos) name = line.substr(colon + 2);
+    break;
+  }
+  return name + ", " + std::to_string(std::thread::hardware_concurrency()) + " cores";
+}
+
+std::string runtime_description() {
+  std::string text = std::string("torch ") + TORCH_VERSION + ", cpu";
+  if (at::hasCUDA()) {
+    const auto count = static_cast<int>(at::detail::getCUDAHooks().deviceCount());
+    if (count > 0) text += ", " + std::to_string(count) + " GPU" + (count > 1 ? "s" : "");
+  }
+  return text + ", " + std::to_string(std::thread::hardware_concurrency()) + " cores";
+}
+
+}  // namespace espalier

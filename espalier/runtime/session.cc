@@ -1,0 +1,125 @@
+// The optimizers are those of torch.optim, operation by operation, so that they agree with it to the bit.
+
+#include "espalier/runtime/session.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <cmath>
+
+#include "espalier/base/check.h"
+#include "espalier/runtime/checkpoint.h"
+
+namespace espalier {
+namespace {
+
+void sgd(const Optimizer& optimizer, Variable& variable, at::Tensor gradient) {
+  if (optimizer.weight_decay != 0) gradient = gradient.add(variable.value, optimizer.weight_decay);
+  if (optimizer.momentum != 0) {
+    if (variable.state.empty()) {
+      variable.state.push_back(gradient.clone());
+    } else {
+      variable.state[0].mul_(optimizer.momentum).add_(gradient);
+    }
+    gradient = variable.state[0];
+  }
+  variable.value.add_(gradient, -optimizer.learning_rate);
+}
+
+// Kingma, Ba, ICLR'15; AdamW: Loshchilov, Hutter, ICLR'19.
+void adam(const Optimizer& optimizer, std::uint64_t step, Variable& variable, at::Tensor gradient) {
+  if (optimizer.kind == OptimizerKind::kAdamW) {
+    variable.value.mul_(1 - optimizer.learning_rate * optimizer.weight_decay);
+  } else if (optimizer.weight_decay != 0) {
+    gradient = gradient.add(variable.value, optimizer.weight_decay);
+  }
+  if (variable.state.empty()) {
+    for (int i = 0; i < 2; ++i) {
+      variable.state.push_back(at::zeros_like(variable.value, {}, at::MemoryFormat::Preserve));
+    }
+  }
+  at::Tensor& mean = variable.state[0];
+  at::Tensor& square = variable.state[1];
+  mean.lerp_(gradient, 1 - optimizer.beta1);
+  square.mul_(optimizer.beta2).addcmul_(gradient, gradient, 1 - optimizer.beta2);
+  const double n = static_cast<double>(step);
+  const double correction1 = 1 - std::pow(optimizer.beta1, n);
+  const double correction2 = std::sqrt(1 - std::pow(optimizer.beta2, n));
+  const at::Tensor scale = square.sqrt().div_(correction2).add_(optimizer.epsilon);
+  variable.value.addcdiv_(mean, scale, -(optimizer.learning_rate / correction1));
+}
+
+}  // namespace
+
+void update(const Optimizer& optimizer, std::uint64_t step, std::vector<Variable>& parameters) {
+  const at::NoGradGuard no_grad;
+  for (Variable& variable : parameters) {
+    const at::Tensor gradient = variable.value.grad();
+    if (!gradient.defined()) continue;
+    if (optimizer.kind == OptimizerKind::kSgd) {
+      sgd(optimizer, variable, gradient);
+    } else {
+      adam(optimizer, step, variable, gradient);
+    }
+    variable.value.mutable_grad().reset();
+  }
+}
+
+Session::Session(const ExportedProgram& exported, std::string_view archive, Optimizer optimizer,
+                 std::uint64_t seed, at::Device device)
+    : exported_(&exported), archive_(archive), optimizer_(optimizer), seed_(seed), device_(device) {
+  constants_.resize(graph().tensors().size());
+  stored_.resize(graph().parameters().size());
+  for (const StoredTensor& stored : exported.stored) {
+    const Tensor& tensor = graph().tensor(stored.tensor);
+    if (!tensor.parameter) {
+      constants_[stored.tensor.index()] = load_stored(stored, archive, device);
+    } else if (stored_[tensor.parameter->index()] == nullptr) {
+      stored_[tensor.parameter->index()] = &stored;
+    }
+  }
+}
+
+void Session::load(const std::string& path) {
+  ESP_CHECK(holdings_.empty());
+  const std::map<std::string, at::Tensor> file = read_tensors(path);
+  for (const Parameter& parameter : graph().parameters()) {
+    if (!parameter.persistent) continue;
+    const std::string& name = parameter.names[0];
+    const auto found = file.find(name);
+    if (found == file.end()) throw InputError(path + ": has no tensor '" + name + "', which the model has");
+    if (found->second.sizes() != at::IntArrayRef(parameter.sizes) ||
+        found->second.scalar_type() != torch_type(parameter.dtype)) {
+      throw InputError(path + ": tensor '" + name + "' has another shape or type than in the model");
+    }
+    loaded_[name] = found->second.to(device_);
+  }
+}
+
+at::Tensor Session::initial(ParameterId id) const {
+  const auto loaded = loaded_.find(graph().parameter(id).names[0]);
+  if (loaded != loaded_.end()) return loaded->second.clone();
+  const StoredTensor* stored = stored_[id.index()];
+  if (stored == nullptr) {
+    throw InputError(graph().name() + ": has no values for '" + graph().parameter(id).names[0] + "'");
+  }
+  return load_stored(*stored, archive_, device_);
+}
+
+Holding& Session::holding(StageId stage, DeviceId device, const std::vector<ParameterId>& parameters) {
+  const std::lock_guard guard(lock_);
+  const auto [place, is_new] = holdings_.try_emplace({stage, device});
+  if (is_new) {
+    for (const ParameterId id : parameters) {
+      Variable variable{id, initial(id), {}};
+      if (graph().parameter(id).trainable) {
+        variable.value.requires_grad_(true);
+        place->second.parameters.push_back(std::move(variable));
+      } else {
+        place->second.buffers.push_back(std::move(variable));
+      }
+    }
+  }
+  return place->second;
+}
+
+}  // namespace espalier

@@ -1,0 +1,315 @@
+#include "espalier/runtime/stage_runner.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <set>
+
+#include "espalier/base/check.h"
+
+namespace espalier {
+namespace {
+
+bool contains(const std::vector<OperatorId>& sorted, OperatorId id) {
+  return std::binary_search(sorted.begin(), sorted.end(), id);
+}
+
+void add_once(std::vector<TensorId>& list, TensorId id) {
+  if (std::find(list.begin(), list.end(), id) == list.end()) list.push_back(id);
+}
+
+// Where a gradient leaves a segment's graph. The engine calls it once, with the sum of all that arrived.
+class Entry final : public torch::autograd::Node {
+ public:
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    gradient_ = std::move(gradients.at(0));
+    return {};
+  }
+  at::Tensor take() { return std::exchange(gradient_, at::Tensor()); }
+
+ private:
+  at::Tensor gradient_;
+};
+
+// A template because nodes are owned by another pointer type in torch 2.11.
+template <class Edge>
+Edge make_entry(const at::Tensor& value) {
+  using Pointer = decltype(Edge::function);
+  Pointer node;
+  if constexpr (requires {
+                  c10::make_intrusive<Entry>().get();
+                  Pointer(c10::make_intrusive<Entry>());
+                }) {
+    node = Pointer(c10::make_intrusive<Entry>());
+  } else {
+    node = Pointer(new Entry());
+  }
+  const std::uint32_t number = node->add_input_metadata(value);
+  Edge edge(node, number);
+  torch::autograd::impl::set_gradient_edge(value, edge);
+  return edge;
+}
+
+Entry& entry_of(const torch::autograd::Edge& edge) {
+  return static_cast<Entry&>(*edge.function);
+}
+
+}  // namespace
+
+StageRunner::StageRunner(const Program& program, const Session& session, Holding& holding,
+                         Interface interface)
+    : program_(program), interface_(std::move(interface)) {
+  const Graph& graph = program.graph();
+  base_.resize(graph.tensors().size());
+  std::map<ParameterId, at::Tensor> held;
+  for (const auto* list : {&holding.parameters, &holding.buffers}) {
+    for (const Variable& variable : *list) held[variable.id] = variable.value;
+  }
+  std::set<StorageId> written;
+  for (const OperatorId op : interface_.operators) {
+    for (const TensorId id : graph.op(op).mutates) written.insert(graph.tensor(id).storage);
+  }
+  mutated_.resize(graph.tensors().size());
+  for (std::size_t t = 0; t < graph.tensors().size(); ++t) {
+    mutated_[t] = written.contains(graph.tensors()[t].storage);
+  }
+  for (const OperatorId op : interface_.operators) {
+    for (const TensorId id : graph.op(op).inputs) {
+      const Tensor& tensor = graph.tensor(id);
+      if (tensor.parameter) {
+        ESP_CHECK(held.contains(*tensor.parameter), tensor.name);
+        base_[id.index()] = held[*tensor.parameter];
+      } else if (tensor.role == TensorRole::kConstant) {
+        const at::Tensor& value = session.constant(id);
+        ESP_CHECK(value.defined(), tensor.name);
+        base_[id.index()] = value;
+        if (mutated_[id.index()]) add_once(fresh_, id);
+      }
+    }
+  }
+  const auto& inputs = program.exported().inputs;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const auto readers = graph.readers(inputs[i].tensor);
+    if (std::any_of(readers.begin(), readers.end(),
+                    [&](OperatorId op) { return contains(interface_.operators, op); })) {
+      inputs_.push_back(i);
+    }
+  }
+  cut_into_segments();
+  find_lifetimes();
+}
+
+std::vector<ParameterId> StageRunner::parameters_of(const Graph& graph,
+                                                    const std::vector<OperatorId>& operators) {
+  std::set<ParameterId> read;
+  for (const OperatorId op : operators) {
+    for (const TensorId id : graph.op(op).inputs) {
+      if (graph.tensor(id).parameter) read.insert(*graph.tensor(id).parameter);
+    }
+  }
+  return {read.begin(), read.end()};
+}
+
+bool StageRunner::recomputes() const {
+  return std::any_of(segments_.begin(), segments_.end(), [](const Segment& s) { return s.recomputed; });
+}
+
+void StageRunner::cut_into_segments() {
+  const Graph& graph = program_.graph();
+  const auto recomputed = [&](OperatorId id) {
+    const Operator& op = graph.op(id);
+    if (!contains(interface_.recompute, id) || !op.mutates.empty() || op.colocation) return false;
+    const auto touches = [&](TensorId t) {
+      return mutated_[t.index()] && graph.tensor(t).role != TensorRole::kBuffer;
+    };
+    return std::none_of(op.inputs.begin(), op.inputs.end(), touches) &&
+           std::none_of(op.outputs.begin(), op.outputs.end(), touches);
+  };
+  std::map<TensorId, std::size_t> made_in;
+  for (const OperatorId op : interface_.operators) {
+    if (segments_.empty() || segments_.back().recomputed != recomputed(op)) {
+      segments_.push_back(
+          {.operators = {}, .recomputed = recomputed(op), .enters = {}, .leaves = {}, .dead_after = {}});
+    }
+    segments_.back().operators.push_back(op);
+    for (const TensorId id : graph.op(op).outputs) made_in[id] = segments_.size() - 1;
+    for (const TensorId id : graph.op(op).inputs) {
+      if (graph.tensor(id).role != TensorRole::kActivation) continue;
+      const auto made = made_in.find(id);
+      if (made != made_in.end() && made->second == segments_.size() - 1) continue;
+      add_once(segments_.back().enters, id);
+      if (made != made_in.end()) add_once(segments_[made->second].leaves, id);
+    }
+  }
+  if (segments_.empty()) segments_.emplace_back();
+  std::vector<TensorId> leaving = interface_.sent;
+  if (graph.loss()) leaving.push_back(*graph.loss());
+  for (const TensorId id : leaving) {
+    const auto made = made_in.find(id);
+    if (made != made_in.end()) add_once(segments_[made->second].leaves, id);
+  }
+}
+
+void StageRunner::find_lifetimes() {
+  const Graph& graph = program_.graph();
+  std::map<TensorId, std::pair<std::size_t, std::size_t>> last_use;  // segment, operator
+  for (std::size_t s = 0; s < segments_.size(); ++s) {
+    Segment& segment = segments_[s];
+    segment.dead_after.resize(segment.operators.size());
+    for (std::size_t i = 0; i < segment.operators.size(); ++i) {
+      const Operator& op = graph.op(segment.operators[i]);
+      for (const TensorId id : op.inputs) last_use[id] = {s, i};
+      for (const TensorId id : op.outputs) last_use[id] = {s, i};
+    }
+  }
+  std::set<TensorId> kept(interface_.sent.begin(), interface_.sent.end());
+  if (graph.loss()) kept.insert(*graph.loss());
+  for (const auto& [id, place] : last_use) {
+    const TensorRole role = graph.tensor(id).role;
+    if (kept.contains(id) || (role != TensorRole::kActivation && role != TensorRole::kInput)) continue;
+    segments_[place.first].dead_after[place.second].push_back(id);
+  }
+}
+
+void StageRunner::run(const Segment& segment, Tensors& tensors, const RandomKey& key) {
+  for (std::size_t i = 0; i < segment.operators.size(); ++i) {
+    const OperatorId op = segment.operators[i];
+    if (observer_ != nullptr) observer_->before(op);
+    program_.call(op, tensors, key);
+    if (observer_ != nullptr) observer_->after(op, tensors);
+    for (const TensorId id : segment.dead_after[i]) {
+      if (std::find(segment.leaves.begin(), segment.leaves.end(), id) == segment.leaves.end()) {
+        tensors[id.index()].reset();
+      }
+    }
+  }
+}
+
+Tensors StageRunner::start(const std::vector<at::Tensor>& inputs) const {
+  Tensors tensors = base_;
+  for (const TensorId id : fresh_) tensors[id.index()] = base_[id.index()].clone();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const TensorId id = program_.exported().inputs[inputs_[i]].tensor;
+    tensors[id.index()] = mutated_[id.index()] ? inputs[i].clone() : inputs[i];
+  }
+  return tensors;
+}
+
+// Runs a segment with autograd on. Its entered values are in `tensors`; they become the start of a graph.
+void StageRunner::record(const Segment& segment, Live& live, Tensors& tensors, const RandomKey& key) {
+  live.entries.clear();
+  for (const TensorId id : segment.enters) {
+    at::Tensor& value = tensors[id.index()];
+    ESP_CHECK(value.defined(), program_.graph().tensor(id).name);
+    const bool wanted = program_.graph().tensor(id).requires_grad && at::isFloatingType(value.scalar_type());
+    value = value.detach();
+    if (mutated_[id.index()]) value = value.clone();
+    live.entries.push_back(wanted ? make_entry<torch::autograd::Edge>(value) : torch::autograd::Edge());
+  }
+  run(segment, tensors, key);
+  live.left.clear();
+  for (const TensorId id : segment.leaves) {
+    const at::Tensor& value = tensors[id.index()];
+    live.left.push_back(value.requires_grad() ? torch::autograd::impl::gradient_edge(value)
+                                              : torch::autograd::Edge());
+  }
+  live.recorded = true;
+}
+
+std::vector<at::Tensor> StageRunner::forward(const RandomKey& key, const std::vector<at::Tensor>& inputs,
+                                             const std::vector<at::Tensor>& received) {
+  ESP_CHECK(inputs.size() == inputs_.size() && received.size() == interface_.received.size());
+  ESP_CHECK(!alive_.contains(key.micro_batch), key.micro_batch);
+  Tensors tensors = start(inputs);
+  for (std::size_t i = 0; i < received.size(); ++i) tensors[interface_.received[i].index()] = received[i];
+
+  MicroBatch& batch = alive_[key.micro_batch];
+  if (recomputes()) batch.inputs = inputs;
+  for (const Segment& segment : segments_) {
+    Live& live = batch.segments.emplace_back();
+    if (segment.recomputed) {
+      for (const TensorId id : segment.enters) live.values.push_back(tensors[id.index()].detach());
+      const at::NoGradGuard no_grad;
+      run(segment, tensors, key);
+    } else {
+      record(segment, live, tensors, key);
+    }
+  }
+  std::vector<at::Tensor> sent;
+  for (const TensorId id : interface_.sent) {
+    ESP_CHECK(tensors[id.index()].defined(), program_.graph().tensor(id).name);
+    sent.push_back(tensors[id.index()].detach());
+  }
+  const std::optional<TensorId> loss = program_.graph().loss();
+  if (loss && tensors[loss->index()].defined()) batch.loss = tensors[loss->index()].detach();
+  return sent;
+}
+
+at::Tensor StageRunner::loss(std::uint64_t micro_batch) const {
+  const auto found = alive_.find(micro_batch);
+  return found == alive_.end() ? at::Tensor() : found->second.loss;
+}
+
+void StageRunner::recompute(const RandomKey& key) {
+  MicroBatch& batch = alive_.at(key.micro_batch);
+  for (std::size_t s = 0; s < segments_.size(); ++s) {
+    const Segment& segment = segments_[s];
+    Live& live = batch.segments[s];
+    if (live.recorded) continue;
+    Tensors tensors = start(batch.inputs);
+    for (std::size_t i = 0; i < segment.enters.size(); ++i) {
+      tensors[segment.enters[i].index()] = std::move(live.values[i]);
+    }
+    live.values.clear();
+    record(segment, live, tensors, key);
+  }
+}
+
+void StageRunner::back_through(const Segment& segment, Live& live,
+                               std::map<TensorId, at::Tensor>& gradients) {
+  torch::autograd::edge_list roots;
+  torch::autograd::variable_list root_gradients;
+  for (std::size_t i = 0; i < segment.leaves.size(); ++i) {
+    const auto gradient = gradients.find(segment.leaves[i]);
+    if (gradient == gradients.end() || !gradient->second.defined() || !live.left[i].is_valid()) continue;
+    roots.push_back(std::move(live.left[i]));
+    root_gradients.push_back(gradient->second);
+  }
+  live.left.clear();
+  if (roots.empty()) return;
+  torch::autograd::Engine::get_default_engine().execute(roots, root_gradients, /*keep_graph=*/false,
+                                                        /*create_graph=*/false, /*accumulate_grad=*/true);
+  for (std::size_t i = 0; i < segment.enters.size(); ++i) {
+    if (!live.entries[i].is_valid()) continue;
+    const at::Tensor gradient = entry_of(live.entries[i]).take();
+    if (!gradient.defined()) continue;
+    at::Tensor& sum = gradients[segment.enters[i]];
+    sum = sum.defined() ? sum.add(gradient) : gradient;
+  }
+  live.entries.clear();
+}
+
+std::vector<at::Tensor> StageRunner::backward(const RandomKey& key,
+                                              const std::vector<at::Tensor>& sent_gradients,
+                                              double loss_scale) {
+  ESP_CHECK(sent_gradients.size() == interface_.sent.size());
+  recompute(key);
+  MicroBatch& batch = alive_.at(key.micro_batch);
+  std::map<TensorId, at::Tensor> gradients;
+  for (std::size_t i = 0; i < sent_gradients.size(); ++i) gradients[interface_.sent[i]] = sent_gradients[i];
+  if (batch.loss.defined()) {
+    gradients[*program_.graph().loss()] = at::full_like(batch.loss, loss_scale);
+  }
+  for (std::size_t s = segments_.size(); s-- > 0;) {
+    back_through(segments_[s], batch.segments[s], gradients);
+  }
+  std::vector<at::Tensor> result;
+  for (const TensorId id : interface_.received) result.push_back(gradients[id]);
+  alive_.erase(key.micro_batch);
+  return result;
+}
+
+}  // namespace espalier

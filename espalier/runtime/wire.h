@@ -1,0 +1,23 @@
+#pragma once
+
+// A tensor as a flat run of elements and back, with the same strides: kernels may add in another order where
+// strides differ, and a plan must compute what one process computes. Includes libtorch; runtime/ only.
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace espalier {
+
+// The strides to restore. Where a tensor is not dense, those of a dense one take their place; a stride of 0
+// (an expanded dimension, as gradients of sums have) is restored too.
+using Layout = std::vector<std::int64_t>;
+Layout layout_of(const at::Tensor& tensor);
+
+// One-dimensional and contiguous, always sizes.numel() elements. Shares memory where the tensor has that
+// layout and is dense.
+at::Tensor to_wire(const at::Tensor& tensor, const Layout& layout);
+at::Tensor from_wire(const at::Tensor& flat, at::IntArrayRef sizes, const Layout& layout);
+
+}  // namespace espalier
