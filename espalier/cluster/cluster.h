@@ -150,7 +150,7 @@ Cluster parse_cluster(std::string_view short_form);
 // The kind is named cpu; what is 0 is as in the preset cpu. Throws InputError unless 1 <= devices <= 4096.
 struct LocalMachine {
   int devices = 1;
-  Bytes memory_each;
+  Bytes memory_each = {};
   double flops_f32_each = 0;
   std::int64_t memory_bandwidth_each = 0;
 };

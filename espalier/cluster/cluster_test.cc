@@ -1,0 +1,325 @@
+#include "espalier/cluster/cluster.h"
+
+#include <gmock/gmock.h>
+
+#include "espalier/base/check.h"
+#include "espalier/base/json.h"
+#include "espalier/base/rng.h"
+#include "espalier/cluster/text.h"
+
+namespace espalier {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using testing::ThrowsMessage;
+
+auto refuses(const std::string& why) {
+  return ThrowsMessage<InputError>(HasSubstr(why));
+}
+
+// Two hosts with two devices each:   network -- host0 -- gpu:0, gpu:1
+//                                            \- host1 -- gpu:2, gpu:3
+constexpr const char* kTwoHosts =
+    "kind V100 16GiB f32=15.7e12 f16=125e12 mem=900GB launch=5us sms=80\n"
+    "group network 25Gb latency=10us send=100us+400ps/B\n"
+    "group host0 in network 150GB latency=2us\n"
+    "group host1 in network 100GB latency=3us lanes=unlimited\n"
+    "device gpu:0 V100 in host0\n"
+    "device gpu:1 V100 in host0 memory=12GiB\n"
+    "device gpu:2 V100 in host1\n"
+    "device gpu:3 V100 in host1\n";
+
+std::vector<std::string> link_names(const Cluster& cluster, const Route& route) {
+  std::vector<std::string> names;
+  for (const LinkIndex link : route.links) names.push_back(cluster.link_name(link));
+  return names;
+}
+
+TEST(Cluster, ARouteInsideAHostHoldsTwoLinks) {
+  const Cluster c = parse_cluster_lines(kTwoHosts);
+  const Route route = c.route(DeviceId(0), DeviceId(1));
+  EXPECT_THAT(link_names(c, route), ElementsAre("gpu:0 up", "gpu:1 down"));
+  EXPECT_EQ(route.bandwidth, 150'000'000'000);
+  EXPECT_EQ(route.latency, microseconds(2));
+  EXPECT_EQ(route.send, EndpointCost()) << "the network's endpoint cost is for routes that leave the host";
+  EXPECT_EQ(route.hold(Bytes(1'500'000)), microseconds(10));  // 1.5 MB at 150 GB/s
+}
+
+TEST(Cluster, ARouteBetweenHostsIsAsFastAsItsSlowestLink) {
+  const Cluster c = parse_cluster_lines(kTwoHosts);
+  const Route route = c.route(DeviceId(1), DeviceId(2));
+  // Inside host1 transfers do not disturb each other, so that link is not held.
+  EXPECT_THAT(link_names(c, route), ElementsAre("gpu:1 up", "host0 up", "host1 down"));
+  EXPECT_EQ(route.bandwidth, 3'125'000'000);  // 25 Gb/s
+  EXPECT_EQ(route.latency, microseconds(10));
+  EXPECT_EQ(route.send.of(Bytes(1000)), nanoseconds(100'400));  // 100 us + 1000 * 400 ps
+}
+
+TEST(Cluster, LinksOfADeviceInAGroupWithoutContentionStillLimitTheRate) {
+  const Cluster c = parse_cluster_lines(kTwoHosts);
+  const Route route = c.route(DeviceId(2), DeviceId(3));
+  EXPECT_THAT(route.links, IsEmpty());
+  EXPECT_EQ(route.bandwidth, 100'000'000'000);
+}
+
+TEST(Cluster, ADeviceReachesItselfInNoTime) {
+  const Cluster c = parse_cluster_lines(kTwoHosts);
+  EXPECT_EQ(c.route(DeviceId(0), DeviceId(0)), Route());
+}
+
+TEST(Cluster, ThereAreTwoLinksPerDeviceAndPerGroupBelowTheRoot) {
+  const Cluster c = parse_cluster_lines(kTwoHosts);
+  ASSERT_EQ(c.link_count(), 12U);  // 2 * (4 devices + 2 hosts)
+  std::vector<std::string> names;
+  for (LinkIndex link = 0; link < c.link_count(); ++link) names.push_back(c.link_name(link));
+  EXPECT_THAT(names,
+              ElementsAre("gpu:0 up", "gpu:0 down", "gpu:1 up", "gpu:1 down", "gpu:2 up", "gpu:2 down",
+                          "gpu:3 up", "gpu:3 down", "host0 up", "host0 down", "host1 up", "host1 down"));
+}
+
+TEST(Cluster, TheCommonGroupIsTheLowestOneWithBoth) {
+  const Cluster c = parse_cluster_lines(
+      "kind k 1GiB f32=1 mem=1GB\n"
+      "group root\ngroup rack in root\ngroup host in rack\n"
+      "device a k in host\ndevice b k in host\ndevice c k in rack\ndevice d k in root\n");
+  const auto common = [&](std::size_t a, std::size_t b) {
+    return c.group(c.common_group(DeviceId(a), DeviceId(b))).name;
+  };
+  EXPECT_EQ(common(0, 1), "host");
+  EXPECT_EQ(common(0, 2), "rack");
+  EXPECT_EQ(common(3, 1), "root");
+  EXPECT_EQ(c.route(DeviceId(3), DeviceId(0)).links.size(), 4U);  // d up, rack down, host down, a down
+}
+
+TEST(EndpointCost, IsRoundedUpToNanoseconds) {
+  EXPECT_EQ((EndpointCost{Duration(), 400}.of(Bytes(1))), nanoseconds(1));
+  EXPECT_EQ((EndpointCost{Duration(), 400}.of(Bytes(5))), nanoseconds(2));
+  EXPECT_EQ(EndpointCost().of(Bytes(1'000'000)), Duration());
+  EXPECT_EQ((EndpointCost{Duration(), 1 << 30}.of(Bytes(std::int64_t{1} << 61))),
+            Duration(std::int64_t{1} << 62));
+}
+
+TEST(AllReduce, ARingSendsEachShareTwiceButOnce) {
+  const Cluster c = parse_cluster_lines(kTwoHosts);
+  const std::vector<DeviceId> two{DeviceId(0), DeviceId(1)};
+  const CollectiveCost inside = all_reduce_cost(c, two, Bytes(300'000));
+  // 2 * (2 - 1) steps of 150 kB at 150 GB/s = 2 * 1 us, and 2 * 2 us latency
+  EXPECT_EQ(inside.hold, microseconds(2));
+  EXPECT_EQ(inside.latency, microseconds(4));
+  EXPECT_THAT(inside.links, ElementsAre(0, 1, 2, 3));
+
+  const std::vector<DeviceId> all{DeviceId(0), DeviceId(1), DeviceId(2), DeviceId(3)};
+  const CollectiveCost across = all_reduce_cost(c, all, Bytes(12'500));
+  // 2 * (4 - 1) steps of 3125 B at 3.125 GB/s = 6 * 1 us, and 6 * 10 us latency
+  EXPECT_EQ(across.hold, microseconds(6));
+  EXPECT_EQ(across.latency, microseconds(60));
+}
+
+TEST(AllReduce, OneMemberPaysNothing) {
+  const Cluster c = parse_cluster_lines(kTwoHosts);
+  const std::vector<DeviceId> one{DeviceId(2)};
+  const CollectiveCost cost = all_reduce_cost(c, one, gibibytes(1));
+  EXPECT_EQ(cost.hold + cost.latency, Duration());
+  EXPECT_THAT(cost.links, IsEmpty());
+}
+
+// Planted faults: each breaks one rule, and only that rule reports.
+ClusterParts two_hosts() {
+  return parse_cluster_lines(kTwoHosts).parts();
+}
+void expect_one(const ClusterParts& parts, const std::string& why) {
+  EXPECT_THAT(check_cluster(parts), ElementsAre(HasSubstr(why)));
+  EXPECT_THAT([&] { Cluster cluster(parts); }, refuses(why));
+}
+
+TEST(CheckCluster, RefusesNamesThatRepeatOrAreMissing) {
+  ClusterParts parts = two_hosts();
+  parts.devices[1].name = "gpu:0";
+  expect_one(parts, "'gpu:0' stands twice");
+  parts = two_hosts();
+  parts.devices[1].name = "host1";
+  expect_one(parts, "'host1' stands twice");
+  parts = two_hosts();
+  parts.kinds.push_back(parts.kinds[0]);
+  expect_one(parts, "device kind 'V100' stands twice");
+  parts = two_hosts();
+  parts.kinds[0].name.clear();
+  expect_one(parts, "kind has no name");
+  parts = two_hosts();
+  parts.groups[1].name.clear();
+  expect_one(parts, "has no name");
+}
+
+TEST(CheckCluster, RefusesRatesThatAreNotPositive) {
+  const auto broken = [](auto change) {
+    ClusterParts parts = two_hosts();
+    change(parts.kinds[0]);
+    return parts;
+  };
+  expect_one(broken([](DeviceKind& k) { k.memory = Bytes(); }), "memory must be positive");
+  expect_one(broken([](DeviceKind& k) { k.flops_f32 = 0; }), "f32 must be positive");
+  expect_one(broken([](DeviceKind& k) { k.flops_f16 = -1; }), "f16 must be positive");
+  expect_one(broken([](DeviceKind& k) { k.memory_bandwidth = 0; }), "memory bandwidth must be positive");
+  expect_one(broken([](DeviceKind& k) { k.multiprocessors = 0; }), "multiprocessors must be positive");
+  expect_one(broken([](DeviceKind& k) { k.speed = 0; }), "speed must be positive");
+  expect_one(broken([](DeviceKind& k) { k.launch_overhead = Duration(-1); }), "launch overhead is negative");
+  ClusterParts parts = two_hosts();
+  parts.groups[0].bandwidth = 0;
+  expect_one(parts, "bandwidth must be positive");
+  parts = two_hosts();
+  parts.devices[0].memory = Bytes();
+  expect_one(parts, "device 'gpu:0': memory must be positive");
+}
+
+TEST(CheckCluster, RefusesNegativeTimes) {
+  ClusterParts parts = two_hosts();
+  parts.groups[0].latency = Duration(-1);
+  expect_one(parts, "negative time");
+  parts = two_hosts();
+  parts.groups[0].receive.picoseconds_per_byte = -1;
+  expect_one(parts, "negative time");
+}
+
+TEST(CheckCluster, RefusesWhatIsNoTree) {
+  ClusterParts parts = two_hosts();
+  parts.groups[0].parent = GroupId(1);
+  expect_one(parts, "must be the root");
+  parts = two_hosts();
+  parts.groups[2].parent = std::nullopt;
+  expect_one(parts, "only the first is a root");
+  parts = two_hosts();
+  parts.groups[1].parent = GroupId(2);
+  expect_one(parts, "stands before its parent");
+  parts = two_hosts();
+  parts.devices[0].group = GroupId(9);
+  expect_one(parts, "there is no group 9");
+  parts = two_hosts();
+  parts.devices[0].kind = KindId(9);
+  expect_one(parts, "there is no kind 9");
+  parts = two_hosts();
+  parts.devices.clear();
+  expect_one(parts, "no device");
+  EXPECT_THAT(check_cluster({}), Contains("the cluster has no group"));
+}
+
+TEST(ClusterShortForm, NamesHostsAndTheNetwork) {
+  const Cluster c = parse_cluster("4xA100-80GB+2xV100-16GB@25Gb");
+  EXPECT_THAT(c.devices(), SizeIs(6));
+  EXPECT_EQ(c.device(DeviceId(4)).name, "gpu:4");
+  EXPECT_EQ(c.kind_of(DeviceId(4)).name, "V100-16GB");
+  EXPECT_EQ(c.device(DeviceId(4)).memory, gibibytes(16));
+  EXPECT_EQ(c.route(DeviceId(0), DeviceId(1)).bandwidth, 300'000'000'000);
+  EXPECT_EQ(c.route(DeviceId(4), DeviceId(5)).bandwidth, 150'000'000'000);
+  EXPECT_EQ(c.route(DeviceId(3), DeviceId(4)).bandwidth, 3'125'000'000);
+  EXPECT_EQ(c.route(DeviceId(3), DeviceId(4)).latency, microseconds(10));
+}
+
+TEST(ClusterShortForm, OneHostHasNoNetworkUnlessItIsAskedFor) {
+  EXPECT_THAT(parse_cluster("1xcpu").groups(), SizeIs(1));
+  EXPECT_THAT(parse_cluster("1xcpu@10Gb").groups(), SizeIs(2));
+  EXPECT_EQ(parse_cluster("1xcpu").device(DeviceId(0)).name, "cpu:0");
+  EXPECT_EQ(parse_cluster("1xH100+1xH100").group(GroupId(0)).bandwidth, 12'500'000'000)
+      << "100Gb if not said";
+}
+
+TEST(ClusterShortForm, ATwoByFourIsTwoHostsOfFour) {
+  EXPECT_EQ(parse_cluster("2x4xH200@400Gb"), parse_cluster("4xH200+4xH200@400Gb"));
+}
+
+TEST(ClusterShortForm, ErrorsNameThePartAndTheNearestPreset) {
+  EXPECT_THAT([] { parse_cluster("4xA100-80G"); }, refuses("did you mean 'A100-80GB'?"));
+  EXPECT_THAT([] { parse_cluster("2xh100"); }, refuses("did you mean 'H100'?"));
+  EXPECT_THAT([] { parse_cluster("2xH100+cpu"); }, refuses("'cpu': expected a count and a device"));
+  EXPECT_THAT([] { parse_cluster("0xcpu"); }, refuses("expected a count from 1"));
+  EXPECT_THAT([] { parse_cluster("99999999999xcpu"); }, refuses("expected a count from 1"));
+  EXPECT_THAT([] { parse_cluster("4096x4096xcpu"); }, refuses("more than 4096 devices"));
+  EXPECT_THAT([] { parse_cluster("4096xcpu+1xcpu"); }, refuses("more than 4096 devices in all"));
+  EXPECT_THAT([] { parse_cluster("4cpu"); }, refuses("expected 'x' behind the count"));
+  EXPECT_THAT([] { parse_cluster("2xcpu@fast"); }, refuses("'fast' is not a bandwidth"));
+  EXPECT_THAT([] { parse_cluster(""); }, refuses("empty"));
+}
+
+TEST(LocalCluster, HasOneDevicePerWorker) {
+  const Cluster c = local_cluster({.devices = 3, .memory_each = gibibytes(2), .flops_f32_each = 80e9});
+  EXPECT_THAT(c.devices(), SizeIs(3));
+  EXPECT_EQ(c.kind_of(DeviceId(2)).flops_f32, 80e9);
+  EXPECT_EQ(c.kind_of(DeviceId(2)).memory_bandwidth, 10'000'000'000) << "what is not given is the preset's";
+  EXPECT_EQ(c.device(DeviceId(2)).memory, gibibytes(2));
+  EXPECT_THAT([] { local_cluster({.devices = 0}); }, refuses("expected 1 to 4096"));
+}
+
+TEST(ClusterText, PrintsWhatItRead) {
+  EXPECT_EQ(print_cluster(parse_cluster_lines(kTwoHosts)),
+            "kind V100 16GiB f32=1.57e+13 f16=1.25e+14 mem=900GB launch=5us sms=80\n"
+            "group network 3125MB latency=10us send=100us+400ps/B\n"
+            "group host0 in network 150GB latency=2us\n"
+            "group host1 in network 100GB latency=3us lanes=unlimited\n"
+            "device gpu:0 V100 in host0\n"
+            "device gpu:1 V100 in host0 memory=12GiB\n"
+            "device gpu:2 V100 in host1\n"
+            "device gpu:3 V100 in host1\n");
+}
+
+TEST(ClusterText, ErrorsNameTheLine) {
+  const std::string kind = "kind k 1GiB f32=1 mem=1GB\n";
+  EXPECT_THAT([&] { parse_cluster_lines(kind + "group g\ndevice d q in g\n"); },
+              refuses("line 3: kind 'q' is not defined above"));
+  EXPECT_THAT([&] { parse_cluster_lines(kind + "group g in r\n"); }, refuses("line 2: group 'r'"));
+  EXPECT_THAT([&] { parse_cluster_lines(kind + "group g latncy=1us\n"); }, refuses("did you mean 'latency'"));
+  EXPECT_THAT([&] { parse_cluster_lines(kind + "group g lanes=2\n"); }, refuses("lanes=unlimited"));
+  EXPECT_THAT([&] { parse_cluster_lines("kind k 1GiB mem=1GB\n"); }, refuses("'f32=' is missing"));
+  EXPECT_THAT([&] { parse_cluster_lines("host h\n"); }, refuses("'host' begins no line"));
+  EXPECT_THAT([&] { parse_cluster_lines(kind + "group g send=1us+4\n"); }, refuses("is not a cost"));
+}
+
+TEST(ClusterJson, ParsesBack) {
+  for (const Cluster& c : {parse_cluster_lines(kTwoHosts), parse_cluster("4xA100-80GB+2xV100-16GB@25Gb"),
+                           local_cluster({.devices = 2})}) {
+    const std::string json = print_json(cluster_to_json(c));
+    EXPECT_EQ(cluster_from_json(parse_json(json, "c.json"), "c.json"), c) << json;
+    EXPECT_EQ(parse_cluster_lines(print_cluster(c)), c);
+  }
+}
+
+TEST(ClusterJson, ErrorsNameThePlace) {
+  const auto read = [](const std::string& text) {
+    return [text] { cluster_from_json(parse_json(text, "c.json"), "c.json"); };
+  };
+  EXPECT_THAT(read("{\"format\": \"espalier.cluster/2\"}"), refuses("espalier.cluster/1"));
+  EXPECT_THAT(read("[]"), refuses("expected an object"));
+  EXPECT_THAT(read("{\"format\": \"espalier.cluster/1\", \"kinds\": [], \"groups\": "
+                   "[{\"name\": \"a\", \"in\": \"b\", \"latency_ns\": 0}], \"devices\": []}"),
+              refuses("c.json: groups[0].in: is no group above"));
+  EXPECT_THAT(read("{\"format\": \"espalier.cluster/1\", \"kinds\": [], \"groups\": "
+                   "[{\"name\": \"a\", \"latency_ns\": 0}], \"devices\": []}"),
+              refuses("c.json: the cluster has no device"));
+}
+
+// Any change of a byte gives a cluster or an InputError, never anything else.
+TEST(ClusterText, DamagedTextIsRefusedPolitely) {
+  const Cluster whole = parse_cluster_lines(kTwoHosts);
+  const std::string json_text = print_json(cluster_to_json(whole));
+  Rng rng(7);
+  for (int round = 0; round < 2000; ++round) {
+    std::string text = round % 2 == 0 ? kTwoHosts : json_text;
+    for (int change = 0; change < 3; ++change) {
+      const std::size_t at = rng.below(text.size());
+      if (rng.below(2) == 0) {
+        text[at] = static_cast<char>(rng.below(256));
+      } else {
+        text.erase(at, rng.below(12));
+      }
+    }
+    try {
+      round % 2 == 0 ? (void)parse_cluster_lines(text) : (void)cluster_from_json(parse_json(text, "c"), "c");
+    } catch (const InputError&) {
+    }
+  }
+}
+
+}  // namespace
+}  // namespace espalier
