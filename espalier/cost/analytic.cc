@@ -301,12 +301,14 @@ std::vector<SavedTensor> saved_tensors(const Graph& graph, const Operator& op, c
     const Tensor& tensor = graph.tensor(op.inputs[i]);
     const bool whole = i < 32 && (family.saves >> i & 1) != 0;
     const bool rest = (family.saves & kSavesIntegers) != 0 && !is_floating_point(tensor.dtype);
-    // A product keeps an operand only for the gradient of another.
-    const bool product = (family.saves & kSavesProduct) != 0 &&
+    // A product keeps an operand only for the gradient of another. A bias is no operand.
+    const bool operand =
+        family.family == Family::kElementwise || i == family.first_operand || i == family.first_operand + 1;
+    const bool product = (family.saves & kSavesProduct) != 0 && operand &&
                          std::any_of(op.inputs.begin(), op.inputs.end(), [&](TensorId other) {
                            return other != op.inputs[i] && graph.tensor(other).requires_grad;
                          });
-    const bool square = (family.saves & kSavesProduct) != 0 &&
+    const bool square = (family.saves & kSavesProduct) != 0 && operand &&
                         std::count(op.inputs.begin(), op.inputs.end(), op.inputs[i]) > 1;
     if (whole || rest || product || square) saved.push_back({SavedTensor::Side::kInput, i});
   }
