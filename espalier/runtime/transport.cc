@@ -1,7 +1,6 @@
 #include "espalier/runtime/transport.h"
 
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -25,16 +24,16 @@ std::vector<DeviceId> local_devices(const Transport& transport, std::size_t devi
   return local;
 }
 
-// A link is a queue of what was sent; the k-th receive takes the k-th message. Messages are references: the
-// receiver reads the sender's memory.
+// The k-th receive of a link takes the k-th message, whichever receive is waited for first. Messages are
+// references: the receiver reads the sender's memory.
 struct InProcessTransport::State {
   struct Message {
     at::Tensor payload;
     Clock::time_point sent;
   };
   struct Queue {
-    std::deque<Message> messages;
-    std::uint64_t taken = 0;   // messages that left the queue
+    std::map<std::uint64_t, Message> messages;  // by number, until they are taken
+    std::uint64_t sent = 0;
     std::uint64_t posted = 0;  // receives
   };
 
@@ -71,7 +70,8 @@ InProcessTransport::~InProcessTransport() = default;
 std::shared_ptr<Pending> InProcessTransport::post_send(const Link& link, at::Tensor payload) {
   {
     const std::lock_guard guard(state_->lock);
-    state_->queues[link].messages.push_back({std::move(payload), Clock::now()});
+    State::Queue& queue = state_->queues[link];
+    queue.messages.emplace(queue.sent++, State::Message{std::move(payload), Clock::now()});
   }
   state_->changed.notify_all();
   return std::make_shared<Sent>();
@@ -91,17 +91,15 @@ std::shared_ptr<Pending> InProcessTransport::post_receive(const Link& link, at::
       State::Queue& queue = state_->queues[link_];
       const bool came = state_->changed.wait_for(
           guard, std::chrono::nanoseconds(state_->timeout.count()),
-          [&] { return !state_->aborted.empty() || (queue.taken == number_ && !queue.messages.empty()); });
+          [&] { return !state_->aborted.empty() || queue.messages.contains(number_); });
       if (!state_->aborted.empty()) throw WorkerError(state_->aborted);
       if (!came) {
         throw WorkerError("no message from " + text(link_) + " within " + to_text(state_->timeout));
       }
-      payload_ = std::move(queue.messages.front().payload);
-      when_ = queue.messages.front().sent;
-      queue.messages.pop_front();
-      ++queue.taken;
+      auto message = queue.messages.extract(number_);
       guard.unlock();
-      state_->changed.notify_all();
+      payload_ = std::move(message.mapped().payload);
+      when_ = message.mapped().sent;
       ESP_CHECK(payload_.scalar_type() == type_ && payload_.numel() == elements_, text(link_),
                 payload_.numel(), elements_);
       return payload_;

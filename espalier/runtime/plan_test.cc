@@ -1,0 +1,214 @@
+// Plans over several devices compute what one process computes.
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "espalier/cost/cost_table.h"
+#include "espalier/runtime/executor.h"
+#include "espalier/runtime/workbench.h"
+#include "testing/cut_plan.h"
+
+namespace espalier {
+namespace {
+
+using espalier::testing::CutOptions;
+using espalier::testing::plan_from_cuts;
+using espalier::testing::plan_from_stages;
+using espalier::testing::random_cut_plan;
+using ::testing::IsEmpty;
+
+const std::string kFixtures = std::string(ESPALIER_SOURCE_DIR) + "/tests/fixtures/";
+
+Cluster cpus(int devices) {
+  return local_cluster({.devices = devices,
+                        .memory_each = gibibytes(4),
+                        .flops_f32_each = 1e11,
+                        .memory_bandwidth_each = 10'000'000'000});
+}
+
+// Costs that nobody measured: schedules need none, stage_model asks for a cell of every class.
+CostTable even_costs(const Graph& graph, const Cluster& cluster, BatchSize batch) {
+  std::map<std::string, OperatorCost> cells;
+  for (const Operator& op : graph.operators()) {
+    OperatorCost& cell = cells[op.op_class];
+    cell.forward = cell.input_gradient = cell.weight_gradient = microseconds(10);
+    if (!op.inputs.empty()) cell.saved = {{SavedTensor::Side::kInput, 0}};
+  }
+  CostTableParts parts;
+  for (const auto& [name, cell] : cells) {
+    parts.rows.push_back({name, cluster.kinds()[0].name, {}, {{batch, cell}}});
+  }
+  return CostTable(std::move(parts));
+}
+
+PlannedJob job_of(const Graph& graph, const Cluster& cluster, const PipelinePlan& plan,
+                  const Optimizer& optimizer) {
+  EXPECT_THAT(check_plan(graph, cluster, plan), IsEmpty());
+  const BatchSize micro_batch = plan.stages[0].micro_batch;
+  const std::vector<BatchSize> sizes{micro_batch};
+  const CostTable costs = even_costs(graph, cluster, micro_batch);
+  PlannedJob job;
+  job.plan = plan;
+  job.staged = stage_model(graph, cluster, costs, {plan.batch, sizes, optimizer}, plan);
+  job.schedule = make_schedule(job.staged, cluster.devices().size());
+  EXPECT_THAT(check_schedule(job.staged, job.schedule), IsEmpty());
+  for (const auto& device : cluster.devices()) {
+    job.device_names.push_back(device.name);
+    job.device_memory.push_back(device.memory);
+  }
+  return job;
+}
+
+struct Run {
+  std::vector<double> losses;                   // of the steps' micro-batches
+  std::map<std::string, at::Tensor> gradients;  // of the last step
+  std::map<std::string, at::Tensor> state;      // after it
+};
+
+Run run(const LoadedModel& model, const PlannedJob& planned, const Optimizer& optimizer, std::uint64_t seed,
+        int steps) {
+  const Program program(model.exported, planned.plan.stages[0].micro_batch, at::kCPU);
+  const Job job = make_job(program, planned.plan, planned.staged, planned.schedule, planned.device_names);
+  const auto data = synthetic_data(model.exported, seed);
+  Session session(model.exported, model.file.bytes(), optimizer, seed, at::kCPU);
+  Workers workers = join_workers({}, planned.schedule, milliseconds(20'000));
+  Executor executor(job, session, *data, *workers.transport, {.keep_gradients = true});
+  Run result;
+  for (int step = 0; step < steps; ++step) {
+    StepOutcome outcome = executor.step();
+    std::map<std::uint32_t, double> losses(outcome.losses.begin(), outcome.losses.end());
+    for (const auto& [j, loss] : losses) result.losses.push_back(loss);
+    result.gradients.clear();
+    for (const auto& [id, gradient] : outcome.gradients)
+      result.gradients[model.graph().parameter(id).names[0]] = gradient;
+  }
+  result.state = gather_state(workers, model.graph(), executor);
+  for (auto& [name, value] : result.state) value = value.clone();
+  return result;
+}
+
+// Nothing is read in two stages, so no sum depends on the cut.
+bool bit_equality_due(const StagedModel& staged) {
+  for (const StagedStage& stage : staged.stages) {
+    if (stage.replicas.size() > 1) return false;
+  }
+  for (const Crossing& crossing : staged.crossings) {
+    if (crossing.readers.size() > 1) return false;
+  }
+  return staged.ties.empty();
+}
+
+void expect_close(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b,
+                  const std::string& what) {
+  double total = 0;
+  for (const auto& [name, value] : b) total += value.to(at::kDouble).square().sum().item<double>();
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, value] : b) {
+    const double difference = (a.at(name).to(at::kDouble) - value.to(at::kDouble)).norm().item<double>();
+    const double size = value.to(at::kDouble).norm().item<double>();
+    EXPECT_LE(difference / std::max(size, 1e-3 * std::sqrt(total)), 1e-5) << what << " " << name;
+  }
+}
+
+void expect_equal(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b,
+                  const std::string& what) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, value] : b) {
+    EXPECT_TRUE(at::equal(a.at(name), value)) << what << " " << name;
+  }
+}
+
+void expect_equal_to_one_process(const std::string& fixture,
+                                 const std::function<PipelinePlan(const Graph&)>& make_plan, int devices,
+                                 const Optimizer& optimizer = {}) {
+  at::set_num_threads(1);
+  const LoadedModel model(kFixtures + fixture + ".pt2");
+  const PipelinePlan plan = make_plan(model.graph());
+  const PlannedJob planned = job_of(model.graph(), cpus(devices), plan, optimizer);
+  const PlannedJob single = one_stage_job(model.graph(), plan.batch, plan.stages[0].micro_batch);
+  const Run expected = run(model, single, optimizer, 11, 2);
+  const Run actual = run(model, planned, optimizer, 11, 2);
+  if (bit_equality_due(planned.staged)) {
+    EXPECT_EQ(actual.losses, expected.losses);
+    expect_equal(actual.gradients, expected.gradients, "gradient");
+    expect_equal(actual.state, expected.state, "state");
+  } else {
+    ASSERT_EQ(actual.losses.size(), expected.losses.size());
+    for (std::size_t i = 0; i < actual.losses.size(); ++i)
+      EXPECT_NEAR(actual.losses[i], expected.losses[i], 1e-5 * std::abs(expected.losses[i]));
+    expect_close(actual.gradients, expected.gradients, "gradient");
+  }
+}
+
+class Cuts : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Cuts, RandomChainsOfStagesEqualOneProcess) {
+  Rng rng(5);
+  for (const std::size_t stages : {2, 3, 5}) {
+    SCOPED_TRACE(stages);
+    expect_equal_to_one_process(
+        GetParam(),
+        [&](const Graph& graph) {
+          const BatchSize size = graph.batch().fixed() ? graph.batch().min : BatchSize(2);
+          return random_cut_plan(graph, stages, {.batch = size * 4, .micro_batch = size}, rng);
+        },
+        static_cast<int>(stages));
+  }
+}
+
+TEST_P(Cuts, StagesThatRecomputeEqualOneProcess) {
+  Rng rng(6);
+  expect_equal_to_one_process(
+      GetParam(),
+      [&](const Graph& graph) {
+        const BatchSize size = graph.batch().fixed() ? graph.batch().min : BatchSize(2);
+        return random_cut_plan(graph, 2, {.batch = size * 3, .micro_batch = size, .recompute = true}, rng);
+      },
+      2);
+}
+
+TEST_P(Cuts, SeveralStagesOnOneDeviceEqualOneProcess) {
+  Rng rng(7);
+  expect_equal_to_one_process(
+      GetParam(),
+      [&](const Graph& graph) {
+        const BatchSize size = graph.batch().fixed() ? graph.batch().min : BatchSize(2);
+        return random_cut_plan(graph, 4,
+                               {.batch = size * 4,
+                                .micro_batch = size,
+                                .schedule = ScheduleKind::kGPipe,
+                                .devices = {{DeviceId(0)}, {DeviceId(1)}, {DeviceId(0)}, {DeviceId(1)}},
+                                .chain = true},
+                               rng);
+      },
+      2);
+}
+
+TEST_P(Cuts, ReplicasThatShareMicroBatchesEqualOneProcess) {
+  Rng rng(8);
+  expect_equal_to_one_process(
+      GetParam(),
+      [&](const Graph& graph) {
+        const BatchSize size = graph.batch().fixed() ? graph.batch().min : BatchSize(2);
+        return random_cut_plan(
+            graph, 2,
+            {.batch = size * 5,
+             .micro_batch = size,
+             .devices = {{DeviceId(0), DeviceId(1), DeviceId(2)}, {DeviceId(3), DeviceId(4)}}},
+            rng);
+      },
+      5, {.kind = OptimizerKind::kSgd, .learning_rate = 1e-2, .momentum = 0.9});
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Cuts,
+                         ::testing::Values("two_tower", "two_tower_fixed", "three_branch", "gpt", "resnet",
+                                           "dlrm", "unet", "gpt2", "llama"),
+                         [](const auto& param) { return std::string(param.param); });
+
+}  // namespace
+}  // namespace espalier
