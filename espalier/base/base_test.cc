@@ -6,6 +6,7 @@
 #include "espalier/base/json.h"
 #include "espalier/base/rng.h"
 #include "espalier/base/units.h"
+#include "espalier/base/words.h"
 
 namespace espalier {
 namespace {
@@ -105,6 +106,17 @@ TEST(JsonEdge, PrintsShortContainersOnOneLineAndParsesBack) {
   const std::string text = print_json(json);
   EXPECT_THAT(text, HasSubstr("\n  \"a\": [1,2,3],\n"));
   EXPECT_EQ(parse_json(text, "t"), json);
+}
+
+TEST(Words, Utf8IsToldFromOtherBytes) {
+  for (const char* good : {"", "abc", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x8c\xb3", "\xf4\x8f\xbf\xbf"}) {
+    EXPECT_TRUE(is_utf8(good)) << good;
+  }
+  // A lone tail, a cut head, overlong '/', a surrogate, beyond U+10FFFF.
+  for (const char* bad :
+       {"\x80", "\xc3", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff"}) {
+    EXPECT_FALSE(is_utf8(bad));
+  }
 }
 
 }  // namespace

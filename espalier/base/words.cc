@@ -100,6 +100,30 @@ std::vector<std::pair<std::size_t, std::vector<Word>>> split_lines(std::string_v
   return lines;
 }
 
+bool is_utf8(std::string_view text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const auto byte = [&](std::size_t at) -> std::uint32_t {
+      return at < text.size() ? static_cast<unsigned char>(text[at]) : 0;
+    };
+    const std::uint32_t first = byte(i);
+    const std::size_t length = first < 0x80       ? 1
+                               : first >> 5 == 6  ? 2
+                               : first >> 4 == 14 ? 3
+                               : first >> 3 == 30 ? 4
+                                                  : 0;
+    if (length == 0) return false;
+    std::uint32_t code = length == 1 ? first : first & (0x7fU >> length);
+    for (std::size_t k = 1; k < length; ++k) {
+      if (byte(i + k) >> 6 != 2) return false;
+      code = code << 6 | (byte(i + k) & 0x3f);
+    }
+    constexpr std::uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+    if (code < kLeast[length] || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff)) return false;
+    i += length;
+  }
+  return true;
+}
+
 std::int64_t parse_integer(std::string_view text, std::int64_t min, std::int64_t max) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -32,6 +32,9 @@ std::string quote_word(std::string_view text, std::string_view punctuation = {},
 std::vector<std::pair<std::size_t, std::vector<Word>>> split_lines(std::string_view text,
                                                                    std::string_view punctuation = {});
 
+// Whether the bytes are UTF-8 (no overlong forms, no surrogates): names must be, since JSON is.
+bool is_utf8(std::string_view text);
+
 // A whole decimal number in a range. Throws InputError naming text and range.
 std::int64_t parse_integer(std::string_view text, std::int64_t min, std::int64_t max);
 

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "espalier/base/check.h"
+#include "espalier/base/words.h"
 
 namespace espalier {
 namespace {
@@ -35,11 +36,13 @@ class Checker {
     std::unordered_set<std::string> kinds;
     for (const DeviceKind& kind : parts_.kinds) {
       if (kind.name.empty()) report("a device kind has no name");
+      if (!is_utf8(kind.name)) report("the name of a device kind is not UTF-8");
       if (!kinds.insert(kind.name).second) report("device kind '" + kind.name + "' stands twice");
     }
     std::unordered_set<std::string> members;
     const auto add = [&](const std::string& name) {
       if (name.empty()) report("a group or device has no name");
+      if (!is_utf8(name)) report("the name of a group or device is not UTF-8");
       if (!members.insert(name).second) report("the name '" + name + "' stands twice");
     };
     for (const Group& group : parts_.groups) add(group.name);

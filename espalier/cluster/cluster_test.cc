@@ -152,6 +152,12 @@ TEST(CheckCluster, RefusesNamesThatRepeatOrAreMissing) {
   parts = two_hosts();
   parts.groups[1].name.clear();
   expect_one(parts, "has no name");
+  parts = two_hosts();
+  parts.groups[1].name = "\xff";
+  expect_one(parts, "group or device is not UTF-8");
+  parts = two_hosts();
+  parts.kinds[0].name = "\xff";
+  expect_one(parts, "kind is not UTF-8");
 }
 
 TEST(CheckCluster, RefusesRatesThatAreNotPositive) {

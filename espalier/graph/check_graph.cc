@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "espalier/base/check.h"
+#include "espalier/base/words.h"
 #include "espalier/graph/alias.h"
 #include "espalier/graph/graph.h"
 
@@ -53,7 +54,10 @@ class Checker {
     const auto unique = [&](const char* what, const auto& add_all) {
       std::unordered_set<std::string> seen;
       add_all([&](const std::string& name) {
-        if (name.empty()) report(std::string("a name of ") + what + " is empty");
+        if (name.empty())
+          report("the name of " + std::string(what == std::string_view("operator") ? "an " : "a ") + what +
+                 " is empty");
+        check_text(name);
         if (!seen.insert(name).second) report(std::string(what) + " '" + name + "' stands twice");
       });
     };
@@ -72,7 +76,13 @@ class Checker {
     for (const Operator& op : parts_.operators) {
       if (op.target.empty()) report(named(op) + " has no target");
       if (op.op_class.empty()) report(named(op) + " has no class");
+      for (const std::string* text : {&op.target, &op.op_class, &op.module_path, &op.source})
+        check_text(*text);
     }
+    check_text(parts_.name);
+  }
+  void check_text(const std::string& text) {
+    if (!is_utf8(text)) report("a name or text is not UTF-8");
   }
 
   void check_ranges() {
@@ -193,18 +203,20 @@ class Checker {
   static std::string name_of(const Parameter& p) { return p.names.empty() ? "" : p.names[0]; }
 
   template <class F>
-  void fits(const std::string& what, F compute) {
+  bool fits(const std::string& what, F compute) {
     try {
       compute();
+      return true;
     } catch (const InputError& error) {
       report(what + ": " + error.what());
+      return false;
     }
   }
 
   void check_sizes() {
     for (const Tensor& t : parts_.tensors) {
       for (const BatchSize batch : {parts_.batch.min, parts_.batch.max}) {
-        fits(named(t), [&] {
+        const bool fitted = fits(named(t), [&] {
           for (const SizeExpr& size : t.sizes) {
             if (size.at(batch) < 0) {
               throw InputError("size " + size.text() + " is negative at batch " +
@@ -213,7 +225,7 @@ class Checker {
           }
           (void)t.bytes(batch);
         });
-        if (parts_.batch.fixed()) break;
+        if (!fitted) break;  // once a tensor is enough
       }
     }
   }

@@ -47,7 +47,7 @@ const DTypeFacts& facts(DType dtype) {
 Bytes checked_bytes(std::int64_t elements, DType dtype, const std::string& name) {
   constexpr std::int64_t kLimit = std::int64_t{1} << 62;
   const std::int64_t size = facts(dtype).size;
-  if (elements > kLimit / size) throw InputError("tensor '" + name + "' is larger than 2^62 bytes");
+  if (elements > kLimit / size) throw InputError("'" + name + "' is larger than 2^62 bytes");
   return Bytes(elements * size);
 }
 

@@ -9,7 +9,7 @@
 // Invariants (check_graph lists violations):
 // - operators are numbered in a legal execution order: an operator's inputs are produced by smaller ids or by
 //   nobody (inputs, parameters, buffers, constants), so a per-operator table is a vector;
-// - names of operators, tensors and parameters are unique each in their kind;
+// - names of operators, tensors and parameters are unique each in their kind; all texts are UTF-8;
 // - a tensor has a producer exactly if its role is kActivation; a parameter exactly if kParameter or kBuffer;
 // - outputs are numbered in the order of their producers: the outputs of one operator have consecutive ids,
 //   smaller than those of the next operator (inputs, parameters, … may stand anywhere between);

@@ -72,9 +72,9 @@ class SizeParser {
     SizeExpr result = product();
     while (true) {
       if (take("+")) {
-        result = result + product();
+        result = folded(result, product(), [](const auto& x, const auto& y) { return x + y; });
       } else if (take("-")) {
-        result = result - product();
+        result = folded(result, product(), [](const auto& x, const auto& y) { return x - y; });
       } else {
         --depth_;
         return result;
@@ -85,11 +85,11 @@ class SizeParser {
     SizeExpr result = raised();
     while (true) {
       if (take("//")) {
-        result = floor_div(result, raised());
+        result = folded(result, raised(), [](const auto& x, const auto& y) { return floor_div(x, y); });
       } else if (take("%")) {
-        result = mod(result, raised());
+        result = folded(result, raised(), [](const auto& x, const auto& y) { return mod(x, y); });
       } else if (peek() == '*' && take("*")) {
-        result = result * raised();
+        result = folded(result, raised(), [](const auto& x, const auto& y) { return x * y; });
       } else {
         return result;
       }
@@ -97,7 +97,8 @@ class SizeParser {
   }
   SizeExpr raised() {
     SizeExpr result = atom();
-    return take("**") ? power(result, atom()) : result;
+    if (!take("**")) return result;
+    return folded(result, atom(), [](const auto& x, const auto& y) { return power(x, y); });
   }
   SizeExpr atom() {
     const char next = peek();
@@ -116,6 +117,15 @@ class SizeParser {
     }
     return {static_cast<std::int64_t>(negative ? -value : value)};
   }
+  // Constants are folded as they are read, so an overflow has a place in the text.
+  template <class F>
+  SizeExpr folded(const SizeExpr& x, const SizeExpr& y, F combine) const {
+    try {
+      return combine(x, y);
+    } catch (const InputError& error) {
+      fail(error.what());
+    }
+  }
   SizeExpr closed(SizeExpr inner) {
     expect(")");
     return inner;
@@ -124,7 +134,7 @@ class SizeParser {
   SizeExpr pair(F combine) {
     SizeExpr left = sum();
     expect(",");
-    return closed(combine(left, sum()));
+    return closed(folded(left, sum(), combine));
   }
 
   std::string_view text_;

@@ -1,0 +1,142 @@
+#include "espalier/graph/size_expr.h"
+
+#include <gmock/gmock.h>
+
+#include "espalier/base/check.h"
+#include "espalier/base/rng.h"
+
+namespace espalier {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+auto refuses(const std::string& why) {
+  return ThrowsMessage<InputError>(HasSubstr(why));
+}
+const SizeExpr b = SizeExpr::batch();
+
+TEST(SizeExpr, ConstantsAreFolded) {
+  EXPECT_EQ((SizeExpr(3) + 4) * 2, SizeExpr(14));
+  EXPECT_EQ(floor_div(b + 0, b).constant(), std::nullopt);
+  EXPECT_EQ(1 * b + 0, b);
+  EXPECT_EQ(b - 0, b);
+  EXPECT_EQ(SizeExpr(7).constant(), 7);
+}
+
+TEST(SizeExpr, TheConstantOfAProductStandsInFront) {
+  EXPECT_EQ((b * 12 * 16 * b).text(), "192*(b*b)");
+  EXPECT_EQ(b * 2, 2 * b);
+  EXPECT_EQ((2 * b) * (3 * b), 6 * (b * b));
+  EXPECT_EQ(((b + 3) * b).text(), "(b+3)*b") << "3 is not a factor";
+  EXPECT_EQ(((3 + b) * b).text(), "(3+b)*b") << "nor where it stands first";
+}
+
+TEST(SizeExpr, DivisionAndModuloRoundAsInPython) {
+  EXPECT_EQ(floor_div(SizeExpr(-7), 2), SizeExpr(-4));
+  EXPECT_EQ(floor_div(SizeExpr(7), -2), SizeExpr(-4));
+  EXPECT_EQ(floor_div(SizeExpr(-8), 2), SizeExpr(-4));
+  EXPECT_EQ(mod(SizeExpr(-7), 3), SizeExpr(2));
+  EXPECT_EQ(mod(SizeExpr(7), -3), SizeExpr(-2));
+}
+
+TEST(SizeExpr, IsEvaluatedAtABatch) {
+  const BatchSize five(5);
+  EXPECT_EQ((128 * b).at(five), 640);
+  EXPECT_EQ(floor_div(b + 1, 2).at(five), 3);
+  EXPECT_EQ(mod(b, 3).at(five), 2);
+  EXPECT_EQ(power(b, 3).at(five), 125);
+  EXPECT_EQ(max(b, 4).at(five), 5);
+  EXPECT_EQ(min(b, 4).at(five), 4);
+  EXPECT_EQ((2 - b).at(five), -3);
+  EXPECT_EQ(power(b, 0).at(BatchSize(0)), 1);
+}
+
+TEST(SizeExpr, OverflowIsRefusedWhereItHappens) {
+  const SizeExpr large = std::int64_t{1} << 61;
+  EXPECT_EQ((large * 2).constant(), std::int64_t{1} << 62);
+  EXPECT_THAT([&] { large * 4; }, refuses("overflows"));
+  EXPECT_THAT([&] { (large * b).at(BatchSize(4)); }, refuses("overflows"));
+  EXPECT_THAT([&] { (large + large + b).at(BatchSize(1)); }, refuses("overflows"));
+  EXPECT_THAT([&] { power(b, 63).at(BatchSize(2)); }, refuses("overflows"));
+  EXPECT_EQ(power(SizeExpr(-1), large).constant(), 1);
+  EXPECT_THAT([&] { power(b, -1).at(BatchSize(2)); }, refuses("negative power"));
+  EXPECT_THAT([&] { floor_div(b, 0).at(BatchSize(2)); }, refuses("divided by zero"));
+  EXPECT_THAT([&] { mod(SizeExpr(1), 0); }, refuses("divided by zero"));
+}
+
+TEST(SizeExpr, LengthIsBounded) {
+  SizeExpr sum = b;
+  EXPECT_THAT(
+      [&] {
+        for (int i = 0; i < 12; ++i) sum = sum + sum;
+      },
+      refuses("more than 1000 parts"));
+}
+
+TEST(SizeExpr, ParserFollowsPythonsPrecedence) {
+  EXPECT_EQ(parse_size_expr(" 1 + 2*b ").at(BatchSize(10)), 21);
+  EXPECT_EQ(parse_size_expr("10-2-3"), SizeExpr(5));
+  EXPECT_EQ(parse_size_expr("16//2*3"), SizeExpr(24));
+  EXPECT_EQ(parse_size_expr("2*b**2").at(BatchSize(3)), 18);
+  EXPECT_EQ(parse_size_expr("max(b, min(4,2))").at(BatchSize(1)), 2);
+  EXPECT_EQ(parse_size_expr("-3+b").at(BatchSize(1)), -2);
+}
+
+TEST(SizeExpr, ParserNamesTheTextAndThePlace) {
+  EXPECT_THAT([] { parse_size_expr("2*+b"); }, refuses("size '2*+b': at column 3: expected a number"));
+  EXPECT_THAT([] { parse_size_expr("b b"); }, refuses("at column 3: expected an operator"));
+  EXPECT_THAT([] { parse_size_expr("(b"); }, refuses("expected ')'"));
+  EXPECT_THAT([] { parse_size_expr("max(b)"); }, refuses("expected ','"));
+  EXPECT_THAT([] { parse_size_expr(""); }, refuses("expected a number"));
+  EXPECT_THAT([] { parse_size_expr("4611686018427387905"); }, refuses("beyond 2^62"));
+  EXPECT_THAT([] { parse_size_expr("4611686018427387904*2"); }, refuses("at column 22: a size overflows"));
+  EXPECT_THAT([] { parse_size_expr(std::string(200, '(') + "b" + std::string(200, ')')); },
+              refuses("deeper than 100"));
+  EXPECT_THAT([] { parse_size_expr(std::string(5000, '1')); }, refuses("longer than 4096"));
+  EXPECT_THAT([] { parse_size_expr(std::string("b\0b", 3)); }, refuses("expected an operator"));
+}
+
+SizeExpr random_expr(Rng& rng, int depth) {
+  if (depth == 0 || rng.below(5) == 0) {
+    return rng.below(2) == 0 ? SizeExpr::batch() : SizeExpr(static_cast<std::int64_t>(rng.below(9)) - 2);
+  }
+  const SizeExpr x = random_expr(rng, depth - 1);
+  const SizeExpr y = random_expr(rng, depth - 1);
+  switch (rng.below(8)) {
+    case 0:
+      return x + y;
+    case 1:
+      return x - y;
+    case 2:
+    case 3:
+      return x * y;
+    case 4:
+      return floor_div(x, y);
+    case 5:
+      return mod(x, y);
+    case 6:
+      return power(x, SizeExpr(static_cast<std::int64_t>(rng.below(3))));
+    default:
+      return rng.below(2) == 0 ? max(x, y) : min(x, y);
+  }
+}
+
+TEST(SizeExpr, TextParsesBackToAnEqualValue) {
+  Rng rng(1);
+  int kept = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    std::optional<SizeExpr> expr;
+    try {
+      expr = random_expr(rng, 4);
+    } catch (const InputError&) {
+      continue;  // a constant part that divides by zero
+    }
+    ++kept;
+    ASSERT_EQ(parse_size_expr(expr->text()), *expr) << expr->text();
+  }
+  EXPECT_GT(kept, 10'000);
+}
+
+}  // namespace
+}  // namespace espalier
