@@ -26,6 +26,7 @@ class PlanChecker {
 
   std::vector<std::string> run() {
     collect();
+    find_components();
     named();
     covered();
     ordered();
@@ -133,7 +134,8 @@ class PlanChecker {
           const auto producer = graph_.tensor(input).producer;
           if (!producer || graph_.op(*producer).duplicable) continue;
           for (const std::size_t from : stages_of_[producer->index()]) {
-            if (from == x || contains(stage.after, StageId(from)) || !missing.insert(from).second) continue;
+            if (from == x || component_[from] == component_[x]) continue;  // convex tells
+            if (contains(stage.after, StageId(from)) || !missing.insert(from).second) continue;
             violate("data-edge", quoted(op_name(id)) + " in " + stage_name(x) + " reads " +
                                      quoted(graph_.tensor(input).name) + " of " + stage_name(from) +
                                      ", which is not in its `after`");
@@ -147,29 +149,70 @@ class PlanChecker {
     return std::find(stages.begin(), stages.end(), wanted) != stages.end();
   }
 
-  // left[v] = the stages that some path to v has left, as a bit set. A path through a duplicable operator
-  // does not count: its copy stands beside the reader.
-  void convex() {
-    const std::size_t words = (plan_.stages.size() + 63) / 64;
-    const std::size_t count = graph_.operators().size();
-    std::vector<std::uint64_t> left(words * count);
-    std::set<std::size_t> told;
-    for (std::size_t v = 0; v < count; ++v) {
-      std::uint64_t* const own = left.data() + v * words;
+  // Stages that read from each other, directly or through others: strongly connected components of the stage
+  // graph (Sharir, 1981: depth first, then depth first against the edges from the last finished on).
+  // Duplicable operators make no edge: a copy stands beside each reader.
+  void find_components() {
+    const std::size_t count = plan_.stages.size();
+    forward_.assign(count, {});
+    std::vector<std::vector<std::size_t>> backward(count);
+    for (std::size_t v = 0; v < stages_of_.size(); ++v) {
+      if (graph_.operators()[v].duplicable) continue;
       for (const OperatorId u : graph_.predecessors(OperatorId(v))) {
         if (graph_.op(u).duplicable) continue;
-        const std::uint64_t* const other = left.data() + u.index() * words;
-        for (std::size_t w = 0; w < words; ++w) own[w] |= other[w];
-        for (const std::size_t x : stages_of_[u.index()]) {
-          const auto& here = stages_of_[v];
-          if (!std::binary_search(here.begin(), here.end(), x)) own[x / 64] |= std::uint64_t{1} << (x % 64);
+        for (const std::size_t from : stages_of_[u.index()]) {
+          for (const std::size_t to : stages_of_[v]) {
+            if (from == to) continue;
+            forward_[from].emplace_back(to, OperatorId(v));
+            backward[to].push_back(from);
+          }
         }
       }
-      if (graph_.operators()[v].duplicable) continue;
-      for (const std::size_t x : stages_of_[v]) {
-        if ((own[x / 64] >> (x % 64) & 1) == 0 || !told.insert(x).second) continue;
-        violate("convex", "a path of operators leaves " + stage_name(x) + " and returns to it at " +
-                              quoted(graph_.operators()[v].name));
+    }
+    std::vector<std::size_t> finished;
+    std::vector<bool> seen(count);
+    std::vector<std::pair<std::size_t, std::size_t>> path;  // stage, next edge
+    for (std::size_t root = 0; root < count; ++root) {
+      if (seen[root]) continue;
+      seen[root] = true;
+      path.emplace_back(root, 0);
+      while (!path.empty()) {
+        auto& [x, next] = path.back();
+        if (next == forward_[x].size()) {
+          finished.push_back(x);
+          path.pop_back();
+        } else if (const std::size_t y = forward_[x][next++].first; !seen[y]) {
+          seen[y] = true;
+          path.emplace_back(y, 0);
+        }
+      }
+    }
+    component_.assign(count, count);
+    std::vector<std::size_t> open;
+    for (auto root = finished.rbegin(); root != finished.rend(); ++root) {
+      if (component_[*root] != count) continue;
+      open.push_back(*root);
+      component_[*root] = *root;
+      while (!open.empty()) {
+        const std::size_t x = open.back();
+        open.pop_back();
+        for (const std::size_t y : backward[x]) {
+          if (component_[y] != count) continue;
+          component_[y] = *root;
+          open.push_back(y);
+        }
+      }
+    }
+  }
+
+  void convex() {
+    std::set<std::size_t> told;
+    for (std::size_t x = 0; x < plan_.stages.size(); ++x) {
+      for (const auto& [y, reader] : forward_[x]) {
+        // A cycle goes back somewhere: from a larger number to a smaller one.
+        if (y > x || component_[x] != component_[y] || !told.insert(component_[x]).second) continue;
+        violate("convex", "a path of operators leaves " + stage_name(y) + " for " + stage_name(x) +
+                              " and another returns, to " + quoted(op_name(reader)));
       }
     }
   }
@@ -300,7 +343,9 @@ class PlanChecker {
   const Graph& graph_;
   const Cluster& cluster_;
   const PipelinePlan& plan_;
-  std::vector<std::vector<std::size_t>> stages_of_;  // by operator
+  std::vector<std::vector<std::size_t>> stages_of_;                       // by operator
+  std::vector<std::vector<std::pair<std::size_t, OperatorId>>> forward_;  // by stage: who reads from it
+  std::vector<std::size_t> component_;                                    // by stage
   std::vector<std::string> found_;
 };
 

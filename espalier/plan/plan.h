@@ -108,7 +108,9 @@ struct Placement {
 //                duplicable one in at least one and beside each reader
 //   ordered      `after` names smaller stages; `after` and operators ascend, each once
 //   data-edge    where an operator reads across stages, the producer's stage is in the consumer's `after`
-//   convex       no path of operators (data, or order around a mutation) leaves a stage and returns to it
+//                (stages that read from each other are left to the next rule)
+//   convex       no stages read from each other, directly or through others; so no path of operators leaves a
+//                stage and returns to it
 //   devices      at least one replica; devices exist; none twice within a stage; groups of one size
 //   micro-batch  positive, divides the batch, within the graph's batch range; joined stages' sizes divide
 //                one another

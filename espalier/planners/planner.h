@@ -30,6 +30,12 @@ struct Pin {
 };
 using Pins = std::vector<Pin>;
 
+// "vision.*=gpu:0". Throws InputError naming the text and the devices there are.
+Pin parse_pin(std::string_view text, const Cluster& cluster);
+
+// The pinned device of each operator. Throws InputError if a pattern matches nothing or two pins disagree.
+std::vector<std::optional<DeviceId>> resolve_pins(const Graph& graph, const Pins& pins);
+
 using Plan = std::variant<PipelinePlan, Placement>;
 
 struct Problem {
@@ -61,11 +67,11 @@ struct SearchStats {
 // is a third number that everything is compared by. Never mix the three.
 struct Outcome {
   Status status = Status::kInfeasible;
-  std::optional<Plan> plan;
-  std::optional<Duration> estimate;
-  std::optional<Bound> bound;
-  std::string why;
-  SearchStats stats;
+  std::optional<Plan> plan = std::nullopt;
+  std::optional<Duration> estimate = std::nullopt;
+  std::optional<Bound> bound = std::nullopt;
+  std::string why = {};
+  SearchStats stats = {};
 };
 
 // Work, not seconds, so that results repeat.

@@ -59,11 +59,11 @@ World world_from_environment() {
   return world;
 }
 
-RunResult run_plan(const PlanFile& file, const std::string& model_path, const RunOptions& options) {
-  keep_freed_memory();
-  const LoadedModel model(model_path);
-  const PlannedJob planned = planned_job(file, model.graph());
-  Workers workers = join_workers(options.world, planned.schedule, options.timeout);
+namespace {
+
+// What every worker does once all have met.
+RunResult train(const PlanFile& file, const LoadedModel& model, const PlannedJob& planned, Workers& workers,
+                const RunOptions& options) {
   const at::Device device = parse_device(options.device);
   const BatchSize batch = planned.plan.batch;
   const Program program(model.exported, planned.plan.stages.at(0).micro_batch, device);
@@ -76,13 +76,14 @@ RunResult run_plan(const PlanFile& file, const std::string& model_path, const Ru
   RunResult result;
   result.dropped_samples = data->dropped_samples();
   const bool reports = workers.transport->rank() == 0;
-  for (std::uint64_t step = 0; step < options.steps; ++step) {
-    TimedStep timed = timed_step(workers, executor, step, batch, planned.plan.micro_batches(StageId(0)));
+  for (std::uint64_t step = 0; step < options.steps && !result.interrupted; ++step) {
+    TimedStep timed =
+        timed_step(workers, executor, step, batch, planned.plan.micro_batches(StageId(0)), options.stop);
     result.steps.push_back(timed.report);
+    result.interrupted = timed.stop;
     if (reports && options.on_step) options.on_step(timed.report);
-    const bool traced = options.trace == TraceSteps::kAll ||
-                        (options.trace == TraceSteps::kLast && step + 1 == options.steps);
-    if (!traced) continue;
+    const bool last = step + 1 == options.steps || timed.stop;
+    if (options.trace == TraceSteps::kNone || (options.trace == TraceSteps::kLast && !last)) continue;
     result.trace = gather_trace(workers, planned, std::move(timed.outcome), timed.start);
     if (result.trace && options.on_trace) options.on_trace(timed.report, *result.trace);
   }
@@ -92,11 +93,23 @@ RunResult run_plan(const PlanFile& file, const std::string& model_path, const Ru
   return result;
 }
 
+}  // namespace
+
+RunResult run_plan(const PlanFile& file, const std::string& model_path, const RunOptions& options) {
+  keep_freed_memory();
+  const LoadedModel model(model_path);
+  const PlannedJob planned = planned_job(file, model.graph());
+  Workers workers = join_workers(options.world, planned, options.timeout);
+  RunResult result;
+  guarded(workers, [&] { result = train(file, model, planned, workers, options); });
+  return result;
+}
+
 RunResult run_reference(const std::string& model_path, const ReferenceOptions& options) {
   keep_freed_memory();
   const LoadedModel model(model_path);
   const PlannedJob planned = one_stage_job(model.graph(), options.batch, options.micro_batch);
-  Workers workers = join_workers({}, planned.schedule, milliseconds(1'000));
+  Workers workers = join_workers({}, planned, milliseconds(1'000));
   const at::Device device = parse_device(options.device);
   const Program program(model.exported, options.micro_batch, device);
   const Job job = make_job(program, planned.plan, planned.staged, planned.schedule, planned.device_names);

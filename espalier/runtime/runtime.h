@@ -8,6 +8,7 @@
 // them as threads. With world.size 1 everything happens in this process. Every function throws InputError
 // where the model, the plan or the data is wrong, WorkerError where another worker failed or stayed silent.
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -65,6 +66,8 @@ struct RunOptions {
   std::uint32_t threads = 1;  // of each device
   Duration timeout = milliseconds(300'000);  // longest wait for one message
   TraceSteps trace = TraceSteps::kLast;
+  // Set by a signal handler: all workers finish the step, save and return. May be null.
+  const std::atomic<bool>* stop = nullptr;
   std::function<void(const StepReport&)> on_step;                 // on rank 0
   std::function<void(const StepReport&, const Trace&)> on_trace;  // on rank 0, of the steps that are traced
 };
@@ -72,6 +75,7 @@ struct RunOptions {
 struct RunResult {  // complete on rank 0; other ranks have `steps` only
   std::vector<StepReport> steps;
   std::optional<Trace> trace;         // of the last traced step, origin measured
+  bool interrupted = false;           // `stop` was set on some worker
   std::uint64_t dropped_samples = 0;  // of one epoch: the last incomplete batch
   std::vector<std::string> notes;
 };

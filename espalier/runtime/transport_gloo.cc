@@ -11,12 +11,11 @@
 #include <mutex>
 #include <set>
 #include <thread>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
 #include "espalier/base/check.h"
+#include "espalier/runtime/store.h"
 
 namespace espalier {
 namespace {
@@ -200,7 +199,7 @@ class GlooTransport final : public Transport {
         local_(timeout),
         outstanding_(std::make_shared<Outstanding>()) {
     try {
-      store_ = open_store(world);
+      store_ = open_store(world, timeout, StoreRole::kMember);
       auto options = c10d::ProcessGroupGloo::Options::create(milliseconds_of(timeout));
       options->devices.push_back(device_for(world));
       group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, static_cast<int>(rank_),
@@ -268,23 +267,6 @@ class GlooTransport final : public Transport {
  private:
   static std::chrono::milliseconds milliseconds_of(Duration duration) {
     return std::chrono::milliseconds(duration.count() / 1'000'000);
-  }
-
-  c10::intrusive_ptr<c10d::Store> open_store(const World& world) const {
-    c10d::TCPStoreOptions options;
-    options.port = world.port;
-    options.isServer = world.rank == 0 && !world.agent_store;
-    options.numWorkers = world.size;
-    options.waitWorkers = false;
-    options.timeout = milliseconds_of(timeout_);
-    c10::intrusive_ptr<c10d::TCPStore> store;
-    try {
-      store = c10::make_intrusive<c10d::TCPStore>(world.address, options);
-    } catch (const std::exception&) {  // a libtorch without libuv
-      options.useLibUV = false;
-      store = c10::make_intrusive<c10d::TCPStore>(world.address, options);
-    }
-    return c10::make_intrusive<c10d::PrefixStore>("espalier/" + std::to_string(world.restart), store);
   }
 
   static std::shared_ptr<gloo::transport::Device> device_for(const World& world) {

@@ -91,7 +91,8 @@ PlannedJob one_stage_job(const Graph& graph, BatchSize batch, BatchSize micro_ba
   return job;
 }
 
-Workers join_workers(const World& world, const Schedule& schedule, Duration timeout) {
+Workers join_workers(const World& world, const PlannedJob& job, Duration timeout) {
+  const Schedule& schedule = job.schedule;
   std::vector<DeviceId> used;
   for (std::size_t d = 0; d < schedule.devices.size(); ++d) {
     if (!schedule.devices[d].empty()) used.push_back(DeviceId(d));
@@ -111,6 +112,20 @@ Workers join_workers(const World& world, const Schedule& schedule, Duration time
   }
   workers.transport = world.size == 1 ? std::make_unique<InProcessTransport>(timeout)
                                       : make_gloo_transport(world, rank_of, timeout);
+  if (world.size > 1) {
+    WatchdogOptions watch{.world = world, .workers = {}, .abort = {}};
+    for (std::uint32_t rank = 0; rank < world.size; ++rank) {
+      std::string names;
+      for (std::size_t i = 0; i < used.size(); ++i) {
+        if (dealt[i] == rank) names += (names.empty() ? "" : ", ") + job.device_names[used[i].index()];
+      }
+      watch.workers.push_back("worker " + std::to_string(rank) + " (" + names + ")");
+    }
+    watch.abort = [transport = workers.transport.get()](const std::string& reason) {
+      transport->abort(reason);
+    };
+    workers.watchdog = std::make_unique<Watchdog>(std::move(watch));
+  }
   return workers;
 }
 
@@ -232,7 +247,7 @@ std::optional<Trace> gather_trace(Workers& workers, const PlannedJob& job, StepO
 }
 
 TimedStep timed_step(Workers& workers, Executor& executor, std::uint64_t step, BatchSize batch,
-                     std::uint32_t micro_batches) {
+                     std::uint32_t micro_batches, const std::atomic<bool>* stop) {
   Transport& transport = *workers.transport;
   const double nothing = 0;
   exchange(transport, workers.first_devices, std::span(&nothing, 1));
@@ -240,9 +255,10 @@ TimedStep timed_step(Workers& workers, Executor& executor, std::uint64_t step, B
   timed.start = Clock::now();
   timed.outcome = executor.step();
   // Losses are summed in micro-batch order, whoever computed them, as one process sums them.
-  std::vector<double> mine(std::size_t{micro_batches} * 2 + 1, 0.0);
+  std::vector<double> mine(std::size_t{micro_batches} * 2 + 2, 0.0);
   for (const auto& [j, loss] : timed.outcome.losses) mine[2 * j] = loss, mine[2 * j + 1] = 1;
-  mine.back() = timed.outcome.gradient_norm_squared;
+  mine[mine.size() - 2] = timed.outcome.gradient_norm_squared;
+  mine.back() = stop != nullptr && stop->load() ? 1 : 0;
   const auto all = exchange(transport, workers.first_devices, mine);
   const auto end = Clock::now();
   double loss = 0, norm = 0;
@@ -253,7 +269,10 @@ TimedStep timed_step(Workers& workers, Executor& executor, std::uint64_t step, B
       break;
     }
   }
-  for (const auto& worker : all) norm += worker.back();
+  for (const auto& worker : all) {
+    norm += worker[worker.size() - 2];
+    timed.stop = timed.stop || worker.back() != 0;
+  }
   timed.report.step = step;
   timed.report.loss = loss / micro_batches;
   timed.report.gradient_norm = std::sqrt(norm);

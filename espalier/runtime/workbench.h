@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include <atomic>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@
 #include "espalier/runtime/executor.h"
 #include "espalier/runtime/runtime.h"
 #include "espalier/runtime/transport.h"
+#include "espalier/runtime/watchdog.h"
 
 namespace espalier {
 
@@ -48,9 +50,10 @@ PlannedJob one_stage_job(const Graph& graph, BatchSize batch, BatchSize micro_ba
 struct Workers {
   std::unique_ptr<Transport> transport;
   std::vector<DeviceId> first_devices;  // by rank
+  std::unique_ptr<Watchdog> watchdog;   // of several processes; leaves before the transport does
 };
 // Throws InputError where there are more workers than devices with work.
-Workers join_workers(const World& world, const Schedule& schedule, Duration timeout);
+Workers join_workers(const World& world, const PlannedJob& job, Duration timeout);
 
 std::unique_ptr<DataSource> make_data(const std::string& path, const ExportedProgram& exported,
                                       BatchSize batch, std::uint64_t seed);
@@ -79,8 +82,21 @@ struct TimedStep {
   StepReport report;
   StepOutcome outcome;
   Clock::time_point start;
+  bool stop = false;  // some worker was asked to
 };
 TimedStep timed_step(Workers& workers, Executor& executor, std::uint64_t step, BatchSize batch,
-                     std::uint32_t micro_batches);
+                     std::uint32_t micro_batches, const std::atomic<bool>* stop = nullptr);
+
+// Runs `work`; what it throws is told to the other workers first, so that they name the cause and not its
+// effects.
+template <class Work>
+void guarded(Workers& workers, const Work& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    if (workers.watchdog) workers.watchdog->failed(error.what());
+    throw;
+  }
+}
 
 }  // namespace espalier

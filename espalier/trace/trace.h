@@ -75,9 +75,13 @@ struct Trace {
   friend bool operator==(const Trace&, const Trace&) = default;
 };
 
+// "F0 img", "A img", "T0": the action of a span with its stage's name.
+std::string span_name(const Trace& trace, const Span& span);
+
 // Peak of each device: the sample with the largest total, the first of equals.
 std::vector<MemoryByCategory> peak_memory(const Trace& trace);
-// Time each device computes (actions and endpoints), and idle share of all devices that have actions.
+// Time each device computes (actions and endpoints; not collectives), and the idle share of all devices that
+// have actions.
 std::vector<Duration> busy_time(const Trace& trace);
 double bubble_ratio(const Trace& trace);  // 1 - Σ busy / (devices with actions × iteration)
 
@@ -109,13 +113,20 @@ double bubble_ratio(const Trace& trace);  // 1 - Σ busy / (devices with actions
 //    was posted; start = the first link held; end = start + hold + latency. `action`: the producing one, of
 //    several the last in the device's list. Tokens under TokenRule::kFree: no time, no endpoints.
 //  - A and T: one kCollective span on each member, stream kCollective (none on kCompute); times and members
-//    from collective_of (schedule.h); posted = the moment the last member's action before it ended (the
-//    device is then occupied to the end), start = the first link held, end = start + hold + latency. bytes:
-//    reduced, or the tie's.
+//    from collective_of (schedule.h); posted = the moment the last member had done what stands before it
+//    (each device is occupied from its own arrival to the end), start = the first link held, end = start +
+//    hold + latency. bytes: reduced, or the tie's.
 //
-// What a device holds. Every interval is half open; a sample says what is held after all changes of its
-// instant. Samples stand where that changes, and at 0. Where the two halves of a backward are split, "B's
-// start" is I's start and "B's end" is W's end, except where I is named. Zero bytes hold nothing.
+// Spans of a measured trace: kAction and kCollective as above, where a collective's start is the member's own
+// arrival; per message one kTransfer on the sender (kSend, from post to completion) and one kReceiveWait on
+// the receiver (kReceive, `peer` the sender, `action` the first that consumes it); nothing else. Times of
+// different devices are compared with a slack of twice the largest ± in notes such as "clock offset host1
+// 12us ±3us". Which receive buffers there are is the same, so a receive does not complete before its slot is
+// free.
+//
+// What a device holds (simulated traces). Every interval is half open; a sample says what is held after all
+// changes of its instant. Samples stand where that changes, and at 0. Where the two halves of a backward are
+// split, "B's start" is I's start and "B's end" is W's end, except where I is named. Zero bytes hold nothing.
 //   kParameters, kGradients, kOptimizer: of all stages on the device, always.
 //   kBuffers:
 //    - buffers of all stages on the device, always;

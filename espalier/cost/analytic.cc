@@ -1,0 +1,402 @@
+// Symbols of docs/cost-model.md and their names here:
+//
+//   F, B      flops, bytes           of a pass, from operator_work
+//   P         kind_peak              flops per second that the pass can use
+//   S         multiprocessors
+//   T, K      output_tiles, tile_splits     pieces of a matrix product, and parts of one piece
+//
+// How we deviate from the plain roofline: matrix work takes whole waves of tiles, so its time is a staircase;
+// two constants say which share of either peak a good kernel reaches.
+
+#include "espalier/cost/analytic.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <unordered_set>
+
+#include "espalier/base/check.h"
+#include "espalier/cost/operator_family.h"
+
+namespace espalier {
+namespace {
+
+constexpr double kMatrixShare = 0.75;     // of the peak, in a full wave of full tiles
+constexpr double kPointwiseShare = 0.25;  // of the f32 peak, for work without matrix units
+constexpr double kBandwidthShare = 0.8;   // of the memory bandwidth
+constexpr double kTile = 128;             // largest side of a tile; small sides take a multiple of 16
+constexpr double kSmallTile = 16;
+constexpr double kSplitDepth = 256;  // least inner dimension worth a part of its own
+
+class Measure {
+ public:
+  Measure(const Graph& graph, OperatorId id, BatchSize batch)
+      : graph_(graph), op_(graph.op(id)), batch_(batch), family_(operator_family(graph, id)) {}
+
+  Work work() {
+    for (std::size_t i = 0; i < op_.inputs.size(); ++i) {
+      if (std::find(op_.inputs.begin(), op_.inputs.begin() + static_cast<std::ptrdiff_t>(i), op_.inputs[i]) ==
+          op_.inputs.begin() + static_cast<std::ptrdiff_t>(i)) {
+        work_.bytes_read += bytes(op_.inputs[i]);
+      }
+    }
+    for (const TensorId output : op_.outputs) work_.bytes_written += bytes(output);
+    find_type();
+    switch (family_.family) {
+      case Family::kView:
+        work_ = Work();
+        work_.free = true;
+        return work_;
+      case Family::kGenerate:
+        work_.bytes_read = 0;
+        break;
+      case Family::kMatrix:
+        matrix();
+        break;
+      case Family::kConvolution:
+        convolution();
+        break;
+      case Family::kAttention:
+        attention();
+        break;
+      case Family::kLookup:
+        work_.bytes_read = work_.bytes_written + integer_bytes();
+        break;
+      case Family::kRecurrent:
+        weights_times_rows();
+        break;
+      case Family::kUnknown:
+        if (has_matrix_parameter()) weights_times_rows();
+        break;
+      case Family::kElementwise:
+        break;
+    }
+    if (!work_.matrix) elementwise();
+    backward_bytes();
+    return work_;
+  }
+
+ private:
+  const Tensor& input(std::size_t i) const { return graph_.tensor(op_.inputs[i]); }
+  double bytes(TensorId id) const { return static_cast<double>(graph_.tensor(id).bytes(batch_).count()); }
+  double elements(TensorId id) const { return static_cast<double>(graph_.tensor(id).elements().at(batch_)); }
+  double size(const Tensor& tensor, std::size_t from_end) const {
+    if (from_end > tensor.sizes.size()) return 1;
+    return static_cast<double>(tensor.sizes[tensor.sizes.size() - from_end].at(batch_));
+  }
+  double output_elements() const { return op_.outputs.empty() ? 0 : elements(op_.outputs[0]); }
+  double integer_bytes() const {
+    double sum = 0;
+    for (const TensorId id : op_.inputs) sum += is_floating_point(graph_.tensor(id).dtype) ? 0 : bytes(id);
+    return sum;
+  }
+  bool has_matrix_parameter() const {
+    return std::any_of(op_.inputs.begin(), op_.inputs.end(), [&](TensorId id) {
+      return graph_.tensor(id).role == TensorRole::kParameter && graph_.tensor(id).sizes.size() >= 2;
+    });
+  }
+
+  void find_type() {
+    for (const std::vector<TensorId>* tensors : {&op_.inputs, &op_.outputs}) {
+      for (const TensorId id : *tensors) {
+        const DType type = graph_.tensor(id).dtype;
+        if (!is_floating_point(type) || type == DType::kOpaque) continue;
+        work_.half = element_size(type).count() <= 2;
+        return;
+      }
+    }
+  }
+
+  // batches × (m × k) · (k × n), cut into tiles.
+  void product(double batches, double m, double n, double k) {
+    const auto side = [](double size) {
+      return size >= kTile ? kTile : std::max(kSmallTile, kSmallTile * std::ceil(size / kSmallTile));
+    };
+    const double tile_m = side(m);
+    const double tile_n = side(n);
+    work_.matrix = true;
+    work_.forward_flops = 2 * batches * m * n * k;
+    work_.output_tiles = std::max(1.0, batches * std::ceil(m / tile_m) * std::ceil(n / tile_n));
+    work_.tile_flops = 2 * tile_m * tile_n * k;
+    work_.tile_splits = std::max(1.0, std::floor(k / kSplitDepth));
+  }
+
+  // Half of a product's backward each, to the half that its operand belongs to.
+  void share_backward(const Tensor& a, const Tensor& b) {
+    for (const Tensor* operand : {&a, &b}) {
+      (operand->role == TensorRole::kParameter ? work_.weight_gradient_flops : work_.input_gradient_flops) +=
+          work_.forward_flops;
+    }
+  }
+
+  void matrix() {
+    const std::size_t first = family_.first_operand;  // addmm(bias, a, b)
+    if (op_.inputs.size() < first + 2 || op_.outputs.empty()) return;
+    const Tensor& a = input(first);
+    const Tensor& b = input(first + 1);
+    const Tensor& out = graph_.tensor(op_.outputs[0]);
+    const double total = output_elements();
+    const double n = size(out, 1);
+    double k = size(a, 1);
+    if (family_.contraction == Contraction::kEinsum && total > 0) {
+      k = std::sqrt(elements(op_.inputs[first]) * elements(op_.inputs[first + 1]) / total);
+    }
+    const bool batched = b.sizes.size() >= 3;
+    const double m = batched ? size(out, 2) : (n > 0 ? total / n : 0);
+    const double batches = m * n > 0 ? total / (m * n) : 0;
+    product(batches, m, n, k);
+    share_backward(a, b);
+  }
+
+  void convolution() {
+    if (op_.inputs.size() < 2 || op_.outputs.empty()) return;
+    const Tensor& weight = input(1);
+    if (weight.sizes.size() < 3) return;
+    const bool transposed = family_.contraction == Contraction::kTransposedConvolution;
+    const double weights = elements(op_.inputs[1]);
+    const double channels = static_cast<double>(weight.sizes[0].at(batch_));
+    // Implicit product: output positions × output channels × (input channels of the group · kernel).
+    const double points = transposed ? elements(op_.inputs[0]) : output_elements();
+    const double k = channels > 0 ? weights / channels : 0;
+    product(1, channels > 0 ? points / channels : 0, channels, k);
+    share_backward(input(0), weight);
+  }
+
+  // q·kᵀ and its product with v, tile by tile, scores never stored (Dao et al., NeurIPS'22): backward
+  // computes the scores again, five products against two.
+  void attention() {
+    if (op_.inputs.size() < 3 || op_.outputs.empty()) return;
+    const double rows = size(input(0), 2);
+    const double depth = size(input(0), 1);
+    const double keys = size(input(1), 2);
+    const double heads = rows * depth > 0 ? elements(op_.inputs[0]) / (rows * depth) : 0;
+    product(heads, rows, depth, 2 * keys);
+    work_.tile_splits = 1;
+    work_.input_gradient_flops = 2.5 * work_.forward_flops;
+  }
+
+  // A layer known by its weights only: each row of the output multiplies all of them.
+  void weights_times_rows() {
+    double weights = 0;
+    for (const TensorId id : op_.inputs) {
+      if (graph_.tensor(id).role == TensorRole::kParameter) weights += elements(id);
+    }
+    const Tensor& out = graph_.tensor(op_.outputs.empty() ? op_.inputs[0] : op_.outputs[0]);
+    const double width = size(out, 1);
+    const double rows = width > 0 ? output_elements() / width : 0;
+    if (width <= 0 || weights <= 0) return;
+    product(1, rows, width, weights / width);
+    work_.weight_gradient_flops = work_.input_gradient_flops = work_.forward_flops;
+  }
+
+  void elementwise() {
+    double largest = output_elements();
+    for (const TensorId id : op_.inputs) {
+      if (graph_.tensor(id).role != TensorRole::kParameter) largest = std::max(largest, elements(id));
+    }
+    if (family_.family == Family::kLookup) largest = output_elements();
+    work_.forward_flops = family_.flops_per_element * largest;
+    work_.input_gradient_flops = family_.has_gradient ? family_.flops_per_element * largest : 0;
+    work_.output_tiles = std::max(1.0, std::ceil(largest / (kTile * kSmallTile)));
+    if (has_parameter()) work_.weight_gradient_flops = largest;
+  }
+
+  bool has_parameter() const {
+    return std::any_of(op_.inputs.begin(), op_.inputs.end(),
+                       [&](TensorId id) { return graph_.tensor(id).role == TensorRole::kParameter; });
+  }
+
+  // The input half reads the output's gradient and what was saved, and writes the inputs' gradients; the
+  // weight half reads the output's gradient and the inputs, and writes the parameters' gradients.
+  void backward_bytes() {
+    if (!family_.has_gradient) return;
+    double inputs = 0, parameters = 0;
+    std::unordered_set<std::size_t> seen;
+    for (const TensorId id : op_.inputs) {
+      const Tensor& tensor = graph_.tensor(id);
+      if (!is_floating_point(tensor.dtype) || !seen.insert(id.index()).second) continue;
+      (tensor.role == TensorRole::kParameter ? parameters : inputs) += bytes(id);
+    }
+    const double saved = family_.saves != 0 ? inputs : 0;
+    if (inputs > 0) work_.input_gradient_bytes = work_.bytes_written + saved + inputs;
+    if (work_.matrix) work_.input_gradient_bytes += inputs > 0 ? parameters : 0;
+    if (parameters > 0) work_.weight_gradient_bytes = work_.bytes_written + inputs + parameters;
+    if (family_.family == Family::kLookup) {
+      work_.weight_gradient_bytes = parameters + 2 * work_.bytes_written;  // zeros, then rows added
+    }
+    if (inputs == 0) work_.input_gradient_flops = 0;
+    if (parameters == 0) work_.weight_gradient_flops = 0;
+  }
+
+  const Graph& graph_;
+  const Operator& op_;
+  BatchSize batch_;
+  OperatorFamily family_;
+  Work work_;
+};
+
+// Seconds that `flops` of an operator's work take, at least.
+double compute_seconds(const Work& work, double flops, const DeviceKind& kind) {
+  if (flops <= 0) return 0;
+  if (!work.matrix) {
+    const double units = std::min(work.output_tiles, static_cast<double>(kind.multiprocessors));
+    return flops / (kind.flops_f32 * kPointwiseShare * units / kind.multiprocessors);
+  }
+  const double peak = (work.half ? kind.flops_f16 : kind.flops_f32) * kMatrixShare;
+  const double units = kind.multiprocessors;
+  // Whole waves of tiles; where they do not fill one, pieces are split along the inner dimension.
+  double tiles = work.output_tiles;
+  double tile_flops = work.tile_flops;
+  if (tiles < units && work.tile_splits > 1) {
+    const double parts = std::min(work.tile_splits, std::max(1.0, std::floor(units / tiles)));
+    tiles *= parts;
+    tile_flops /= parts;
+  }
+  const double forward = std::ceil(tiles / units) * tile_flops * units / peak;
+  return forward * (flops / work.forward_flops);  // a gradient's products have other shapes; same waste
+}
+
+Duration pass_time(const Work& work, double flops, double bytes, const DeviceKind& kind) {
+  if (work.free || (flops <= 0 && bytes <= 0)) return Duration();
+  const double moving = bytes / (static_cast<double>(kind.memory_bandwidth) * kBandwidthShare);
+  return kind.launch_overhead + round_duration(std::max(compute_seconds(work, flops, kind), moving) * 1e9);
+}
+
+// Bytes that the operator keeps beside its tensors, for backward.
+Bytes private_bytes(const Graph& graph, const Operator& op, const OperatorFamily& family,
+                    const DeviceKind& kind, BatchSize batch) {
+  const auto elements = [&](TensorId id) { return graph.tensor(id).elements().at(batch); };
+  const auto last = [&](TensorId id) {
+    const Tensor& tensor = graph.tensor(id);
+    return tensor.sizes.empty() ? 1 : std::max<std::int64_t>(1, tensor.sizes.back().at(batch));
+  };
+  if (op.inputs.empty() || op.outputs.empty()) return Bytes();
+  switch (family.keeps) {
+    case Keeps::kNothing:
+      return Bytes();
+    case Keeps::kMask:  // one byte an element on an accelerator; on a CPU PyTorch keeps the scaled noise
+      return kind.name == "cpu" ? graph.tensor(op.outputs[0]).bytes(batch) : Bytes(elements(op.outputs[0]));
+    case Keeps::kIndices:  // of the maxima, int64
+      return op.outputs.size() > 1 ? Bytes() : Bytes(8 * elements(op.outputs[0]));
+    case Keeps::kRowStatistics:  // mean and reciprocal deviation of each row, f32
+      return op.outputs.size() > 1 ? Bytes() : Bytes(8 * (elements(op.inputs[0]) / last(op.inputs[0])));
+    case Keeps::kChannelStatistics: {
+      const Tensor& tensor = graph.tensor(op.inputs[0]);
+      return op.outputs.size() > 1 || tensor.sizes.size() < 2 ? Bytes()
+                                                              : Bytes(8 * tensor.sizes[1].at(batch));
+    }
+    case Keeps::kLogSumExp:  // of each row of q, f32
+      return op.outputs.size() > 1 ? Bytes() : Bytes(4 * (elements(op.inputs[0]) / last(op.inputs[0])));
+    case Keeps::kProbabilities:  // the logarithms that the loss computes on its way
+      return graph.tensor(op.inputs[0]).bytes(batch);
+    case Keeps::kGates:  // four gates and a cell for each output element
+      return 5 * graph.tensor(op.outputs[0]).bytes(batch);
+  }
+  return Bytes();
+}
+
+std::vector<SavedTensor> saved_tensors(const Graph& graph, const Operator& op, const OperatorFamily& family) {
+  std::vector<SavedTensor> saved;
+  for (std::uint32_t i = 0; i < op.inputs.size(); ++i) {
+    const Tensor& tensor = graph.tensor(op.inputs[i]);
+    const bool whole = i < 32 && (family.saves >> i & 1) != 0;
+    const bool rest = (family.saves & kSavesIntegers) != 0 && !is_floating_point(tensor.dtype);
+    // A product keeps an operand only for the gradient of another. A bias is no operand.
+    const bool operand =
+        family.family == Family::kElementwise || i == family.first_operand || i == family.first_operand + 1;
+    const bool product = (family.saves & kSavesProduct) != 0 && operand &&
+                         std::any_of(op.inputs.begin(), op.inputs.end(), [&](TensorId other) {
+                           return other != op.inputs[i] && graph.tensor(other).requires_grad;
+                         });
+    const bool square = (family.saves & kSavesProduct) != 0 && operand &&
+                        std::count(op.inputs.begin(), op.inputs.end(), op.inputs[i]) > 1;
+    if (whole || rest || product || square) saved.push_back({SavedTensor::Side::kInput, i});
+  }
+  for (std::uint32_t i = 0; i < op.outputs.size(); ++i) {
+    const bool first = i == 0 && (family.saves & kSavesOutput) != 0;
+    const bool later = i > 0 && family.keeps != Keeps::kNothing;  // a native form returns what it keeps
+    if (first || later) saved.push_back({SavedTensor::Side::kOutput, i});
+  }
+  return saved;
+}
+
+}  // namespace
+
+Work operator_work(const Graph& graph, OperatorId op, BatchSize batch) {
+  return Measure(graph, op, batch).work();
+}
+
+OperatorCost analytic_cost(const Graph& graph, OperatorId id, const DeviceKind& kind, BatchSize batch) {
+  const Operator& op = graph.op(id);
+  const Work work = operator_work(graph, id, batch);
+  OperatorCost cost;
+  cost.origin = Origin::kAnalytic;
+  if (work.free) return cost;
+  const OperatorFamily family = operator_family(graph, id);
+  cost.forward = pass_time(work, work.forward_flops, work.bytes_read + work.bytes_written, kind);
+  if (!family.has_gradient) return cost;
+  cost.input_gradient = pass_time(work, work.input_gradient_flops, work.input_gradient_bytes, kind);
+  cost.weight_gradient = pass_time(work, work.weight_gradient_flops, work.weight_gradient_bytes, kind);
+  cost.saved = saved_tensors(graph, op, family);
+  cost.private_bytes = private_bytes(graph, op, family, kind, batch);
+  if (cost.weight_gradient != Duration()) {  // until its weight half, an operator keeps its output's gradient
+    for (const TensorId output : op.outputs) {
+      if (is_floating_point(graph.tensor(output).dtype))
+        cost.between_halves += graph.tensor(output).bytes(batch);
+    }
+  }
+  if (!op.inputs.empty() && family.reorders) cost.workspace = graph.tensor(op.inputs[0]).bytes(batch);
+  return cost;
+}
+
+CostTable complete_costs(const Graph& graph, const Cluster& cluster, CostTable table,
+                         std::span<const BatchSize> micro_batches) {
+  const std::vector<BatchSize> wanted(micro_batches.begin(), micro_batches.end());
+  CostTableParts parts = table.parts();
+  for (const DeviceKind& kind : cluster.kinds()) {
+    std::unordered_set<std::string_view> seen;
+    bool added = false;
+    for (std::size_t i = 0; i < graph.operators().size(); ++i) {
+      const std::string& op_class = graph.operators()[i].op_class;
+      if (!seen.insert(op_class).second) continue;
+      const CostRow* row = table.find(op_class, kind.name);
+      const bool analytic =
+          !row || std::all_of(row->points.begin(), row->points.end(),
+                              [](const auto& point) { return point.cost.origin == Origin::kAnalytic; });
+      if (!analytic) continue;
+      CostRow* target =
+          row ? &parts.rows[static_cast<std::size_t>(row - table.parts().rows.data())] : nullptr;
+      std::vector<CostRow::Point> points;
+      for (const BatchSize batch : wanted) {
+        const bool known = row && std::any_of(row->points.begin(), row->points.end(),
+                                              [&](const auto& point) { return point.batch == batch; });
+        const bool twice = std::any_of(points.begin(), points.end(),
+                                       [&](const auto& point) { return point.batch == batch; });
+        if (!known && !twice) points.push_back({batch, analytic_cost(graph, OperatorId(i), kind, batch)});
+      }
+      if (points.empty()) continue;
+      added = true;
+      if (target) {
+        target->points.insert(target->points.end(), points.begin(), points.end());
+      } else {
+        parts.rows.push_back({op_class, kind.name, Variant{}, std::move(points)});
+      }
+    }
+    if (!added || table.overhead(kind.name) != KindOverhead{kind.name, {}, 0, {}}) continue;
+    // An update reads parameter, gradient and state and writes all but the gradient: 4 passes over the
+    // parameters for SGD (with momentum 5), 7 for Adam.
+    KindOverhead overhead;
+    overhead.kind = kind.name;
+    const double picoseconds = 1e12 / (static_cast<double>(kind.memory_bandwidth) * kBandwidthShare);
+    for (const auto& [optimizer, passes] :
+         {std::pair(OptimizerKind::kSgd, 5), std::pair(OptimizerKind::kAdam, 7),
+          std::pair(OptimizerKind::kAdamW, 7)}) {
+      overhead.updates.push_back(
+          {optimizer, kind.launch_overhead, static_cast<std::int64_t>(std::ceil(picoseconds * passes))});
+    }
+    parts.overheads.push_back(std::move(overhead));
+  }
+  return CostTable(std::move(parts));
+}
+
+}  // namespace espalier

@@ -1,0 +1,254 @@
+#include "espalier/planners/candidate.h"
+
+#include <algorithm>
+#include <map>
+
+#include "espalier/base/check.h"
+
+namespace espalier {
+namespace {
+
+// The first component of a module path that tells stages apart: "vision.layers.0.linear1" → "vision", and for
+// numbered containers the number too: "layers.3.attn" → "layers.3".
+std::string module_head(const std::string& path) {
+  const std::size_t dot = path.find('.');
+  if (dot == std::string::npos) return path;
+  const std::size_t second = path.find('.', dot + 1);
+  const std::string next = path.substr(dot + 1, second == std::string::npos ? second : second - dot - 1);
+  const bool number =
+      !next.empty() && std::all_of(next.begin(), next.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return path.substr(0, number ? (second == std::string::npos ? path.size() : second) : dot);
+}
+
+// The module that most of a stage's operators belong to; numbers are appended where two stages would share a
+// name.
+std::vector<std::string> stage_names(const Graph& graph, const std::vector<Stage>& stages) {
+  std::vector<std::string> names;
+  std::map<std::string, int> uses;
+  for (const Stage& stage : stages) {
+    std::map<std::string, int> votes;
+    for (const OperatorId op : stage.operators) {
+      if (!graph.op(op).module_path.empty()) ++votes[module_head(graph.op(op).module_path)];
+    }
+    std::string name;
+    int most = 0;
+    for (const auto& [module, count] : votes) {
+      if (count > most) most = count, name = module;
+    }
+    const auto allowed = [](char c) {
+      return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '-';
+    };
+    if (name.empty() || !std::all_of(name.begin(), name.end(), allowed)) name = "stage";
+    ++uses[name];
+    names.push_back(name);
+  }
+  std::map<std::string, int> seen;
+  for (std::string& name : names) {
+    if (uses[name] > 1 || name == "stage") name += "#" + std::to_string(seen[name]++);
+  }
+  return names;
+}
+
+// Which draft owns each operator that is not duplicable.
+constexpr std::size_t kNobody = static_cast<std::size_t>(-1);
+
+std::vector<std::size_t> owners(const Graph& graph, const std::vector<StageDraft>& drafts) {
+  std::vector<std::size_t> owner(graph.operators().size(), kNobody);
+  for (std::size_t d = 0; d < drafts.size(); ++d) {
+    for (const OperatorId op : drafts[d].operators) {
+      if (graph.op(op).duplicable) continue;
+      ESP_CHECK(owner[op.index()] == kNobody, op, d);
+      owner[op.index()] = d;
+    }
+  }
+  for (std::size_t i = 0; i < owner.size(); ++i) {
+    ESP_CHECK(owner[i] != kNobody || graph.operators()[i].duplicable, i, graph.operators()[i].name);
+  }
+  return owner;
+}
+
+// Drafts in topological order, the smaller index first where free; empty if there is a cycle.
+std::vector<std::size_t> topological(const std::vector<std::vector<std::size_t>>& before) {
+  std::vector<std::size_t> order;
+  std::vector<char> done(before.size(), 0);
+  while (order.size() < before.size()) {
+    bool advanced = false;
+    for (std::size_t d = 0; d < before.size() && !advanced; ++d) {
+      if (done[d] ||
+          !std::all_of(before[d].begin(), before[d].end(), [&](std::size_t p) { return done[p] != 0; }))
+        continue;
+      done[d] = 1;
+      order.push_back(d);
+      advanced = true;
+    }
+    if (!advanced) return {};
+  }
+  return order;
+}
+
+void attach_duplicables(const Graph& graph, std::vector<Stage>& stages) {
+  std::vector<char> held(graph.operators().size(), 0);
+  for (Stage& stage : stages) {
+    std::vector<OperatorId> stack = stage.operators;
+    std::vector<char> mine(graph.operators().size(), 0);
+    for (const OperatorId op : stage.operators) mine[op.index()] = 1;
+    while (!stack.empty()) {
+      const OperatorId op = stack.back();
+      stack.pop_back();
+      for (const OperatorId p : graph.predecessors(op)) {
+        if (!graph.op(p).duplicable || mine[p.index()]) continue;
+        mine[p.index()] = 1;
+        stage.operators.push_back(p);
+        stack.push_back(p);
+      }
+    }
+    std::sort(stage.operators.begin(), stage.operators.end());
+    for (const OperatorId op : stage.operators) held[op.index()] = 1;
+  }
+  for (std::size_t i = held.size(); i-- > 0;) {  // duplicables that nobody's stage reads: with the last stage
+    if (held[i]) continue;
+    stages.back().operators.push_back(OperatorId(i));
+  }
+  std::sort(stages.back().operators.begin(), stages.back().operators.end());
+}
+
+}  // namespace
+
+std::optional<PipelinePlan> complete_plan(const Graph& graph, const std::vector<StageDraft>& drafts,
+                                          BatchSize batch, BatchSize micro_batch, ScheduleKind schedule) {
+  const std::vector<std::size_t> owner = owners(graph, drafts);
+  std::vector<std::vector<std::size_t>> before(drafts.size());
+  for (std::size_t i = 0; i < owner.size(); ++i) {
+    if (owner[i] == kNobody) continue;
+    for (const OperatorId p : graph.predecessors(OperatorId(i))) {
+      if (owner[p.index()] != kNobody && owner[p.index()] != owner[i])
+        before[owner[i]].push_back(owner[p.index()]);
+    }
+  }
+  for (std::size_t d = 0; d < drafts.size(); ++d) {
+    before[d].insert(before[d].end(), drafts[d].after.begin(), drafts[d].after.end());
+    std::sort(before[d].begin(), before[d].end());
+    before[d].erase(std::unique(before[d].begin(), before[d].end()), before[d].end());
+  }
+  const std::vector<std::size_t> order = topological(before);
+  if (order.size() != drafts.size()) return std::nullopt;
+  std::vector<std::size_t> place(drafts.size());
+  for (std::size_t s = 0; s < order.size(); ++s) place[order[s]] = s;
+
+  PipelinePlan plan;
+  plan.batch = batch;
+  plan.schedule = schedule;
+  const auto micro_batches = static_cast<std::uint32_t>(batch.count() / micro_batch.count());
+  for (const std::size_t d : order) {
+    Stage stage;
+    for (const OperatorId op : drafts[d].operators) {
+      if (!graph.op(op).duplicable) stage.operators.push_back(op);
+    }
+    const std::size_t replicas = std::min<std::size_t>(drafts[d].devices.size(), micro_batches);
+    for (std::size_t r = 0; r < replicas; ++r) {
+      stage.replicas.push_back({{drafts[d].devices[r]}, round_robin(micro_batches, r, replicas)});
+    }
+    for (const std::size_t p : before[d]) stage.after.push_back(StageId(place[p]));
+    std::sort(stage.after.begin(), stage.after.end());
+    stage.micro_batch = micro_batch;
+    plan.stages.push_back(std::move(stage));
+  }
+  attach_duplicables(graph, plan.stages);
+  const std::vector<std::string> names = stage_names(graph, plan.stages);
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) plan.stages[s].name = names[s];
+  const std::vector<std::uint32_t> limits = in_flight_limits(plan);
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) plan.stages[s].in_flight = limits[s];
+  return plan;
+}
+
+Judge::Judge(const Problem& problem)
+    : problem_(problem),
+      evaluator_(problem.graph, problem.cluster, problem.costs, problem.training),
+      scratch_(Evaluator::make_scratch()),
+      pins_(resolve_pins(problem.graph, problem.pins)) {}
+
+std::optional<Duration> Judge::consider(const std::vector<StageDraft>& drafts, BatchSize micro_batch,
+                                        ScheduleKind schedule, std::optional<Duration> estimate) {
+  for (const StageDraft& draft : drafts) {
+    for (const OperatorId op : draft.operators) {
+      const auto& pin = pins_[op.index()];
+      if (pin && !problem_.graph.op(op).duplicable &&
+          (draft.devices.size() != 1 || draft.devices[0] != *pin)) {
+        pin_conflict_ = true;
+        return std::nullopt;
+      }
+    }
+  }
+  const auto plan = complete_plan(problem_.graph, drafts, problem_.training.batch, micro_batch, schedule);
+  if (!plan) return std::nullopt;
+  ++evaluations_;
+  Evaluation evaluation = evaluator_.evaluate(*plan, *scratch_);
+  if (evaluation.overflow) {
+    Bytes worst;
+    for (std::size_t d = 0; d < evaluation.peak.size(); ++d) {
+      const Bytes excess = evaluation.peak[d].total() - problem_.cluster.devices()[d].memory;
+      worst = std::max(worst, excess);
+      if (excess != worst || excess >= closest_excess_) continue;
+      const Device& device = problem_.cluster.devices()[d];
+      closest_why_ = "nothing fits: the closest plan, with micro-batches of " +
+                     std::to_string(micro_batch.count()) + ", needs " + to_text(evaluation.peak[d].total()) +
+                     " on " + device.name + ", which has " + to_text(device.memory) + "; " + to_text(excess) +
+                     " more there would do";
+    }
+    closest_excess_ = std::min(closest_excess_, worst);
+    return std::nullopt;
+  }
+  const auto peak = [](const Evaluation& e) {
+    Bytes most;
+    for (const MemoryByCategory& m : e.peak) most = std::max(most, m.total());
+    return most;
+  };
+  const auto key = [&](const PipelinePlan& p, const Evaluation& e) {
+    return std::tuple(e.iteration, peak(e), p.stages.size());
+  };
+  const Duration iteration = evaluation.iteration;
+  if (!best_ || key(*plan, evaluation) < key(*best_, best_evaluation_)) {
+    best_ = *plan;
+    best_estimate_ = estimate;
+    best_evaluation_ = std::move(evaluation);
+  }
+  return iteration;
+}
+
+Outcome Judge::outcome() const {
+  Outcome outcome;
+  outcome.stats.evaluations = evaluations_;
+  if (best_) {
+    outcome.status = Status::kFeasible;
+    outcome.plan = *best_;
+    outcome.estimate = best_estimate_;
+  } else if (!closest_why_.empty()) {
+    outcome.status = Status::kInfeasible;
+    outcome.why = closest_why_;
+  } else {
+    outcome.status = Status::kInfeasible;
+    outcome.why =
+        pin_conflict_
+            ? "no plan in this planner's space puts every pinned operator on its device; relax a --pin"
+            : "this planner found no legal plan for this graph and cluster";
+  }
+  return outcome;
+}
+
+std::vector<BatchSize> usable_micro_batches(const Problem& problem) {
+  std::vector<BatchSize> usable;
+  const BatchRange range = problem.graph.batch();
+  for (const BatchSize b : problem.training.micro_batches) {
+    if (b >= range.min && b <= range.max && b.count() > 0 && problem.training.batch.count() % b.count() == 0)
+      usable.push_back(b);
+  }
+  if (usable.empty()) {
+    throw InputError("no micro-batch size of " + std::to_string(range.min.count()) +
+                     (range.fixed() ? "" : " to " + std::to_string(range.max.count())) +
+                     " samples, which is what the model takes, divides a batch of " +
+                     std::to_string(problem.training.batch.count()));
+  }
+  return usable;
+}
+
+}  // namespace espalier

@@ -1,0 +1,63 @@
+#pragma once
+
+// From a planner's idea (which operators, which devices) to a judged PipelinePlan. Shared by all pipeline
+// planners, so that they differ in what they search and in nothing else.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "espalier/planners/planner.h"
+#include "espalier/sim/evaluator.h"
+
+namespace espalier {
+
+// A stage as a planner thinks of it. Duplicable operators may be left out: each stage gets those it reads.
+struct StageDraft {
+  std::vector<OperatorId> operators;  // any order
+  std::vector<DeviceId> devices;      // one replica each
+  std::vector<std::size_t> after;     // drafts that it follows without reading from them
+};
+
+// The plan of these drafts: duplicable operators attached, stages in a topological order (stable), `after`
+// completed by data edges, shares dealt round robin, in-flight limits set, stages named after their modules.
+// Drafts must cover every other operator. Nothing if the drafts' stage graph has a cycle. O(operators +
+// edges).
+std::optional<PipelinePlan> complete_plan(const Graph& graph, const std::vector<StageDraft>& drafts,
+                                          BatchSize batch, BatchSize micro_batch, ScheduleKind schedule);
+
+// Judges plans by simulation and keeps the best that fits. Ties: less peak memory, then fewer stages, then
+// the first.
+class Judge {
+ public:
+  explicit Judge(const Problem& problem);
+
+  // Completes, checks pins, simulates. Returns the iteration time if the plan is legal and fits.
+  std::optional<Duration> consider(const std::vector<StageDraft>& drafts, BatchSize micro_batch,
+                                   ScheduleKind schedule, std::optional<Duration> estimate = std::nullopt);
+
+  std::uint64_t evaluations() const { return evaluations_; }
+
+  // The best plan; or kInfeasible with what was short in the plan that came closest and the smallest change
+  // that would help.
+  Outcome outcome() const;
+
+ private:
+  const Problem& problem_;
+  Evaluator evaluator_;
+  std::unique_ptr<Evaluator::Scratch, void (*)(Evaluator::Scratch*)> scratch_;
+  std::vector<std::optional<DeviceId>> pins_;
+  std::optional<PipelinePlan> best_;
+  std::optional<Duration> best_estimate_;
+  Evaluation best_evaluation_;
+  std::string closest_why_;
+  Bytes closest_excess_ = Bytes::max();
+  bool pin_conflict_ = false;
+  std::uint64_t evaluations_ = 0;
+};
+
+// The micro-batch sizes of the training that the graph allows; throws InputError if there is none.
+std::vector<BatchSize> usable_micro_batches(const Problem& problem);
+
+}  // namespace espalier

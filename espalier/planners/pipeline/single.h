@@ -1,0 +1,17 @@
+#pragma once
+
+// Everything on one device: the plan that every other must beat.
+
+#include "espalier/planners/planner.h"
+
+namespace espalier {
+
+struct SingleOptions {
+  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+};
+
+// Tries each device and each micro-batch size; the fastest that fits. With 1F1B one micro-batch is in flight.
+// O(devices × sizes) simulations.
+Outcome single(const Problem& problem, const SingleOptions& options, Context& context);
+
+}  // namespace espalier

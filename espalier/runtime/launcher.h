@@ -1,0 +1,38 @@
+#pragma once
+
+// Starts the workers of a run on this host and watches over them: the variables of torchrun, own process
+// groups, one message that names whoever failed first. Needs no libtorch.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "espalier/base/units.h"
+
+namespace espalier {
+
+struct LaunchOptions {
+  std::uint32_t workers = 1;
+  std::vector<std::string> command;      // argv of every worker; [0] is the program's path
+  Duration grace = milliseconds(8'000);  // from the first failure until whoever is left is killed
+  Duration stopped =
+      milliseconds(4'000);  // how long a worker may stand still under SIGSTOP before that is a failure
+  std::function<void(const std::string&)> say;  // one line for people; may be empty
+};
+
+// Runs `workers` processes of the command with RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR
+// (loopback), MASTER_PORT (free), OMP_NUM_THREADS=1 unless set, ESPALIER_LAUNCHER=1 and
+// TORCHELASTIC_ERROR_FILE (in a folder that is removed again). Standard input is /dev/null, standard output
+// and error are inherited. SIGINT and SIGTERM are passed on once to each worker; a second SIGINT kills them.
+//
+// Returns when no worker is left: 0 if all returned 0; 130 if all that failed were interrupted; else the
+// first failure's exit status, or 128 + its signal. Before that it has said who failed first and with what.
+// Throws InputError if the command cannot be started, then nothing is left running.
+int launch(const LaunchOptions& options);
+
+// What a worker tells its launcher, ours or torchrun, of its failure: {"message": {"message": …}} in
+// $TORCHELASTIC_ERROR_FILE. Does nothing if that is not set; never throws.
+void write_error_file(const std::string& message) noexcept;
+
+}  // namespace espalier
