@@ -8,8 +8,8 @@
 #include <set>
 #include <string>
 
-#include "espalier/cost/cost_table.h"
 #include "espalier/runtime/executor.h"
+#include "espalier/runtime/plans_for_tests.h"
 #include "espalier/runtime/workbench.h"
 #include "testing/cut_plan.h"
 
@@ -22,39 +22,12 @@ using espalier::testing::plan_from_stages;
 using espalier::testing::random_cut_plan;
 using ::testing::IsEmpty;
 
-const std::string kFixtures = std::string(ESPALIER_SOURCE_DIR) + "/tests/fixtures/";
-
-Cluster cpus(int devices) {
-  return local_cluster({.devices = devices,
-                        .memory_each = gibibytes(4),
-                        .flops_f32_each = 1e11,
-                        .memory_bandwidth_each = 10'000'000'000});
-}
-
-// Costs that nobody measured: schedules need none, stage_model asks for a cell of every class.
-CostTable even_costs(const Graph& graph, const Cluster& cluster, BatchSize batch) {
-  std::map<std::string, OperatorCost> cells;
-  for (const Operator& op : graph.operators()) {
-    OperatorCost& cell = cells[op.op_class];
-    cell.forward = cell.input_gradient = cell.weight_gradient = microseconds(10);
-    if (!op.inputs.empty()) cell.saved = {{SavedTensor::Side::kInput, 0}};
-  }
-  CostTableParts parts;
-  for (const auto& [name, cell] : cells) {
-    parts.rows.push_back({name, cluster.kinds()[0].name, {}, {{batch, cell}}});
-  }
-  return CostTable(std::move(parts));
-}
-
 PlannedJob job_of(const Graph& graph, const Cluster& cluster, const PipelinePlan& plan,
                   const Optimizer& optimizer) {
   EXPECT_THAT(check_plan(graph, cluster, plan), IsEmpty());
-  const BatchSize micro_batch = plan.stages[0].micro_batch;
-  const std::vector<BatchSize> sizes{micro_batch};
-  const CostTable costs = even_costs(graph, cluster, micro_batch);
   PlannedJob job;
   job.plan = plan;
-  job.staged = stage_model(graph, cluster, costs, {plan.batch, sizes, optimizer}, plan);
+  job.staged = staged_for_tests(graph, cluster, plan, optimizer);
   job.schedule = make_schedule(job.staged, cluster.devices().size());
   EXPECT_THAT(check_schedule(job.staged, job.schedule), IsEmpty());
   for (const auto& device : cluster.devices()) {
