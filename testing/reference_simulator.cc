@@ -223,13 +223,17 @@ class Reference {
     return result;
   }
 
+  // Has everything that carries this sample arrived? (With unequal micro-batches two messages may.)
   bool arrived(DeviceId from, std::size_t to, Message::Direction direction, std::size_t crossing,
                std::uint32_t sample) const {
-    return std::any_of(flights_.begin(), flights_.end(), [&](const InFlight& flight) {
-      return flight.from == from && flight.to.index() == to && flight.message.direction == direction &&
-             flight.message.crossing == crossing && flight.samples.count(sample) && flight.arrival &&
-             *flight.arrival <= now_;
-    });
+    bool any = false;
+    for (const InFlight& flight : flights_) {
+      if (flight.from != from || flight.to.index() != to || flight.message.direction != direction) continue;
+      if (flight.message.crossing != crossing || !flight.samples.count(sample)) continue;
+      if (!flight.arrival || *flight.arrival > now_) return false;
+      any = true;
+    }
+    return any;
   }
 
   // Only compute waits for tensors: is every sample of every tensor that the action reads on the device?
