@@ -1,0 +1,188 @@
+#include "espalier/plan/plan_file.h"
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "espalier/base/check.h"
+#include "espalier/base/json.h"
+#include "espalier/base/rng.h"
+#include "espalier/graph/text.h"
+#include "espalier/plan/text.h"
+
+namespace espalier {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+constexpr const char* kGraph =
+    "x = input() : f32[b,16]\n"
+    "w = parameter(w) : f32[16,16]\n"
+    "m = ne(x) : bool[b] @duplicable\n"
+    "a = linear(x, w) : f32[b,16]\n"
+    "c = relu(a) : f32[b,16]\n"
+    "d = masked_fill(c, m) : f32[b,16]\n"
+    "e = linear(d, w) : f32[b,16]\n"
+    "loss = sum(e, m) : f32[]\n"
+    "return loss\n";
+
+struct Example {
+  Graph graph = parse_graph(kGraph);
+  Cluster cluster = parse_cluster("2xA100-80GB+1xV100-16GB");
+  PipelinePlan plan = parse_plan(
+      "batch 16 micro_batch 4 schedule 1f1b tokens free\n"
+      "stage front gpu:0 | gpu:2 { m a .. d } recompute { c }\n"
+      "stage back gpu:1 { m e loss }\n",
+      graph, cluster);
+  PlanFile file() const {
+    Training training;
+    training.batch = plan.batch;
+    training.micro_batches = {BatchSize(2), BatchSize(4)};
+    training.optimizer.learning_rate = 0.1;
+    const CostTable costs = complete_costs(graph, cluster, CostTable({}), training.micro_batches);
+    PlanFile file =
+        make_plan_file(graph, cluster, training, plan, stage_model(graph, cluster, costs, training, plan));
+    file.model = "models/two.pt2";
+    file.planner = "by hand";
+    file.seed = 0xffffffffffffffff;
+    file.cost_file = "costs.json";
+    file.cost_hash = costs.hash();
+    file.notes = {"a note"};
+    return file;
+  }
+};
+
+TEST(PlanFile, ReadsBackAndResolvesToThePlan) {
+  const Example example;
+  const PlanFile file = example.file();
+  const PlanFile read = parse_plan_file(print_plan_file(file), "plan.json");
+  EXPECT_EQ(read, file);
+  EXPECT_EQ(resolve_plan(read, example.graph), example.plan);
+  EXPECT_EQ(print_plan_file(read), print_plan_file(file));
+}
+
+TEST(PlanFile, StagesAreRunsOfNames) {
+  const PlanFile file = Example().file();
+  ASSERT_EQ(file.stages.size(), 2u);
+  EXPECT_THAT(file.stages[0].operators, testing::ElementsAre(testing::Pair("m", "d")));
+  EXPECT_THAT(file.stages[1].operators,
+              testing::ElementsAre(testing::Pair("m", "m"), testing::Pair("e", "loss")));
+  EXPECT_THAT(file.stages[0].recompute, testing::ElementsAre("c"));
+}
+
+TEST(PlanFile, AnotherModelIsRefusedByItsFirstDifferentOperator) {
+  const PlanFile file = Example().file();
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string text = kGraph;
+    text.replace(text.find(from), from.size(), to);
+    const Graph other = parse_graph(text);
+    return [&file, other] { resolve_plan(file, other); };
+  };
+  EXPECT_THAT(
+      with("c = relu(a)", "c = gelu(a)"),
+      ThrowsMessage<InputError>(AllOf(HasSubstr("operator 'c' (number 2)"), HasSubstr("plan again"))));
+  EXPECT_THAT(with("w = parameter(w) : f32[16,16]", "w = parameter(w) : f32[16,17]"),
+              ThrowsMessage<InputError>(HasSubstr("operator 'a'")));
+  EXPECT_THAT(with("return loss", "more = relu(loss) : f32[]\nreturn loss, more"),
+              ThrowsMessage<InputError>(HasSubstr("it has 7 operators, not 6")));
+  EXPECT_THAT(with("parameter(w)", "parameter(v)"),
+              ThrowsMessage<InputError>(HasSubstr("its tensors or parameters differ")));
+}
+
+TEST(PlanFile, NamesThatAreNotThereAndBrokenRulesAreNamed) {
+  const Example example;
+  const auto resolved = [&](auto change) {
+    PlanFile file = example.file();
+    change(file);
+    return [&example, file] { resolve_plan(file, example.graph); };
+  };
+  EXPECT_THAT(resolved([](PlanFile& f) { f.stages[0].operators[0].second = "z"; }),
+              ThrowsMessage<InputError>(HasSubstr("stage 'front': operator 'z' is not in the model")));
+  EXPECT_THAT(resolved([](PlanFile& f) { std::swap(f.stages[1].operators[0], f.stages[1].operators[1]); }),
+              ThrowsMessage<InputError>(HasSubstr("not in the model's order")));
+  EXPECT_THAT(resolved([](PlanFile& f) { f.stages[1].operators[1].first = "d"; }),
+              ThrowsMessage<InputError>(HasSubstr("'d' stands in two stages")));
+  EXPECT_THAT(resolved([](PlanFile& f) { f.stages[0].recompute = {"e"}; }),
+              ThrowsMessage<InputError>(HasSubstr("breaks a rule: recompute")));
+}
+
+TEST(PlanFile, ErrorsNameThePlaceAndWhatWouldBeRight) {
+  const std::string good = print_plan_file(Example().file());
+  const auto with = [&](auto change) {
+    Json json = parse_json(good, "p");
+    change(json);
+    return [text = print_json(json)] { parse_plan_file(text, "plan.json"); };
+  };
+  EXPECT_THAT([] { parse_plan_file("{", "plan.json"); },
+              ThrowsMessage<InputError>(HasSubstr("plan.json: not JSON")));
+  EXPECT_THAT(with([](Json& j) { j["format"] = "espalier.plan/2"; }),
+              ThrowsMessage<InputError>(HasSubstr("this program reads 'espalier.plan/1'")));
+  EXPECT_THAT(with([](Json& j) { j["sed"] = 1; }),
+              ThrowsMessage<InputError>(HasSubstr("did you mean 'seed'?")));
+  EXPECT_THAT(with([](Json& j) { j.erase("seed"); }),
+              ThrowsMessage<InputError>(HasSubstr("'seed' is missing")));
+  EXPECT_THAT(with([](Json& j) { j["seed"] = -1; }), ThrowsMessage<InputError>(HasSubstr("plan.json: seed")));
+  EXPECT_THAT(with([](Json& j) { j["model"] = "/m.pt2"; }),
+              ThrowsMessage<InputError>(HasSubstr("relative to this file")));
+  EXPECT_THAT(with([](Json& j) { j["fingerprint"] = "12"; }),
+              ThrowsMessage<InputError>(HasSubstr("16 hexadecimal")));
+  EXPECT_THAT(with([](Json& j) { j["operators"] = "12zz"; }),
+              ThrowsMessage<InputError>(HasSubstr("operators")));
+  EXPECT_THAT(with([](Json& j) { j["training"]["batch"] = 15; }),
+              ThrowsMessage<InputError>(HasSubstr("micro_batches[0]")));
+  EXPECT_THAT(with([](Json& j) { j["training"]["batch"] = 32; }),
+              ThrowsMessage<InputError>(HasSubstr("4 micro-batches of 4 are not the batch 32")));
+  EXPECT_THAT(with([](Json& j) { j["training"]["optimizer"]["kind"] = "lion"; }),
+              ThrowsMessage<InputError>(HasSubstr("expected sgd, adam or adamw")));
+  EXPECT_THAT(with([](Json& j) { j["stages"].erase(1); }),
+              ThrowsMessage<InputError>(HasSubstr("1 stages, but 2")));
+  EXPECT_THAT(with([](Json& j) { j["stages"][1]["name"] = "z"; }),
+              ThrowsMessage<InputError>(HasSubstr("'z' is called 'back'")));
+  EXPECT_THAT(with([](Json& j) { j["staged"]["stages"][0]["in_flight"] = 99; }),
+              ThrowsMessage<InputError>(HasSubstr("in-flight limit 99")));
+  EXPECT_THAT(with([](Json& j) { j["staged"]["stages"][0]["memory"]["savd"] = 1; }),
+              ThrowsMessage<InputError>(HasSubstr("'savd' is not known")));
+  EXPECT_THAT(with([](Json& j) { j["staged"]["stages"][0]["replicas"][0]["devices"][0] = "tpu:0"; }),
+              ThrowsMessage<InputError>(HasSubstr("'tpu:0', which is no device")));
+  EXPECT_THAT(with([](Json& j) { j["staged"]["crossings"][0]["from"] = "nowhere"; }),
+              ThrowsMessage<InputError>(HasSubstr("'nowhere', which is no stage")));
+}
+
+TEST(PlanFile, AnyDocumentGivesAFileOrAnInputError) {
+  const Example example;
+  const std::string good = print_plan_file(example.file());
+  Rng rng(23);
+  int accepted = 0;
+  for (int i = 0; i < 4000; ++i) {
+    std::string text = good;
+    for (std::uint64_t n = 1 + rng.below(3); n > 0; --n) {
+      const std::size_t at = rng.below(text.size());
+      switch (rng.below(4)) {
+        case 0:
+          text[at] = static_cast<char>(rng.below(256));
+          break;
+        case 1:
+          text[at] = static_cast<char>('0' + rng.below(10));
+          break;
+        case 2:
+          text.erase(at, 1 + rng.below(20));
+          break;
+        default:
+          text.insert(at, text.substr(rng.below(text.size()), rng.below(40)));
+      }
+    }
+    try {
+      const PlanFile file = parse_plan_file(text, "plan.json");
+      EXPECT_EQ(parse_plan_file(print_plan_file(file), "plan.json"), file);
+      ++accepted;
+      resolve_plan(file, example.graph);
+    } catch (const InputError&) {
+    }
+  }
+  EXPECT_GT(accepted, 0);
+}
+
+}  // namespace
+}  // namespace espalier
