@@ -1,0 +1,183 @@
+#include <gmock/gmock.h>
+
+#include <sstream>
+
+#include "espalier/base/json.h"
+#include "espalier/report/axis.h"
+#include "espalier/report/gantt.h"
+#include "espalier/report/svg.h"
+#include "espalier/report/table.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+Action parse_action(const std::string& text, StageId stage) {
+  constexpr std::string_view kLetters = "FBIWRATU";
+  return {static_cast<ActionKind>(kLetters.find(text[0])), stage,
+          static_cast<std::uint32_t>(text.size() > 1 ? std::stoi(text.substr(1)) : 0)};
+}
+
+// "F0 0-2 B0 3-7": actions of device and stage d in milliseconds; each is followed by a transfer of 0.5 ms to
+// the devices named.
+void add_device(Trace& trace, std::size_t d, const std::string& text,
+                std::initializer_list<std::size_t> peers) {
+  trace.devices.push_back("dev" + std::to_string(d));
+  trace.capacity.push_back(gibibytes(1));
+  std::istringstream in(text);
+  std::string name, times;
+  while (in >> name >> times) {
+    const auto dash = times.find('-');
+    Span span;
+    span.device = DeviceId(d);
+    span.action = parse_action(name, StageId(d));
+    span.start = parse_duration(times.substr(0, dash) + "ms");
+    span.end = parse_duration(times.substr(dash + 1) + "ms");
+    trace.spans.push_back(span);
+    trace.iteration = std::max(trace.iteration, span.end);
+    for (const std::size_t peer : peers) {
+      Span wire = span;
+      wire.stream = Stream::kSend;
+      wire.kind = SpanKind::kTransfer;
+      wire.peer = DeviceId(peer);
+      wire.start = span.end;
+      wire.end = span.end + microseconds(500);
+      trace.spans.push_back(wire);
+    }
+  }
+}
+
+Trace two_stages() {
+  Trace trace;
+  trace.stages = {"body", "head"};
+  add_device(trace, 0, "F0 0-2 F1 2-4 B0 6-10 B1 10-14 U 14-15", {1});
+  add_device(trace, 1, "F0 3-4 B0 4-6 F1 6-7 B1 7-9 U 9-10", {});
+  // 300 MiB from the start, 500 MiB from 2 ms to 14 ms.
+  const auto sample = [](std::int64_t ms, std::int64_t activations) {
+    MemorySample result;
+    result.device = DeviceId(0);
+    result.time = milliseconds(ms);
+    result.held.bytes[0] = mebibytes(300);
+    result.held.bytes[4] = mebibytes(activations);
+    return result;
+  };
+  trace.memory = {sample(0, 0), sample(2, 200), sample(14, 0)};
+  return trace;
+}
+
+TEST(Table, NumbersStandToTheRightWithUnits) {
+  const Table table{{{"planner", "planner"}, {"time", "iteration"}, {"bubble", "bubble"}, {"peak", "peak"}},
+                    {{std::string("chain"), milliseconds(34), Share{0.123}, gibibytes(2)},
+                     {std::string("graph"), microseconds(500), Share{1}, std::monostate()}}};
+  EXPECT_EQ(print_text(table, "  "),
+            "  planner  iteration   bubble      peak\n"
+            "  chain      34.0 ms   12.3 %  2.00 GiB\n"
+            "  graph     500.0 us  100.0 %         -\n");
+}
+
+TEST(Table, MachinesSeePlainNumbersAndUnitsInKeys) {
+  const Table table{
+      {{"name", "name"}, {"time", "time"}, {"peak", "peak"}, {"fits", "fits"}, {"speed", "speed"}},
+      {{std::string("a,\"b\""), milliseconds(1), Bytes(8), true, Factor{1.5}},
+       {std::string("c"), std::monostate(), std::monostate(), false, std::monostate()}}};
+  EXPECT_EQ(print_csv(table),
+            "name,time_ns,peak_bytes,fits,speed\n"
+            "\"a,\"\"b\"\"\",1000000,8,true,1.5\n"
+            "c,,,false,\n");
+  EXPECT_EQ(to_json(table).dump(),
+            R"([{"name":"a,\"b\"","time_ns":1000000,"peak_bytes":8,"fits":true,"speed":1.5},)"
+            R"({"name":"c","time_ns":null,"peak_bytes":null,"fits":false,"speed":null}])");
+}
+
+TEST(Table, MarkdownAlignsNumbersAndEscapesBars) {
+  const Table table{{{"a", "a|b"}, {"n", "n"}}, {{std::string("x|y"), std::int64_t{3}}}};
+  EXPECT_EQ(print_markdown(table), "| a\\|b | n |\n|---|---:|\n| x\\|y | 3 |\n");
+}
+
+TEST(Table, WidthCountsCharactersNotBytesAndSkipsColours) {
+  EXPECT_EQ(display_width("░▓é"), 3U);
+  EXPECT_EQ(display_width("\x1b[48;5;117mF0\x1b[0m"), 2U);
+}
+
+TEST(Axis, TicksAreRoundAndFewEnough) {
+  const Axis axis = time_axis(milliseconds(26), 7);  // 26 ms in at most six steps: 5 ms
+  EXPECT_EQ(axis.unit, "ms");
+  ASSERT_EQ(axis.ticks.size(), 6U);
+  EXPECT_EQ(axis.ticks.back().label, "25");
+  EXPECT_EQ(time_axis(milliseconds(1500), 4).ticks[1].label, "0.5");  // of seconds
+  EXPECT_EQ(time_axis(Duration(), 4).ticks[0].label, "0");
+}
+
+TEST(Gantt, ForwardAndBackwardDifferWithoutColour) {
+  // 15 ms over 66 - 4 - 2 - 15 = 45 columns: three a millisecond.
+  EXPECT_EQ(text_gantt(two_stages(), {.width = 66}),
+            "      0              5              10             15 ms\n"
+            "dev0  F0░░░░F1░░░░······B0▓▓▓▓▓▓▓▓▓▓B1▓▓▓▓▓▓▓▓▓▓U==   86.7 % busy\n"
+            "dev1  ·········F0░B0▓▓▓▓F1░B1▓▓▓▓U==···············   46.7 % busy\n"
+            "F░ forward   B▓ backward   U= update   · idle\n");
+}
+
+TEST(Gantt, ColourOnlyAddsEscapes) {
+  const std::string plain = text_gantt(two_stages(), {.width = 60});
+  const std::string coloured = text_gantt(two_stages(), {.width = 60, .colour = Colour::kAnsi});
+  EXPECT_THAT(coloured, HasSubstr("\x1b[48;5;"));
+  EXPECT_THAT(plain, Not(HasSubstr("\x1b")));
+  std::istringstream a(plain), b(coloured);
+  for (std::string left, right; std::getline(a, left) && left[0] != 'F' && std::getline(b, right);) {
+    EXPECT_EQ(display_width(left), display_width(right));
+  }
+}
+
+TEST(Gantt, MicroBatchNumbersLeaveWhenThereIsNoRoomForThem) {
+  Trace trace;
+  trace.stages = {"body"};
+  std::string actions;
+  for (int i = 0; i < 40; ++i) {
+    actions += "F" + std::to_string(i) + ' ' + std::to_string(i) + '-' + std::to_string(i + 1) + ' ';
+  }
+  add_device(trace, 0, actions, {});
+  EXPECT_THAT(text_gantt(trace, {.width = 60}), HasSubstr("dev0  ░░░░░░░"));
+  // 40 ms over 80 and 120 columns: two and three a millisecond. F10 never looks like F1.
+  EXPECT_THAT(text_gantt(trace, {.width = 101}), HasSubstr("F0F1F2F3F4F5F6F7F8F9F░F░F░"));
+  EXPECT_THAT(text_gantt(trace, {.width = 141}), HasSubstr("F8░F9░F10F11"));
+}
+
+TEST(Gantt, TransfersAndMemoryHaveTheirRows) {
+  const std::string text = text_gantt(two_stages(), {.width = 60, .transfers = true, .memory = true});
+  EXPECT_THAT(text, HasSubstr("→"));
+  EXPECT_THAT(text, HasSubstr("▅▅▅▅▅"));  // 300 of 500 MiB: five eighths
+  EXPECT_THAT(text, HasSubstr("peak 500.0 MiB"));
+}
+
+TEST(MemoryBars, SaysWhatFitsAndWhatDoesNot) {
+  Trace trace = two_stages();
+  EXPECT_THAT(memory_bars(trace, {.width = 66}),
+              HasSubstr("dev0  PPPPPPAAAA··········  500.0 MiB of  1.00 GiB  49 %"));
+  trace.capacity[0] = mebibytes(400);
+  EXPECT_THAT(memory_bars(trace, {.width = 66}), HasSubstr("TOO MUCH by 100.0 MiB"));
+}
+
+TEST(Svg, DrawsEveryActionWithAHoverTitleAndEscapesNames) {
+  Trace trace = two_stages();
+  trace.stages[1] = "head <&>";
+  const SvgPanel panel{trace, "a & b", ""};
+  const std::string svg = svg_timeline(std::span(&panel, 1));
+  EXPECT_THAT(svg, HasSubstr("<title>B1 body: 10.0 ms to 14.0 ms (4.00 ms)</title>"));
+  EXPECT_THAT(svg, HasSubstr("head &lt;&amp;&gt;"));
+  EXPECT_THAT(svg, HasSubstr("a &amp; b"));
+  EXPECT_THAT(svg, HasSubstr("prefers-color-scheme:dark"));
+  EXPECT_THAT(svg, Not(HasSubstr("nan")));
+  EXPECT_EQ(svg, svg_timeline(std::span(&panel, 1)));
+}
+
+TEST(Svg, ShowsACapacityThatIsNotEnough) {
+  Trace trace = two_stages();
+  trace.capacity[0] = mebibytes(400);
+  const SvgPanel panel{trace, "x", ""};
+  EXPECT_THAT(svg_timeline(std::span(&panel, 1)), HasSubstr("does not fit"));
+}
+
+}  // namespace
+}  // namespace espalier
