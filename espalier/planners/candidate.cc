@@ -44,7 +44,8 @@ std::vector<std::string> stage_names(const Graph& graph, const std::vector<Stage
   }
   std::map<std::string, int> seen;
   for (std::string& name : names) {
-    if (uses[name] > 1 || name == "stage") name += "#" + std::to_string(seen[name]++);
+    if (uses[name] > 1 || name == "stage")
+      name += (name == "stage" ? "" : "#") + std::to_string(seen[name]++);
   }
   return names;
 }

@@ -1,0 +1,314 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "espalier/base/check.h"
+#include "espalier/cluster/text.h"
+#include "espalier/graph/text.h"
+#include "espalier/plan/text.h"
+#include "espalier/planners/automatic.h"
+#include "espalier/planners/pipeline/branches.h"
+#include "espalier/planners/pipeline/chain.h"
+#include "espalier/planners/pipeline/even.h"
+#include "espalier/planners/pipeline/pipedream.h"
+#include "espalier/planners/pipeline/single.h"
+#include "espalier/sim/simulate.h"
+#include "testing/brute_force.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// A problem whose operators of class "cN" take N ms forward and 2N ms backward per micro-batch of one sample.
+struct Toy {
+  Graph graph;
+  Cluster cluster;
+  CostTable costs;
+  Training training;
+
+  Toy(const std::string& graph_text, const std::string& cluster_text, std::int64_t batch)
+      : graph(parse_graph(graph_text)),
+        cluster(parse_cluster_lines(cluster_text)),
+        costs(table(graph, cluster)) {
+    training.batch = BatchSize(batch);
+    training.micro_batches = {BatchSize(1)};
+    training.optimizer.kind = OptimizerKind::kSgd;
+  }
+  Problem problem(Pins pins = {}) const {
+    return Problem{graph, cluster, costs, training, Objective::kIterationTime, std::move(pins), std::nullopt};
+  }
+
+  static CostTable table(const Graph& graph, const Cluster& cluster) {
+    CostTableParts parts;
+    std::vector<std::string> classes;
+    for (const Operator& op : graph.operators()) classes.push_back(op.op_class);
+    std::sort(classes.begin(), classes.end());
+    classes.erase(std::unique(classes.begin(), classes.end()), classes.end());
+    for (const std::string& name : classes) {
+      const std::int64_t ms = name.size() > 1 && name[0] == 'c' ? std::stoll(name.substr(1)) : 0;
+      for (const DeviceKind& kind : cluster.kinds()) {
+        OperatorCost cost;
+        cost.forward = milliseconds(ms);
+        cost.input_gradient = milliseconds(ms);
+        cost.weight_gradient = milliseconds(ms);
+        cost.saved = {{SavedTensor::Side::kInput, 0}};
+        parts.rows.push_back({name, kind.name, {}, {{BatchSize(1), cost}}});
+      }
+    }
+    return CostTable(parts);
+  }
+};
+
+constexpr const char* kThreeDevices =
+    "kind gpu 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\n"
+    "group network latency=500us lanes=unlimited\n"
+    "device dev0 gpu in network\ndevice dev1 gpu in network\ndevice dev2 gpu in network\n";
+
+// design: two towers and a head, towers 2 ms forward and 4 ms backward, the head 1 and 2.
+constexpr const char* kTowers =
+    "x = input() : f32[b]\ny = input() : f32[b]\nw = parameter(w) : f32[1]\nv = parameter(v) : f32[1]\n"
+    "img = tower(x, w) : f32[b] @class=c2\ntxt = tower(y, v) : f32[b] @class=c2\n"
+    "loss = head(img, txt) : f32[] @class=c1\nreturn loss\n";
+
+Duration simulated(const Toy& toy, const Outcome& outcome) {
+  const auto& plan = std::get<PipelinePlan>(*outcome.plan);
+  EXPECT_THAT(check_plan(toy.graph, toy.cluster, plan), IsEmpty());
+  const StagedModel model = stage_model(toy.graph, toy.cluster, toy.costs, toy.training, plan);
+  const Schedule schedule = make_schedule(model, toy.cluster.devices().size());
+  EXPECT_THAT(check_schedule(model, schedule), IsEmpty());
+  const Trace trace = simulate(model, toy.cluster, schedule);
+  EXPECT_THAT(check_trace(model, toy.cluster, schedule, trace), IsEmpty());
+  return trace.iteration;
+}
+
+std::vector<NamedPlanner> all_planners() {
+  return {
+      {"single", [](const Problem& p, Context& c) { return single(p, {}, c); }},
+      {"even", [](const Problem& p, Context& c) { return even(p, {}, c); }},
+      {"even-parameters",
+       [](const Problem& p, Context& c) {
+         return even(p, {.balance = EvenOptions::Balance::kParameters}, c);
+       }},
+      {"pipedream", [](const Problem& p, Context& c) { return pipedream(p, {}, c); }},
+      {"branches", [](const Problem& p, Context& c) { return branches(p, {}, c); }},
+  };
+}
+
+TEST(Pins, PatternsMatchModulesAndNamesAndErrorsNameThem) {
+  const Toy toy(
+      "x = input() : f32[b]\na = f(x) : f32[b] @class=c1 @module=vision.conv\nb = f(a) : f32[b] @class=c1\n",
+      kThreeDevices, 2);
+  const auto pins = resolve_pins(toy.graph, {parse_pin("vision.*=dev1", toy.cluster)});
+  EXPECT_THAT(pins, ElementsAre(DeviceId(1), std::nullopt));
+  EXPECT_THAT(
+      [&] { parse_pin("vision.*=gpu7", toy.cluster); },
+      ::testing::ThrowsMessage<InputError>(HasSubstr("no device 'gpu7'; the cluster has dev0, dev1, dev2")));
+  EXPECT_THAT(
+      [&] {
+        resolve_pins(toy.graph, {{"audio.*", DeviceId(0)}});
+      },
+      ::testing::ThrowsMessage<InputError>(HasSubstr("'audio.*' matches no operator")));
+}
+
+TEST(BranchGroups, TowersBeforeAHeadAreOneGroup) {
+  const Graph graph = parse_graph(kTowers);
+  EXPECT_THAT(branch_groups(graph),
+              ElementsAre(BranchGroup{{}, {{OperatorId(0)}, {OperatorId(1)}}, {OperatorId(2)}}));
+}
+
+TEST(BranchGroups, AnIdentitySkipIsNoBranch) {
+  const Graph graph = parse_graph(
+      "x = input() : f32[b]\na = f(x) : f32[b]\nb = f(a) : f32[b]\nc = add(a, b) : f32[b]\nloss = sum(c) : "
+      "f32[]\n");
+  EXPECT_THAT(branch_groups(graph), IsEmpty());
+}
+
+TEST(BranchGroups, AForkInTheMiddleKnowsWhatStandsBeforeAndBehind) {
+  // 0:a → 1:l, 2:r → 3:j → loss 4
+  const Graph graph = parse_graph(
+      "x = input() : f32[b]\na = f(x) : f32[b]\nl = f(a) : f32[b]\nr = f(a) : f32[b]\nj = add(l, r) : "
+      "f32[b]\nloss = sum(j) : f32[]\n");
+  EXPECT_THAT(branch_groups(graph),
+              ElementsAre(BranchGroup{
+                  {OperatorId(0)}, {{OperatorId(1)}, {OperatorId(2)}}, {OperatorId(3), OperatorId(4)}}));
+}
+
+TEST(Branches, PlansTheWorkedExampleAsAGraphPipeline) {
+  const Toy toy(kTowers, kThreeDevices, 4);
+  Context context;
+  const Outcome outcome = branches(toy.problem(), {}, context);
+  ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
+  EXPECT_EQ(simulated(toy, outcome),
+            milliseconds(26));  // the worked example of docs/semantics.md
+}
+
+TEST(Branches, AChainIsUnsupportedAndSaysSo) {
+  const Toy toy("x = input() : f32[b]\na = f(x) : f32[b] @class=c1\nloss = sum(a) : f32[] @class=c1\n",
+                kThreeDevices, 2);
+  Context context;
+  const Outcome outcome = branches(toy.problem(), {}, context);
+  EXPECT_EQ(outcome.status, Status::kUnsupported);
+  EXPECT_THAT(outcome.why, HasSubstr("no two branches"));
+}
+
+TEST(Single, UsesOneDeviceAndTakesAllTheWork) {
+  const Toy toy(kTowers, kThreeDevices, 4);
+  Context context;
+  const Outcome outcome = single(toy.problem(), {}, context);
+  EXPECT_EQ(simulated(toy, outcome), milliseconds(4 * 15));
+}
+
+TEST(Even, CutsTheChainWhereTheSharesAreClosest) {
+  // 1+1+4 | 3+3: 18 ms and 18 ms of forward and backward.
+  const Toy toy(
+      "x = input() : f32[b]\na = f(x) : f32[b] @class=c1\nb = f(a) : f32[b] @class=c1\nc = f(b) : f32[b] "
+      "@class=c4\n"
+      "d = f(c) : f32[b] @class=c3\nloss = f(d) : f32[] @class=c3\n",
+      "kind gpu 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\ngroup network latency=500us "
+      "lanes=unlimited\n"
+      "device dev0 gpu in network\ndevice dev1 gpu in network\n",
+      4);
+  Context context;
+  const Outcome outcome = even(toy.problem(), {}, context);
+  const auto& plan = std::get<PipelinePlan>(*outcome.plan);
+  ASSERT_THAT(plan.stages, SizeIs(2));
+  EXPECT_THAT(plan.stages[0].operators, ElementsAre(OperatorId(0), OperatorId(1), OperatorId(2)));
+}
+
+// The least bottleneck by trying every contiguous split and every run of devices.
+Duration brute_bottleneck(const Problem& problem, const Chain& chain, const std::vector<DeviceId>& devices,
+                          std::int64_t m, std::size_t block, std::size_t device,
+                          std::vector<ChainStage>& stages) {
+  if (block == chain.blocks()) {
+    Duration worst;
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      worst = std::max(worst, chain_stage_time(problem, chain, stages[s].first_block, stages[s].last_block,
+                                               stages[s].devices, m));
+    }
+    return worst;
+  }
+  Duration best = Duration::max();
+  for (std::size_t start = device; start < devices.size(); ++start) {
+    for (std::size_t end = start + 1; end <= devices.size() && static_cast<std::int64_t>(end - start) <= m;
+         ++end) {
+      for (std::size_t cut = block + 1; cut <= chain.blocks(); ++cut) {
+        stages.push_back({block,
+                          cut,
+                          {devices.begin() + static_cast<std::ptrdiff_t>(start),
+                           devices.begin() + static_cast<std::ptrdiff_t>(end)}});
+        best = std::min(best, brute_bottleneck(problem, chain, devices, m, cut, end, stages));
+        stages.pop_back();
+      }
+    }
+  }
+  return best;
+}
+
+TEST(PipeDream, BottleneckEqualsBruteForceOnRandomChains) {
+  Rng rng(11);
+  for (int trial = 0; trial < 60; ++trial) {
+    std::string text = "x = input() : f32[b]\nw = parameter(w) : f32[1000]\n";
+    std::string previous = "x";
+    const std::size_t n = 1 + rng.below(5);
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::string name = i + 1 == n ? "loss" : "h" + std::to_string(i);
+      text += name + " = f(" + previous + ", w) : f32[" + (i + 1 == n ? "" : "b") + "] @class=c" +
+              std::to_string(1 + rng.below(9)) + "\n";
+      previous = name;
+    }
+    const Toy toy(text, kThreeDevices, static_cast<std::int64_t>(1 + rng.below(5)));
+    const Problem problem = toy.problem();
+    const Chain chain(problem, graph_order(toy.graph), BatchSize(1));
+    const std::vector<DeviceId> devices{DeviceId(0), DeviceId(1), DeviceId(2)};
+    Context context;
+    const auto splits = min_max_splits(problem, chain, devices, toy.training.batch.count(), context);
+    std::vector<ChainStage> stages;
+    ASSERT_FALSE(splits.empty());
+    EXPECT_EQ(splits.front().bottleneck,
+              brute_bottleneck(problem, chain, devices, toy.training.batch.count(), 0, 0, stages))
+        << text;
+  }
+}
+
+TEST(Planners, NeverBeatTheOptimumAndAlwaysPassTheCheckers) {
+  Rng rng(5);
+  for (int trial = 0; trial < 25; ++trial) {
+    const std::size_t n = 2 + rng.below(3);
+    std::string text = "x = input() : f32[b]\nw = parameter(w) : f32[1]\n";
+    std::vector<std::string> names{"x"};
+    std::vector<std::string> unread;
+    for (std::size_t i = 0; i < n; ++i) {
+      const bool last = i + 1 == n;
+      std::string inputs;
+      if (last) {
+        for (const std::string& u : unread) inputs += u + ", ";
+      } else {
+        const std::string read = names[rng.below(names.size())];
+        std::erase(unread, read);
+        inputs = read + ", ";
+      }
+      const std::string name = last ? "loss" : "h" + std::to_string(i);
+      text += name + " = f(" + inputs + "w) : f32[" + (last ? "" : "b") + "] @class=c" +
+              std::to_string(1 + rng.below(6)) + "\n";
+      names.push_back(name);
+      if (!last) unread.push_back(name);
+    }
+    const Toy toy(text, kThreeDevices, static_cast<std::int64_t>(1 + rng.below(4)));
+    const auto optimum = ::espalier::testing::brute_force(toy.problem());
+    ASSERT_TRUE(optimum.plan.has_value());
+    for (const NamedPlanner& planner : all_planners()) {
+      Context context;
+      const Outcome outcome = planner.plan(toy.problem(), context);
+      if (outcome.status == Status::kUnsupported) continue;
+      ASSERT_EQ(outcome.status, Status::kFeasible) << planner.name << ": " << outcome.why << "\n" << text;
+      EXPECT_GE(simulated(toy, outcome), optimum.iteration) << planner.name << "\n" << text;
+    }
+  }
+}
+
+TEST(Planners, InfeasibleSaysWhatIsShortAndBy) {
+  Toy toy(kTowers, kThreeDevices, 4);
+  ClusterParts parts = toy.cluster.parts();
+  for (Device& device : parts.devices) device.memory = Bytes(8);
+  toy.cluster = Cluster(parts);
+  Context context;
+  const Outcome outcome = single(toy.problem(), {}, context);
+  EXPECT_EQ(outcome.status, Status::kInfeasible);
+  EXPECT_FALSE(outcome.plan.has_value());
+  EXPECT_THAT(outcome.why, HasSubstr("on dev0, which has 8 B;"));
+}
+
+TEST(Planners, PinsAreKept) {
+  const Toy toy(kTowers, kThreeDevices, 4);
+  Context context;
+  const Outcome outcome = single(toy.problem({{"img", DeviceId(2)}}), {}, context);
+  ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
+  EXPECT_EQ(std::get<PipelinePlan>(*outcome.plan).stages[0].replicas[0].devices, std::vector{DeviceId(2)});
+}
+
+TEST(Automatic, TakesTheFastestAndSaysWhichIsNext) {
+  const Toy toy(kTowers, kThreeDevices, 4);
+  Context context;
+  const Outcome outcome = automatic(toy.problem(), all_planners(), context);
+  ASSERT_EQ(outcome.status, Status::kFeasible);
+  for (const Candidate& candidate : run_all(toy.problem(), all_planners(), context)) {
+    if (candidate.simulated) {
+      EXPECT_LE(simulated(toy, outcome), *candidate.simulated) << candidate.name;
+    }
+  }
+  EXPECT_THAT(outcome.why, HasSubstr("next is"));
+}
+
+TEST(Planners, SameInputsGiveTheSameBytes) {
+  const Toy toy(kTowers, kThreeDevices, 4);
+  for (const NamedPlanner& planner : all_planners()) {
+    Context a, b;
+    EXPECT_EQ(planner.plan(toy.problem(), a).plan, planner.plan(toy.problem(), b).plan) << planner.name;
+  }
+}
+
+}  // namespace
+}  // namespace espalier

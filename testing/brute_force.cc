@@ -1,0 +1,110 @@
+#include "testing/brute_force.h"
+
+#include <algorithm>
+
+#include "espalier/base/check.h"
+#include "espalier/plan/staged_model.h"
+#include "espalier/planners/candidate.h"
+#include "espalier/sim/simulate.h"
+
+namespace espalier::testing {
+namespace {
+
+class BruteForce {
+ public:
+  BruteForce(const Problem& problem, ScheduleKind schedule) : problem_(problem), schedule_(schedule) {}
+
+  BruteForceResult run() {
+    const std::size_t n = problem_.graph.operators().size();
+    ESP_CHECK(n <= 5, n);
+    ESP_CHECK(problem_.cluster.devices().size() <= 3, problem_.cluster.devices().size());
+    stage_of_.assign(n, 0);
+    partition(0, 0);
+    return std::move(result_);
+  }
+
+ private:
+  void partition(std::size_t op, std::size_t stages) {
+    if (op == stage_of_.size()) return assign_devices(stages);
+    for (std::size_t s = 0; s <= stages; ++s) {
+      stage_of_[op] = s;
+      partition(op + 1, std::max(stages, s + 1));
+    }
+  }
+
+  // Each device goes to one stage or to none.
+  void assign_devices(std::size_t stages) {
+    const std::size_t devices = problem_.cluster.devices().size();
+    std::vector<std::size_t> owner(devices, 0);
+    while (true) {
+      std::vector<StageDraft> drafts(stages);
+      for (std::size_t d = 0; d < devices; ++d) {
+        if (owner[d] < stages) drafts[owner[d]].devices.push_back(DeviceId(d));
+      }
+      if (std::none_of(drafts.begin(), drafts.end(), [](const StageDraft& s) { return s.devices.empty(); })) {
+        for (std::size_t i = 0; i < stage_of_.size(); ++i)
+          drafts[stage_of_[i]].operators.push_back(OperatorId(i));
+        add_edges(std::move(drafts));
+      }
+      std::size_t d = 0;
+      while (d < devices && ++owner[d] > stages) owner[d++] = 0;
+      if (d == devices) return;
+    }
+  }
+
+  void add_edges(std::vector<StageDraft> drafts) {
+    for (const BatchSize micro_batch : problem_.training.micro_batches) {
+      const auto plain =
+          complete_plan(problem_.graph, drafts, problem_.training.batch, micro_batch, schedule_);
+      if (!plain) return;
+      const std::size_t stages = plain->stages.size();
+      std::vector<std::pair<std::size_t, std::size_t>> free_edges;
+      for (std::size_t b = 0; b < stages; ++b) {
+        for (std::size_t a = 0; a < b; ++a) {
+          const auto& after = plain->stages[b].after;
+          if (!std::binary_search(after.begin(), after.end(), StageId(a))) free_edges.emplace_back(a, b);
+        }
+      }
+      for (std::size_t mask = 0; mask < (std::size_t{1} << free_edges.size()); ++mask) {
+        PipelinePlan plan = *plain;
+        for (std::size_t e = 0; e < free_edges.size(); ++e) {
+          if ((mask >> e & 1) == 0) continue;
+          auto& after = plan.stages[free_edges[e].second].after;
+          after.push_back(StageId(free_edges[e].first));
+          std::sort(after.begin(), after.end());
+        }
+        const auto limits = in_flight_limits(plan);
+        for (std::size_t s = 0; s < stages; ++s) plan.stages[s].in_flight = limits[s];
+        judge(plan);
+      }
+    }
+  }
+
+  void judge(const PipelinePlan& plan) {
+    ++result_.tried;
+    const StagedModel model =
+        stage_model(problem_.graph, problem_.cluster, problem_.costs, problem_.training, plan);
+    const Trace trace = simulate(model, problem_.cluster);
+    const std::vector<MemoryByCategory> peak = peak_memory(trace);
+    for (std::size_t d = 0; d < peak.size(); ++d) {
+      if (peak[d].total() > problem_.cluster.devices()[d].memory) return;
+    }
+    if (!result_.plan || trace.iteration < result_.iteration) {
+      result_.plan = plan;
+      result_.iteration = trace.iteration;
+    }
+  }
+
+  const Problem& problem_;
+  ScheduleKind schedule_;
+  std::vector<std::size_t> stage_of_;
+  BruteForceResult result_;
+};
+
+}  // namespace
+
+BruteForceResult brute_force(const Problem& problem, ScheduleKind schedule) {
+  return BruteForce(problem, schedule).run();
+}
+
+}  // namespace espalier::testing

@@ -1,0 +1,24 @@
+#pragma once
+
+// The best pipeline plan of a tiny problem, found by trying all of them: what heuristics are measured
+// against.
+
+#include <optional>
+
+#include "espalier/planners/planner.h"
+
+namespace espalier::testing {
+
+struct BruteForceResult {
+  std::optional<PipelinePlan> plan;  // none if nothing fits
+  Duration iteration;
+  std::uint64_t tried = 0;
+};
+
+// Every partition of the operators into stages with an acyclic stage graph, every way to give the stages
+// disjoint device sets (replicas), every superset of the data edges as `after` edges that keeps stage order,
+// every micro-batch size. Duplicable operators are not allowed. Exponential: at most five operators and three
+// devices.
+BruteForceResult brute_force(const Problem& problem, ScheduleKind schedule = ScheduleKind::kOneFOneB);
+
+}  // namespace espalier::testing

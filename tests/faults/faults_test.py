@@ -1,0 +1,237 @@
+"""What happens when a worker dies, stands still or fails: the others stop within ten seconds, say who and what they waited for,
+and leave neither a process nor a torn file. Under our own launcher and under torchrun."""
+
+import json
+import os
+import pathlib
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(os.environ.get("ESPALIER_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
+BINARY = os.environ.get("ESPALIER_BINARY", str(ROOT / "build/release/espalier"))
+PYTHON = pathlib.Path(os.environ.get("ESPALIER_PYTHON", ROOT / ".venv/bin/python"))
+TORCHRUN = PYTHON.parent / "torchrun"
+LIMIT = 10.0  # seconds until everybody has stopped
+
+
+def clean_environment():
+    drop = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    return {k: v for k, v in os.environ.items() if k not in drop and not k.startswith("TORCHELASTIC")}
+
+
+def make_plan(folder, model):
+    plan = folder / "plan.json"
+    subprocess.run([BINARY, "plan", str(ROOT / "tests/fixtures" / f"{model}.pt2"), "--cluster", "local:2", "--planner", "even",
+                    "-o", str(plan)], check=True, capture_output=True, env=clean_environment())
+    return plan
+
+
+def environment_of(pid):
+    try:
+        text = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return {}
+    return dict(item.split("=", 1) for item in text.decode(errors="replace").split("\0") if "=" in item)
+
+
+def alive(pid):
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+class Run:
+    """A run of two workers; `mark` finds its processes among all of them."""
+
+    def __init__(self, folder, command, launcher, preexec=None):
+        self.mark = f"{folder.name}-{time.monotonic_ns()}"
+        environment = clean_environment() | {"ESPALIER_TEST_MARK": self.mark, "NO_COLOR": "1"}
+        if launcher == "torchrun":
+            command = [str(TORCHRUN), "--no-python", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--local-addr", "127.0.0.1",
+                       "--rdzv-endpoint", "127.0.0.1:0", BINARY, *command]
+        else:
+            command = [BINARY, "launch", "-n", "2", "--", *command]
+        self.output = (folder / "output.txt").open("w+b")
+        self.process = subprocess.Popen(command, stdout=self.output, stderr=subprocess.STDOUT, cwd=folder, env=environment,
+                                        preexec_fn=preexec, start_new_session=True)
+
+    def text(self):
+        self.output.flush()
+        return pathlib.Path(self.output.name).read_text(errors="replace")
+
+    def processes(self):
+        found = {}
+        for entry in pathlib.Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            environment = environment_of(entry.name)
+            if environment.get("ESPALIER_TEST_MARK") == self.mark and alive(entry.name):
+                found[int(entry.name)] = environment.get("RANK")
+        return found
+
+    def worker(self, rank):
+        return next(pid for pid, r in self.processes().items() if r == str(rank))
+
+    def wait_for_steps(self):
+        """Until training is well under way: two workers have joined and a step was reported."""
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline:
+            if "step 1/" in self.text() and {"0", "1"} <= set(filter(None, self.processes().values())):
+                return
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        raise AssertionError("training did not begin:\n" + self.text())
+
+    def wait_until_gone(self):
+        """Seconds until no process of the run is left; kills what is left after 30 s."""
+        begin = time.monotonic()
+        while time.monotonic() - begin < 30:
+            self.process.poll()
+            if not self.processes():
+                self.process.wait()
+                return time.monotonic() - begin
+            time.sleep(0.05)
+        left = self.processes()
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        raise AssertionError(f"still running after 30 s: {left}\n" + self.text())
+
+
+class Faults:
+    launcher = None
+
+    def setUp(self):
+        self.scratch = tempfile.TemporaryDirectory(prefix="espalier-faults-")
+        self.folder = pathlib.Path(self.scratch.name)
+
+    def tearDown(self):
+        self.scratch.cleanup()
+
+    def train(self, *extra, model="two_tower", preexec=None, steps="1000000"):
+        plan = make_plan(self.folder, model)
+        return Run(self.folder, ["run", str(plan), "--steps", steps, *extra], self.launcher, preexec)
+
+    def expect_stopped(self, run, *words):
+        seconds = run.wait_until_gone()
+        text = run.text()
+        self.assertLess(seconds, LIMIT, text)
+        for word in words:
+            self.assertIn(word, text)
+        self.assertNotEqual(run.process.returncode, 0, text)
+        self.assertEqual([p.name for p in self.folder.iterdir() if ".tmp" in p.name], [])
+        return text
+
+    def test_a_killed_worker_is_named_and_the_other_stops(self):
+        for rank in (0, 1):
+            with self.subTest(rank=rank):
+                run = self.train()
+                run.wait_for_steps()
+                os.kill(run.worker(rank), signal.SIGKILL)
+                self.expect_stopped(run, f"worker {rank}", "waits for")
+
+    def test_a_stopped_worker_is_named_and_the_other_stops(self):
+        for rank in (0, 1):
+            with self.subTest(rank=rank):
+                run = self.train()
+                run.wait_for_steps()
+                victim = run.worker(rank)
+                os.kill(victim, signal.SIGSTOP)
+                begin = time.monotonic()
+                while time.monotonic() - begin < LIMIT and len([r for r in run.processes().values() if r is not None]) > 1:
+                    time.sleep(0.05)
+                left = [r for p, r in run.processes().items() if r is not None and p != victim]
+                self.assertEqual(left, [], run.text())
+                if alive(victim):  # nobody but its launcher may end a stopped process; torchrun waits for it
+                    os.kill(victim, signal.SIGKILL)
+                self.expect_stopped(run, f"worker {rank}")
+
+    def test_an_operator_that_throws_is_named_with_its_source(self):
+        data = self.folder / "bad.safetensors"
+        samples, sequence = 64, self.sequence_length()
+        values = struct.pack("<q", 10**9) * (samples * sequence)
+        header = json.dumps({self.token_input(): {"dtype": "I64", "shape": [samples, sequence], "data_offsets": [0, len(values)]}}
+                            | self.other_inputs(samples, len(values))).encode()
+        header += b" " * (-len(header) % 8)
+        data.write_bytes(struct.pack("<Q", len(header)) + header + values + b"\0" * self.other_bytes)
+        run = self.train("--data", str(data), model="gpt")
+        text = self.expect_stopped(run, "embedding", "worker 0")
+        self.assertIn("gpt.py", text)
+
+    def inputs(self):
+        out = subprocess.run([BINARY, "inspect", str(ROOT / "tests/fixtures/gpt.pt2"), "--json"], check=True, capture_output=True,
+                             env=clean_environment())
+        return json.loads(out.stdout)["inputs"]
+
+    def token_input(self):
+        return self.inputs()[0]["name"]
+
+    def sequence_length(self):
+        return int(self.inputs()[0]["sizes"][1])
+
+    def other_inputs(self, samples, offset):
+        self.other_bytes = 0
+        entries = {}
+        for item in self.inputs()[1:]:
+            size = samples * 8
+            for dimension in item["sizes"][1:]:
+                size *= int(dimension)
+            entries[item["name"]] = {"dtype": "I64", "shape": [samples, *map(int, item["sizes"][1:])],
+                                     "data_offsets": [offset, offset + size]}
+            offset += size
+            self.other_bytes += size
+        return entries
+
+    def test_a_killed_launcher_takes_its_workers_along(self):
+        run = self.train()
+        run.wait_for_steps()
+        run.process.kill()
+        self.expect_stopped(run)
+
+    def test_an_interrupt_finishes_the_step_saves_and_exits_130(self):
+        saved = self.folder / "saved.safetensors"
+        run = self.train("--save", str(saved))
+        run.wait_for_steps()
+        run.process.send_signal(signal.SIGINT)
+        self.assertLess(run.wait_until_gone(), 3 * LIMIT, run.text())
+        if self.launcher != "torchrun":  # torchrun has an exit status of its own
+            self.assertEqual(run.process.returncode, 130, run.text())
+        (length,) = struct.unpack("<Q", saved.read_bytes()[:8])
+        self.assertIn("__metadata__", json.loads(saved.read_bytes()[8:8 + length]))
+
+    def test_a_full_disk_while_saving_leaves_no_torn_file(self):
+        saved = self.folder / "saved.safetensors"
+        saved.write_bytes(b"the file before")
+
+        def small_files():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (8192, resource.RLIM_INFINITY))
+
+        run = self.train("--save", str(saved), preexec=small_files, steps="1")
+        text = self.expect_stopped(run, "saved.safetensors")
+        self.assertEqual(saved.read_bytes(), b"the file before", text)
+
+
+class OwnLauncher(Faults, unittest.TestCase):
+    launcher = "espalier"
+
+
+@unittest.skipUnless(TORCHRUN.exists(), "no torchrun beside ESPALIER_PYTHON")
+class TorchRun(Faults, unittest.TestCase):
+    launcher = "torchrun"
+
+
+if __name__ == "__main__":
+    probe = subprocess.run([BINARY, "run", "/nowhere/plan.json"], capture_output=True, text=True, env=clean_environment())
+    if "libtorch" in probe.stderr:
+        print("skipped: this build has no runtime")
+        sys.exit(77)
+    unittest.main(verbosity=2)
