@@ -4,6 +4,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/frontend/decode.h"
+#include "espalier/frontend/profile.h"
 #include "espalier/frontend/program_reader.h"
 #include "espalier/frontend/recipes.h"
 #include "espalier/frontend/sample_inputs.h"
@@ -121,14 +122,6 @@ std::vector<UserInput> user_inputs(const FlatProgram& program, const ZipReader& 
   return result;
 }
 
-// "dir/gpt.pt2" → "gpt"
-std::string stem(const std::string& file) {
-  const auto slash = file.rfind('/');
-  const std::string base = slash == std::string::npos ? file : file.substr(slash + 1);
-  const auto dot = base.rfind('.');
-  return one_line(dot == std::string::npos || dot == 0 ? base : base.substr(0, dot));
-}
-
 std::vector<std::string> unknown_warnings(const Graph& graph) {
   std::vector<std::string> result;
   for (const UnknownOperator& unknown : unknown_operators(graph)) {
@@ -157,7 +150,7 @@ ExportedProgram read_exported_program(std::string_view bytes, const std::string&
 
   std::vector<std::string> warnings;
   GraphParts parts = derive_graph(program);
-  parts.name = stem(name);
+  parts.name = file_stem(name);
   parts.loss = find_loss(program, name, options, warnings);
   parts.training_mode = notes.training.value_or(training_flags(program).value_or(true));
   Graph graph(std::move(parts));

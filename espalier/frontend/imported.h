@@ -26,16 +26,17 @@ enum class LossRule : std::uint8_t {
 struct ImportOptions {
   Repair repair = Repair::kRepair;
   LossRule loss_rule = LossRule::kRequired;
-  std::string loss;  // name of the output that is the loss; empty: the only floating-point scalar
+  std::string loss = {};  // name of the output that is the loss; empty: the only floating-point scalar
 };
 
 struct Imported {
   Graph graph;
-  std::optional<CostTable> costs;
-  std::optional<Cluster> cluster;
-  std::optional<PipelinePlan> plan;
-  std::optional<Placement> placement;
-  std::vector<std::string> warnings;  // one line each, for people
+  std::optional<CostTable> costs = {};
+  std::optional<Cluster> cluster = {};
+  std::optional<PipelinePlan> plan = {};
+  std::optional<Placement> placement = {};
+  std::optional<BatchSize> batch = {};     // of a step, where the file names one
+  std::vector<std::string> warnings = {};  // one line each, for people
 };
 
 // By content, not by file name: a zip is .pt2, JSON is told by its keys (espalier.graph/1, MSR, Piper),
@@ -45,8 +46,22 @@ struct Imported {
 Imported import_file(const std::string& path, const ImportOptions& options = {});
 Imported import_bytes(std::string_view bytes, const std::string& name, const ImportOptions& options = {});
 
+// How costs of profiles are laid out: a fixed batch of one (one micro-batch of the file; PipeDream's samples
+// where they can be read off), tensors and weights of type kOpaque in bytes, one row per operator and device
+// kind ("accelerator" and "cpu" for MSR, else "profiled"). A backward time is divided into halves for inputs
+// and weights. A graph that already holds its backward half (MSR training) keeps it as operators of role
+// kBackward, each with its time as `forward`: it is simulated, not run. Each importer's .cc lists the
+// oddities of its files.
 Imported import_msr(std::string_view text, const std::string& name, const ImportOptions& options = {});
 Imported import_piper(std::string_view text, const std::string& name, const ImportOptions& options = {});
 Imported import_pipedream(std::string_view text, const std::string& name, const ImportOptions& options = {});
+
+// A placement of the MSR files ("fpgas", "cpus": node ids per device) for a model read by import_msr. A node
+// it leaves out goes where the others of its colour are.
+Placement import_msr_placement(std::string_view text, const std::string& name, const Imported& model);
+
+// A profile's costs for another cluster: each device kind without rows gets those of the profile's first
+// kind.
+CostTable costs_on(const CostTable& profile, const Cluster& cluster);
 
 }  // namespace espalier

@@ -152,6 +152,11 @@ class Parser {
       expect_arguments(3);
       return {mod(floor_div(given[0].floor(), given[1].floor()), given[2].floor())};
     }
+    const std::string_view known[] = {"FloorDiv",  "CleanDiv", "IntTrueDiv",  "Mod",
+                                      "PythonMod", "Pow",      "PowByNatural"};
+    if (std::find(std::begin(known), std::end(known), name) == std::end(known)) {
+      fail("uses " + name.substr(0, 40) + ", which is not supported");
+    }
     expect_arguments(2);
     const Fraction &a = given[0], &b = given[1];
     if (name == "FloorDiv") {
@@ -161,8 +166,7 @@ class Parser {
       return {a.numerator * b.denominator, a.denominator * b.numerator};
     }
     if (name == "Mod" || name == "PythonMod") return {mod(a.floor(), b.floor())};
-    if (name == "Pow" || name == "PowByNatural") return raise(a, b);
-    fail("uses " + name.substr(0, 40) + ", which is not supported");
+    return raise(a, b);
   }
 
   static Fraction fold(const std::string& name, const std::vector<Fraction>& given) {

@@ -215,7 +215,8 @@ std::optional<std::string_view> ZipReader::find(std::string_view name) const {
 }
 
 std::string_view ZipReader::get(std::string_view name) const {
-  return bytes_.substr(offset(name), find_entry(name)->size);
+  const std::uint64_t at = offset(name);  // refuses a missing entry
+  return bytes_.substr(at, find_entry(name)->size);
 }
 
 std::uint64_t ZipReader::offset(std::string_view name) const {

@@ -1,0 +1,242 @@
+// The JSON of msr-fiddle/dnn-partitioning (Tarnawski et al., NeurIPS'20).
+//
+// Published oddities, and what becomes of them:
+// - `cost` of an edge is the time of its source's output between accelerator and host memory, equal on all
+//   out-edges: one tensor per source, its bytes from cost × 2^31 bytes/s. The edges' own `size` is only
+//   informative and wrong in places.
+// - `cost` is in milliseconds, but in seconds in the throughput layer graphs, beside latencies in
+//   milliseconds: where most costs × 2^31 equal the sizes, they are seconds, and are repaired.
+// - `size` of a node is all that it occupies. What its output does not take becomes a stored block.
+// - Training graphs hold their backward half as nodes of their own (role kBackward), each with its time as
+//   `forward`. They are simulated, not run; nothing is folded.
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "espalier/base/check.h"
+#include "espalier/base/json.h"
+#include "espalier/frontend/decode.h"
+#include "espalier/frontend/imported.h"
+#include "espalier/frontend/profile.h"
+
+namespace espalier {
+namespace {
+
+constexpr double kBandwidth = 2147483648.0;  // 2^31 bytes per second
+constexpr double kMostMilliseconds = 1e12;
+constexpr double kMostBytes = 1e15;
+constexpr std::int64_t kMostDevices = 10'000;
+constexpr std::int64_t kMaxId = std::int64_t{1} << 53;
+constexpr const char* kAccelerator = "accelerator";
+constexpr const char* kCpu = "cpu";
+
+// True and false are written as 1 and 0 in some files.
+bool truth(const JsonCursor& value) {
+  return value.json().is_boolean() ? value.boolean() : value.integer(0, 1) == 1;
+}
+
+struct RawEdge {
+  std::size_t from = 0;
+  std::size_t to = 0;
+  double cost = 0;
+  double size = 0;
+};
+
+class Reader {
+ public:
+  Reader(const Json& json, const std::string& name, const ImportOptions& options)
+      : root_(json, name), options_(options) {
+    profile_.file = name;
+    profile_.name = file_stem(name);
+  }
+
+  Imported read() {
+    const std::int64_t accelerators = root_.at("maxFPGAs").integer(0, kMostDevices);
+    const std::int64_t cpus = root_.at("maxCPUs").integer(0, kMostDevices);
+    const Bytes memory = round_bytes(root_.at("maxSizePerFPGA").number(1, kMostBytes));
+    read_nodes();
+    read_edges();
+    set_output_bytes();
+    Cluster machine = cluster(accelerators, cpus, memory);
+    BuiltProfile built = build_profile(std::move(profile_));
+    Imported result{.graph = std::move(built.graph)};
+    result.costs = std::move(built.costs);
+    result.cluster = std::move(machine);
+    result.warnings = std::move(warnings_);
+    return result;
+  }
+
+ private:
+  void read_nodes() {
+    const JsonCursor nodes = root_.at("nodes");
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      const JsonCursor in = nodes.at(i);
+      const std::int64_t id = in.at("id").integer(-kMaxId, kMaxId);
+      if (!index_.emplace(id, i).second)
+        in.at("id").fail("is " + std::to_string(id) + ", which another node has");
+      ProfileNode node;
+      node.name = "n" + std::to_string(id);
+      node.target = one_line(in.at("name").string());
+      node.role = truth(in.at("isBackwardNode")) ? OperatorRole::kBackward : OperatorRole::kForward;
+      node.stored = round_bytes(in.at("size").number(0, kMostBytes));
+      if (in.has("colorClass") && !in.at("colorClass").json().is_null()) {
+        const std::int64_t colour = in.at("colorClass").integer(-kMaxId, kMaxId);
+        node.colocation = colours_.emplace(colour, static_cast<std::uint32_t>(colours_.size())).first->second;
+      }
+      if (!truth(in.at("supportedOnFpga"))) {
+        in.at("supportedOnFpga").fail("is false; operators that only a CPU can run are not supported");
+      }
+      for (const auto& [kind, key] :
+           {std::pair(kAccelerator, "fpgaLatency"), std::pair(kCpu, "cpuLatency")}) {
+        CostRow row;
+        row.kind = kind;
+        OperatorCost cost;
+        cost.forward = round_duration(in.at(key).number(0, kMostMilliseconds) * 1e6);
+        cost.origin = Origin::kProfile;
+        row.points.push_back({BatchSize(1), cost});
+        node.costs.push_back(std::move(row));
+      }
+      profile_.nodes.push_back(std::move(node));
+    }
+  }
+
+  std::size_t node(const JsonCursor& id) const {
+    const auto found = index_.find(id.integer(-kMaxId, kMaxId));
+    if (found == index_.end()) id.fail("is not the id of a node");
+    return found->second;
+  }
+
+  void read_edges() {
+    const JsonCursor edges = root_.at("edges");
+    for (std::size_t i = 0; i < edges.size(); ++i) {
+      const JsonCursor in = edges.at(i);
+      edges_.push_back({node(in.at("sourceId")), node(in.at("destId")),
+                        in.at("cost").number(0, kMostMilliseconds),
+                        in.has("size") ? in.at("size").number(0, kMostBytes) : 0});
+    }
+    std::size_t seconds = 0, milliseconds = 0;
+    for (const RawEdge& edge : edges_) {
+      if (edge.cost <= 0 || edge.size <= 0) continue;
+      const double ratio = edge.cost * kBandwidth / edge.size;
+      if (ratio > 0.5 && ratio < 2) ++seconds;
+      if (ratio > 500 && ratio < 2000) ++milliseconds;
+    }
+    if (options_.repair == Repair::kRepair && seconds > milliseconds) {
+      scale_ = 1000;
+      warnings_.push_back(
+          "communication costs are in seconds beside times in milliseconds (cost = size / 2^31): read as "
+          "seconds");
+    }
+  }
+
+  void set_output_bytes() {
+    std::vector<double> cost(profile_.nodes.size());
+    std::size_t differing = 0;
+    std::vector<bool> seen(profile_.nodes.size());
+    for (const RawEdge& edge : edges_) {
+      if (seen[edge.from] && cost[edge.from] != edge.cost) ++differing;
+      cost[edge.from] = std::max(cost[edge.from], edge.cost);
+      seen[edge.from] = true;
+      profile_.edges.push_back({edge.from, edge.to, Bytes()});
+    }
+    if (differing > 0) {
+      warnings_.push_back(
+          std::to_string(differing) +
+          " edges have another cost than their source's other edges: the largest is taken for all");
+    }
+    for (std::size_t i = 0; i < cost.size(); ++i) {
+      ProfileNode& node = profile_.nodes[i];
+      node.output = round_bytes(cost[i] * scale_ / 1000 * kBandwidth);
+      node.stored = Bytes(std::max<std::int64_t>(0, node.stored.count() - node.output->count()));
+    }
+  }
+
+  // Accelerators reach host memory over links of 2^31 bytes/s; CPUs are in it.
+  Cluster cluster(std::int64_t accelerators, std::int64_t cpus, Bytes memory) const {
+    if (accelerators + cpus == 0) root_.fail("has neither accelerators (maxFPGAs) nor CPUs (maxCPUs)");
+    ClusterParts parts;
+    for (const auto& [kind, bytes] :
+         {std::pair(kAccelerator, memory), std::pair(kCpu, Bytes(std::int64_t{1} << 50))}) {
+      parts.kinds.push_back({.name = kind,
+                             .memory = bytes,
+                             .flops_f32 = 1e12,
+                             .flops_f16 = 1e12,
+                             .memory_bandwidth = 1'000'000'000'000});
+    }
+    Group host, slots;
+    host.name = "host";
+    host.contention = false;
+    slots.name = "accelerators";
+    slots.parent = GroupId(0);
+    slots.bandwidth = std::int64_t{1} << 31;
+    parts.groups = {host, slots};
+    for (std::int64_t i = 0; i < accelerators + cpus; ++i) {
+      const bool fast = i < accelerators;
+      Device device;
+      device.name = (fast ? kAccelerator : kCpu) + (":" + std::to_string(fast ? i : i - accelerators));
+      device.kind = KindId(fast ? 0 : 1);
+      device.group = GroupId(fast ? 1 : 0);
+      device.memory = parts.kinds[device.kind.index()].memory;
+      parts.devices.push_back(device);
+    }
+    return Cluster(std::move(parts));
+  }
+
+  JsonCursor root_;
+  ImportOptions options_;
+  Profile profile_;
+  std::vector<RawEdge> edges_;
+  std::unordered_map<std::int64_t, std::size_t> index_;
+  std::unordered_map<std::int64_t, std::uint32_t> colours_;
+  std::vector<std::string> warnings_;
+  double scale_ = 1;
+};
+
+}  // namespace
+
+Imported import_msr(std::string_view text, const std::string& name, const ImportOptions& options) {
+  const Json json = parse_json(text, name);
+  return Reader(json, name, options).read();
+}
+
+Placement import_msr_placement(std::string_view text, const std::string& name, const Imported& model) {
+  const Json json = parse_json(text, name);
+  const JsonCursor root(json, name);
+  const Graph& graph = model.graph;
+  std::vector<std::optional<DeviceId>> device(graph.operators().size());
+  for (const auto& [key, kind] : {std::pair("fpgas", kAccelerator), std::pair("cpus", kCpu)}) {
+    const JsonCursor devices = root.at(key);
+    for (std::size_t d = 0; d < devices.size(); ++d) {
+      const JsonCursor nodes = devices.at(d).at("nodes");
+      const std::string device_name = std::string(kind) + ":" + std::to_string(d);
+      const std::optional<DeviceId> id =
+          model.cluster ? model.cluster->find_device(device_name) : std::nullopt;
+      if (!id && nodes.size() > 0)
+        nodes.fail("places nodes on '" + device_name + "', which the model's machine lacks");
+      for (std::size_t i = 0; i < nodes.size(); ++i) {
+        const std::string node = "n" + std::to_string(nodes.at(i).integer(-kMaxId, kMaxId));
+        const std::optional<OperatorId> op = graph.find_operator(node);
+        if (!op) nodes.at(i).fail("is not the id of a node of '" + graph.name() + "'");
+        if (device[op->index()]) nodes.at(i).fail("is placed twice");
+        device[op->index()] = id;
+      }
+    }
+  }
+  // A node that is missing goes where the nodes of its colour are.
+  std::unordered_map<std::uint32_t, DeviceId> of_colour;
+  for (std::size_t i = 0; i < device.size(); ++i) {
+    const auto colour = graph.operators()[i].colocation;
+    if (device[i] && colour) of_colour.emplace(*colour, *device[i]);
+  }
+  Placement placement;
+  for (std::size_t i = 0; i < device.size(); ++i) {
+    const Operator& op = graph.operators()[i];
+    if (!device[i] && op.colocation && of_colour.contains(*op.colocation))
+      device[i] = of_colour.at(*op.colocation);
+    if (!device[i]) root.fail("places neither node '" + op.name.substr(1) + "' nor one of its colour");
+    placement.device.push_back(*device[i]);
+  }
+  return placement;
+}
+
+}  // namespace espalier

@@ -1,0 +1,64 @@
+#pragma once
+
+// What the published profiles have in common: nodes with costs, edges with bytes. Internal to the frontend.
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "espalier/frontend/imported.h"
+
+namespace espalier {
+
+struct ProfileNode {
+  std::string name = {};    // of the operator: unique, without spaces
+  std::string target = {};  // what the file calls it
+  OperatorRole role = OperatorRole::kForward;
+  Bytes stored;              // weights, or what the file says it occupies
+  bool trainable = false;    // the weights take part in training
+  bool always_grad = false;  // its output requires a gradient whatever it reads
+  bool duplicable = false;
+  std::optional<Bytes> output = {};         // of its output; else its edges say
+  std::optional<std::size_t> part_of = {};  // its output is a part of that node's output
+  std::optional<std::uint32_t> colocation = {};
+  std::vector<CostRow> costs = {};  // op_class is filled in here
+};
+
+struct ProfileEdge {
+  std::size_t from = 0;
+  std::size_t to = 0;
+  Bytes bytes;
+};
+
+enum class EdgeTensors : std::uint8_t {
+  kShared,   // edges of one source with equal bytes carry one tensor
+  kPerEdge,  // each edge carries its own
+};
+
+struct Profile {
+  std::string file;
+  std::string name;
+  BatchSize batch{1};
+  EdgeTensors tensors = EdgeTensors::kShared;
+  std::vector<ProfileNode> nodes;
+  std::vector<ProfileEdge> edges;
+};
+
+// A graph of opaque tensors in an order that the edges allow (of several, the file's), and its costs. A
+// gradient flows from trainable weights on. `order[n]` is the operator of node n. Throws InputError if the
+// edges form a cycle, naming a node on it.
+struct BuiltProfile {
+  Graph graph;
+  CostTable costs;
+  std::vector<OperatorId> order;
+};
+BuiltProfile build_profile(Profile profile);
+
+// `devices` of one kind, "<kind>:0" …, joined by one network.
+Cluster flat_cluster(const std::string& kind, std::size_t devices, Bytes memory, std::int64_t bandwidth);
+
+// "dir/gnmt.json" → "gnmt"
+std::string file_stem(const std::string& file);
+
+}  // namespace espalier
