@@ -38,8 +38,9 @@ struct Launched {
 TEST(Launch, AllWorkersGetTheVariablesOfTorchrun) {
   const auto folder = std::filesystem::path(::testing::TempDir()) / ("launch-" + std::to_string(::getpid()));
   std::filesystem::create_directory(folder);
-  const Launched run("echo $RANK/$WORLD_SIZE $MASTER_ADDR $LOCAL_RANK ${TORCHELASTIC_USE_AGENT_STORE-unset} > " +
-                folder.string() + "/$RANK");
+  const Launched run(
+      "echo $RANK/$WORLD_SIZE $MASTER_ADDR $LOCAL_RANK ${TORCHELASTIC_USE_AGENT_STORE-unset} > " +
+      folder.string() + "/$RANK");
   EXPECT_EQ(run.status, 0);
   for (const int rank : {0, 1}) {
     std::ifstream in(folder / std::to_string(rank));
