@@ -44,28 +44,26 @@ Inputs dag_inputs(Rng& rng, const RandomGraphOptions& options) {
   return inputs;
 }
 
-// Appends `count` nodes behind `before`; returns the nodes at their end.
-std::vector<std::size_t> grow(Rng& rng, std::size_t count, std::vector<std::size_t> before, Inputs& inputs) {
+// Appends `count` ≥ 1 nodes behind `before`, the last of which is behind all others.
+void grow(Rng& rng, std::size_t count, std::vector<std::size_t> before, Inputs& inputs) {
   while (count > 0) {
-    if (count < 3 || chance(rng, 50)) {
-      inputs.push_back(before);
-      before = {inputs.size() - 1};
-      --count;
-      continue;
+    if (count >= 4 && chance(rng, 50)) {
+      // Branches side by side; one more node joins them.
+      std::size_t inside = 2 + rng.below(count - 2);
+      count -= inside;
+      std::vector<std::size_t> ends;
+      while (inside > 0) {
+        const std::size_t length = 1 + rng.below(std::max<std::size_t>(1, inside / 2));
+        grow(rng, length, before, inputs);
+        ends.push_back(inputs.size() - 1);
+        inside -= length;
+      }
+      before = std::move(ends);
     }
-    // Branches side by side; the next node, if there is one, joins them.
-    std::size_t inside = 2 + rng.below(count - 2);
-    count -= inside;
-    std::vector<std::size_t> ends;
-    while (inside > 0) {
-      const std::size_t length = 1 + rng.below(std::max<std::size_t>(1, inside / 2));
-      const std::vector<std::size_t> branch = grow(rng, length, before, inputs);
-      ends.insert(ends.end(), branch.begin(), branch.end());
-      inside -= length;
-    }
-    before = std::move(ends);
+    inputs.push_back(before);
+    before = {inputs.size() - 1};
+    --count;
   }
-  return before;
 }
 
 class GraphWriter {
