@@ -49,7 +49,7 @@ Run run(const LoadedModel& model, const PlannedJob& planned, const Optimizer& op
   const Job job = make_job(program, planned.plan, planned.staged, planned.schedule, planned.device_names);
   const auto data = synthetic_data(model.exported, seed);
   Session session(model.exported, model.file.bytes(), optimizer, seed, at::kCPU);
-  Workers workers = join_workers({}, planned.schedule, milliseconds(20'000));
+  Workers workers = join_workers({}, planned, milliseconds(20'000));
   Executor executor(job, session, *data, *workers.transport, {.keep_gradients = true});
   Run result;
   for (int step = 0; step < steps; ++step) {

@@ -4,6 +4,9 @@
 // name where it shows. Nothing but tests sets one.
 
 #include <cstdint>
+#include <string>
+
+#include "espalier/runtime/runtime.h"
 
 namespace espalier {
 
@@ -23,5 +26,9 @@ struct FaultPlan {
   Fault fault = Fault::kNone;
   std::uint32_t stage = 0;  // where, for faults of one stage
 };
+
+// verify_plan with a mistake in the plan's run; the reference has none.
+VerifyResult verify_plan_with(const PlanFile& plan, const std::string& model, const VerifyOptions& options,
+                              const FaultPlan& faults);
 
 }  // namespace espalier

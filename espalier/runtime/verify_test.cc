@@ -1,0 +1,149 @@
+// verify finds nothing where nothing is wrong, and finds and names every planted mistake.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "espalier/runtime/plans_for_tests.h"
+#include "espalier/runtime/runtime.h"
+#include "espalier/runtime/testing/faults.h"
+#include "espalier/runtime/workbench.h"
+#include "testing/cut_plan.h"
+
+namespace espalier {
+namespace {
+
+using espalier::testing::CutOptions;
+using espalier::testing::plan_from_cuts;
+using ::testing::AnyOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+// A model cut in two at an operator, four micro-batches of two samples.
+struct Cut {
+  std::string fixture;
+  std::string at;  // first operator of the second stage
+  CutOptions options = {};
+};
+
+VerifyResult verify(const Cut& cut, const FaultPlan& faults = {}) {
+  const std::string path = kFixtures + cut.fixture + ".pt2";
+  const LoadedModel model(path);
+  const auto at = model.graph().find_operator(cut.at);
+  EXPECT_TRUE(at.has_value()) << cut.at;
+  const PipelinePlan plan = plan_from_cuts(model.graph(), {at->index()}, cut.options);
+  const Cluster cluster = cpus(4);
+  const Training training{plan.batch, {cut.options.micro_batch}, {}};
+  PlanFile file = make_plan_file(model.graph(), cluster, training, plan,
+                                 staged_for_tests(model.graph(), cluster, plan, training.optimizer));
+  file.seed = 5;
+  VerifyOptions options;
+  options.steps = 2;
+  return verify_plan_with(file, path, options, faults);
+}
+
+std::vector<std::string> names(const VerifyResult& result, Difference::What what) {
+  std::vector<std::string> names;
+  for (const Difference& difference : result.differences) {
+    if (difference.what == what) names.push_back(difference.name);
+  }
+  return names;
+}
+
+const Cut kGpt{"gpt", "layer_norm_2"};    // embed and head share a weight over the cut
+const Cut kResnet{"resnet", "conv2d_3"};  // BatchNorm on both sides
+
+TEST(Verify, AModelCutInTwoIsBitEqualToOneProcess) {
+  const VerifyResult result = verify(kResnet);
+  EXPECT_TRUE(result.equal) << result.verdict;
+  EXPECT_TRUE(result.bit_equal) << result.verdict;
+  EXPECT_TRUE(result.bit_equality_due);
+  EXPECT_EQ(result.worst, 0);
+  EXPECT_THAT(result.verdict, HasSubstr("are bit-equal to one process"));
+}
+
+TEST(Verify, ATiedWeightIsEqualWithinTheTolerance) {
+  const VerifyResult result = verify(kGpt);
+  EXPECT_TRUE(result.equal) << result.verdict;
+  EXPECT_FALSE(result.bit_equality_due);
+  EXPECT_EQ(result.gradients, 28U);
+  EXPECT_LE(result.worst, 1e-5);
+}
+
+TEST(Verify, ReplicasAreEqualWithinTheTolerance) {
+  Cut cut = kGpt;
+  cut.options.devices = {{DeviceId(0), DeviceId(1)}, {DeviceId(2), DeviceId(3)}};
+  const VerifyResult result = verify(cut);
+  EXPECT_TRUE(result.equal) << result.verdict;
+}
+
+TEST(Verify, ALostMicroBatchShowsInTheGradients) {
+  const VerifyResult result = verify(kResnet, {Fault::kLostMicroBatch, 0});
+  EXPECT_FALSE(result.equal);
+  EXPECT_EQ(result.loss, result.reference_loss);  // a loss alone would look right
+  EXPECT_EQ(names(result, Difference::What::kGradient).size(), result.gradients);
+  EXPECT_THAT(result.first, HasSubstr("operator 'linear'"));
+  EXPECT_THAT(result.first, HasSubstr("the gradient of"));
+}
+
+TEST(Verify, AnUntiedWeightIsNamed) {
+  const VerifyResult result = verify(kGpt, {Fault::kUntied, 0});
+  EXPECT_FALSE(result.equal);
+  EXPECT_THAT(names(result, Difference::What::kGradient), ElementsAre("embed.weight"));
+  EXPECT_THAT(result.first, HasSubstr("the gradient of 'embed.weight' differs"));
+}
+
+TEST(Verify, AWrongSeedShowsInTheFirstRandomOperatorOfItsStage) {
+  const VerifyResult result = verify(kGpt, {Fault::kWrongSeed, 1});
+  EXPECT_FALSE(result.equal);
+  EXPECT_THAT(result.first, HasSubstr("operator 'scaled_dot_product_attention_1'"));
+  EXPECT_THAT(result.first, HasSubstr("micro-batch 0: its output differs"));
+}
+
+TEST(Verify, AStaleReceiveShowsInTheFirstOperatorThatReadsIt) {
+  const VerifyResult result = verify(kResnet, {Fault::kStaleReceive, 1});
+  EXPECT_FALSE(result.equal);
+  EXPECT_THAT(result.first, HasSubstr("operator 'conv2d_3'"));
+  EXPECT_THAT(result.first, HasSubstr("micro-batch 1: its output differs"));  // the first has none before it
+}
+
+TEST(Verify, BatchNormStatisticsThatAreUpdatedTwiceAreNamed) {
+  const VerifyResult result = verify(kResnet, {Fault::kDoubleBufferUpdate, 0});
+  EXPECT_FALSE(result.equal);
+  EXPECT_EQ(result.loss, result.reference_loss);
+  EXPECT_THAT(names(result, Difference::What::kGradient), IsEmpty());
+  EXPECT_EQ(names(result, Difference::What::kBuffer).size(), 9U);  // three layers of the first stage
+  EXPECT_THAT(result.first, HasSubstr("operator 'add_'"));  // it counts the batches
+  EXPECT_THAT(result.first, HasSubstr("micro-batch 1: its output differs"));
+}
+
+TEST(Verify, ALossThatIsNotScaledShowsInEveryGradient) {
+  const VerifyResult result = verify(kResnet, {Fault::kUnscaledLoss, 0});
+  EXPECT_FALSE(result.equal);
+  EXPECT_EQ(names(result, Difference::What::kGradient).size(), result.gradients);
+  EXPECT_NEAR(result.gradient_norm / result.reference_gradient_norm, 4, 1e-6);  // four micro-batches
+}
+
+TEST(Verify, AMissingAllReduceShowsInItsStageAlone) {
+  Cut cut = kGpt;
+  cut.options.devices = {{DeviceId(0), DeviceId(1)}, {DeviceId(2)}};
+  const VerifyResult result = verify(cut, {Fault::kNoAllReduce, 0});
+  EXPECT_FALSE(result.equal);
+  for (const std::string& name : names(result, Difference::What::kGradient)) {
+    EXPECT_THAT(name, AnyOf(StartsWith("blocks.0."), StartsWith("embed."), StartsWith("position.")));
+  }
+  EXPECT_THAT(result.first, HasSubstr("the gradient of 'embed.weight' differs"));  // the head reads it too
+}
+
+TEST(Verify, AWrongDataOrderShowsInTheFirstOperatorThatReadsTheInput) {
+  const VerifyResult result = verify(kResnet, {Fault::kWrongDataOrder, 0});
+  EXPECT_FALSE(result.equal);
+  EXPECT_THAT(result.first, HasSubstr("operator 'conv2d'"));
+  EXPECT_THAT(result.first, HasSubstr("micro-batch 0: its output differs"));
+}
+
+}  // namespace
+}  // namespace espalier
