@@ -337,7 +337,7 @@ Schedule canonical(Schedule schedule) {
 TEST(CheckScheduleProperty, MutationsAreRefusedOrAreSchedulesToo) {
   int refused = 0;
   int accepted = 0;
-  for (std::uint64_t seed = 0; seed < 4000; ++seed) {
+  for (std::uint64_t seed = 0; seed < 2500; ++seed) {
     Rng rng(seed * 7'000'003 + 1);
     RandomModelOptions options;
     options.unequal_sizes = seed % 4 == 1;
@@ -356,14 +356,14 @@ TEST(CheckScheduleProperty, MutationsAreRefusedOrAreSchedulesToo) {
     ASSERT_EQ(with_channels(model, mutant.devices), mutant) << seed;
     ASSERT_TRUE(runs_to_the_end(mutant, schedule_facts(model, mutant), model)) << seed;
   }
-  EXPECT_GT(refused, 1000);
+  EXPECT_GT(refused, 700);
   EXPECT_GT(accepted, 20);
 }
 
 TEST(CheckScheduleProperty, DeadlockIsFoundExactlyWhereARunGetsStuck) {
   int stuck = 0;
   int complete = 0;
-  for (std::uint64_t seed = 0; seed < 3000; ++seed) {
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
     Rng rng(seed * 9'000'011 + 5);
     RandomModelOptions options;
     options.unequal_sizes = seed % 4 == 1;
@@ -379,8 +379,8 @@ TEST(CheckScheduleProperty, DeadlockIsFoundExactlyWhereARunGetsStuck) {
     ASSERT_EQ(has_rule(check_schedule(model, schedule), "deadlock"), !runs) << seed;
     ++(runs ? complete : stuck);
   }
-  EXPECT_GT(stuck, 300);
-  EXPECT_GT(complete, 300);
+  EXPECT_GT(stuck, 200);
+  EXPECT_GT(complete, 200);
 }
 
 }  // namespace

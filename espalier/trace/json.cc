@@ -47,9 +47,9 @@ Json span_to_json(const Span& span) {
   json["action"] = std::string(1, letter(span.action.kind));
   json["stage"] = span.action.stage.index();
   json["micro_batch"] = span.action.micro_batch;
-  json["start"] = span.start.count();
-  json["end"] = span.end.count();
-  if (span.posted) json["posted"] = span.posted->count();
+  json["start_ns"] = span.start.count();
+  json["end_ns"] = span.end.count();
+  if (span.posted) json["posted_ns"] = span.posted->count();
   if (span.message) json["message"] = message_to_json(*span.message);
   if (span.peer) json["peer"] = span.peer->index();
   if (span.bytes != Bytes()) json["bytes"] = span.bytes.count();
@@ -63,8 +63,8 @@ DeviceId device_at(const JsonCursor& cursor, const Trace& trace) {
 }
 
 Span span_from_json(const JsonCursor& cursor, const Trace& trace) {
-  cursor.only({"device", "stream", "kind", "action", "stage", "micro_batch", "start", "end", "posted",
-               "message", "peer", "bytes"});
+  cursor.only({"device", "stream", "kind", "action", "stage", "micro_batch", "start_ns", "end_ns",
+               "posted_ns", "message", "peer", "bytes"});
   Span span;
   span.device = device_at(cursor.at("device"), trace);
   span.stream = enum_at<Stream>(cursor.at("stream"), kStreamNames);
@@ -74,9 +74,9 @@ Span span_from_json(const JsonCursor& cursor, const Trace& trace) {
   const auto kind = action.size() == 1 ? action_kind(action.front()) : std::nullopt;
   if (!kind) cursor.at("action").fail("is '" + action + "'; expected one of F, B, I, W, R, A, T, U");
   span.action = {*kind, StageId(index_at(cursor.at("stage"))), index_at(cursor.at("micro_batch"))};
-  span.start = cursor.at("start").duration();
-  span.end = cursor.at("end").duration();
-  if (cursor.has("posted")) span.posted = cursor.at("posted").duration();
+  span.start = cursor.at("start_ns").duration();
+  span.end = cursor.at("end_ns").duration();
+  if (cursor.has("posted_ns")) span.posted = cursor.at("posted_ns").duration();
   if (cursor.has("message")) span.message = message_from_json(cursor.at("message"));
   if (cursor.has("peer")) span.peer = device_at(cursor.at("peer"), trace);
   if (cursor.has("bytes")) span.bytes = cursor.at("bytes").bytes();
@@ -84,10 +84,10 @@ Span span_from_json(const JsonCursor& cursor, const Trace& trace) {
 }
 
 MemorySample sample_from_json(const JsonCursor& cursor, const Trace& trace) {
-  cursor.only({"device", "time", "held"});
+  cursor.only({"device", "time_ns", "held"});
   MemorySample sample;
   sample.device = device_at(cursor.at("device"), trace);
-  sample.time = cursor.at("time").duration();
+  sample.time = cursor.at("time_ns").duration();
   const JsonCursor held = cursor.at("held");
   if (held.size() != kMemoryCategories) held.fail("expected " + std::to_string(kMemoryCategories) + " sizes");
   for (std::size_t i = 0; i < kMemoryCategories; ++i) sample.held.bytes[i] = held.at(i).bytes();
@@ -106,7 +106,7 @@ nlohmann::ordered_json trace_to_json(const Trace& trace) {
   Json json = Json::object();
   json["format"] = kFormat;
   json["origin"] = trace.origin == Trace::Origin::kMeasured ? "measured" : "simulated";
-  json["iteration"] = trace.iteration.count();
+  json["iteration_ns"] = trace.iteration.count();
   json["devices"] = Json::array();
   for (std::size_t d = 0; d < trace.devices.size(); ++d) {
     json["devices"].push_back({{"name", trace.devices[d]}, {"memory", trace.capacity.at(d).count()}});
@@ -121,7 +121,7 @@ nlohmann::ordered_json trace_to_json(const Trace& trace) {
     Json held = Json::array();
     for (const Bytes bytes : sample.held.bytes) held.push_back(bytes.count());
     json["memory"].push_back(
-        {{"device", sample.device.index()}, {"time", sample.time.count()}, {"held", std::move(held)}});
+        {{"device", sample.device.index()}, {"time_ns", sample.time.count()}, {"held", std::move(held)}});
   }
   return json;
 }
@@ -129,11 +129,11 @@ nlohmann::ordered_json trace_to_json(const Trace& trace) {
 Trace trace_from_json(const nlohmann::ordered_json& json, const std::string& where) {
   const JsonCursor root(json, where);
   root.expect_format(kFormat);
-  root.only({"format", "origin", "iteration", "devices", "stages", "tensors", "notes", "spans", "memory"});
+  root.only({"format", "origin", "iteration_ns", "devices", "stages", "tensors", "notes", "spans", "memory"});
   Trace trace;
   trace.origin =
       enum_at<Trace::Origin>(root.at("origin"), std::array<std::string_view, 2>{"simulated", "measured"});
-  trace.iteration = root.at("iteration").duration();
+  trace.iteration = root.at("iteration_ns").duration();
   const JsonCursor devices = root.at("devices");
   for (std::size_t d = 0; d < devices.size(); ++d) {
     const JsonCursor device = devices.at(d);

@@ -189,7 +189,7 @@ TEST(TraceJson, ParsesBack) {
 TEST(TraceJson, WrongDocumentsAreRefusedWithTheirPlace) {
   const auto read = [](const std::string& spans) {
     return [spans] {
-      const std::string text = R"({"format": "espalier.trace/1", "origin": "simulated", "iteration": 5,
+      const std::string text = R"({"format": "espalier.trace/1", "origin": "simulated", "iteration_ns": 5,
         "devices": [{"name": "d", "memory": 1}], "stages": [], "tensors": [], "notes": [], "memory": [],
         "spans": )" + spans + "}";
       trace_from_json(parse_json(text, "t.json"), "t.json");
@@ -201,11 +201,12 @@ TEST(TraceJson, WrongDocumentsAreRefusedWithTheirPlace) {
   EXPECT_THAT(
       read(R"([{"device": 0, "stream": "beam"}])"),
       ThrowsMessage<InputError>(HasSubstr("is 'beam'; expected one of compute, send, receive, collective")));
-  EXPECT_THAT(read(R"([{"device": 0, "stream": "send", "start": 1, "actoin": "F"}])"),
+  EXPECT_THAT(read(R"([{"device": 0, "stream": "send", "start_ns": 1, "actoin": "F"}])"),
               ThrowsMessage<InputError>(HasSubstr("did you mean 'action'?")));
   EXPECT_THAT(
-      read(R"([{"device": 0, "stream": "send", "action": "F", "stage": 0, "micro_batch": 0, "start": -1}])"),
-      ThrowsMessage<InputError>(HasSubstr("spans[0].start")));
+      read(
+          R"([{"device": 0, "stream": "send", "action": "F", "stage": 0, "micro_batch": 0, "start_ns": -1}])"),
+      ThrowsMessage<InputError>(HasSubstr("spans[0].start_ns")));
 }
 
 }  // namespace
