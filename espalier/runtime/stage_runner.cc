@@ -177,7 +177,7 @@ void StageRunner::find_lifetimes() {
 void StageRunner::run(const Segment& segment, Tensors& tensors, const RandomKey& key) {
   for (std::size_t i = 0; i < segment.operators.size(); ++i) {
     const OperatorId op = segment.operators[i];
-    if (observer_ != nullptr) observer_->before(op);
+    if (observer_ != nullptr) observer_->before(op, tensors);
     program_.call(op, tensors, key);
     if (observer_ != nullptr) observer_->after(op, tensors);
     for (const TensorId id : segment.dead_after[i]) {

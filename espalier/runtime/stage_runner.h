@@ -30,7 +30,7 @@ namespace espalier {
 class CallObserver {
  public:
   virtual ~CallObserver() = default;
-  virtual void before(OperatorId) {}
+  virtual void before(OperatorId, const Tensors&) {}
   virtual void after(OperatorId, const Tensors&) {}
 };
 

@@ -116,7 +116,7 @@ TEST(Verify, BatchNormStatisticsThatAreUpdatedTwiceAreNamed) {
   EXPECT_EQ(result.loss, result.reference_loss);
   EXPECT_THAT(names(result, Difference::What::kGradient), IsEmpty());
   EXPECT_EQ(names(result, Difference::What::kBuffer).size(), 9U);  // three layers of the first stage
-  EXPECT_THAT(result.first, HasSubstr("operator 'add_'"));  // it counts the batches
+  EXPECT_THAT(result.first, HasSubstr("operator 'add_'"));         // it counts the batches
   EXPECT_THAT(result.first, HasSubstr("micro-batch 1: its output differs"));
 }
 
