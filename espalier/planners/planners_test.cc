@@ -259,6 +259,8 @@ TEST(Planners, NeverBeatTheOptimumAndAlwaysPassTheCheckers) {
     const Toy toy(text, kThreeDevices, static_cast<std::int64_t>(1 + rng.below(4)));
     const auto optimum = ::espalier::testing::brute_force(toy.problem());
     ASSERT_TRUE(optimum.plan.has_value());
+    EXPECT_LE(any_plan_bound(toy.graph, toy.cluster, toy.costs, toy.training).time, optimum.iteration)
+        << text;
     for (const NamedPlanner& planner : all_planners()) {
       Context context;
       const Outcome outcome = planner.plan(toy.problem(), context);
