@@ -270,6 +270,30 @@ TEST(ScheduleText, WrongTextSaysWhereAndWhatWouldBeRight) {
   EXPECT_THAT(parse("dev0 nose:F0"), ThrowsMessage<InputError>(HasSubstr("stage 'nose' is not in the plan")));
 }
 
+TEST(ScheduleText, AnyTextGivesAScheduleOrAnInputError) {
+  const auto [model, cluster] = worked_example(WorkedExample::kChain);
+  const std::string seed = orders(model, cluster);
+  Rng rng(3);
+  for (int i = 0; i < 3000; ++i) {
+    std::string text = seed;
+    for (std::uint64_t k = 1 + rng.below(4); k-- > 0;) {
+      const std::size_t at = rng.below(text.size());
+      constexpr std::string_view kLikely = "FBIWRATU0123456789: \nx";
+      if (rng.below(2) == 0) {
+        text[at] = kLikely[rng.below(kLikely.size())];
+      } else {
+        text.erase(at, 1 + rng.below(5));
+      }
+    }
+    try {
+      const Schedule schedule = parse_schedule(text, model, cluster);
+      check_schedule(model, schedule);  // holds against any schedule
+      EXPECT_EQ(parse_schedule(print_schedule(model, cluster, schedule), model, cluster), schedule);
+    } catch (const InputError&) {
+    }
+  }
+}
+
 TEST(ScheduleText, AnActionOutOfPlaceNamesItsStage) {
   const auto [model, cluster] = worked_example(WorkedExample::kGraphPipeline);
   const std::string text = "dev0  F0 txt:F1 U\n";

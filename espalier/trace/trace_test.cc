@@ -173,7 +173,11 @@ TEST(TraceText, AnyTextGivesAValueOrAnInputError) {
       }
     }
     try {
-      print_trace(parse_trace(text));
+      const Trace trace = parse_trace(text);
+      EXPECT_EQ(parse_trace(print_trace(trace)).spans.size(), trace.spans.size());
+      chrome_trace(trace);
+      peak_memory(trace);
+      bubble_ratio(trace);
     } catch (const InputError&) {
     }
   }
