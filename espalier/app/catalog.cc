@@ -1,0 +1,85 @@
+#include "espalier/app/catalog.h"
+
+#include <optional>
+
+#include "espalier/base/check.h"
+#include "espalier/base/spelling.h"
+#include "espalier/planners/pipeline/branches.h"
+#include "espalier/planners/pipeline/even.h"
+#include "espalier/planners/pipeline/pipedream.h"
+#include "espalier/planners/pipeline/single.h"
+
+namespace espalier {
+
+const std::vector<PlannerEntry>& planner_catalog() {
+  using Balance = EvenOptions::Balance;
+  using Choice = PipeDreamOptions::Choice;
+  static const std::vector<PlannerEntry> kPlanners{
+      {"single", "the baseline", "the device and the micro-batch size; no pipeline", "one device",
+       [](const Problem& problem, ScheduleKind schedule, Context& context) {
+         return single(problem, {.schedule = schedule}, context);
+       }},
+      {"even", "GPipe users' habit", "cuts into stages of equal time, devices in order", "chain",
+       [](const Problem& problem, ScheduleKind schedule, Context& context) {
+         return even(problem, {.balance = Balance::kTime, .schedule = schedule}, context);
+       }},
+      {"even-parameters", "DeepSpeed's 'parameters'",
+       "cuts into stages of equal parameters, devices in order", "chain",
+       [](const Problem& problem, ScheduleKind schedule, Context& context) {
+         return even(problem, {.balance = Balance::kParameters, .schedule = schedule}, context);
+       }},
+      {"pipedream", "PipeDream, SOSP'19 §3.1",
+       "cuts, replicas, order of branches, micro-batch; by simulation", "chain",
+       [](const Problem& problem, ScheduleKind schedule, Context& context) {
+         return pipedream(problem, {.schedule = schedule}, context);
+       }},
+      {"pipedream-bottleneck", "PipeDream, SOSP'19 §3.1",
+       "the same, choosing the least bottleneck as published", "chain",
+       [](const Problem& problem, ScheduleKind schedule, Context& context) {
+         return pipedream(problem, {.choice = Choice::kBottleneck, .schedule = schedule}, context);
+       }},
+      {"branches", "GraphPipe's stage graphs, arXiv 2406.17145",
+       "parallel branches as parallel stages, cuts within them, replicas, micro-batch", "graph",
+       [](const Problem& problem, ScheduleKind schedule, Context& context) {
+         return branches(problem, {.schedule = schedule}, context);
+       }},
+      {"auto", "all of the above", "the planner: runs every one and keeps the fastest that fits", "any",
+       [](const Problem& problem, ScheduleKind schedule, Context& context) {
+         return automatic(problem, named_planners(schedule), context);
+       }},
+  };
+  return kPlanners;
+}
+
+const PlannerEntry& find_planner(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const PlannerEntry& entry : planner_catalog()) {
+    if (entry.name == name) return entry;
+    names.push_back(entry.name);
+  }
+  throw InputError("there is no planner '" + std::string(name) + "'; did you mean '" +
+                   std::string(*nearest_word(name, names)) + "'? (`espalier planners` lists all)");
+}
+
+std::vector<NamedPlanner> named_planners(ScheduleKind schedule) {
+  std::vector<NamedPlanner> result;
+  for (const PlannerEntry& entry : planner_catalog()) {
+    if (entry.name == "auto") continue;
+    result.push_back({entry.name, [plan = entry.plan, schedule](const Problem& problem, Context& context) {
+                        return plan(problem, schedule, context);
+                      }});
+  }
+  return result;
+}
+
+const std::vector<ScheduleEntry>& schedule_catalog() {
+  static const std::vector<ScheduleEntry> kSchedules{
+      {ScheduleKind::kOneFOneB, "PipeDream-Flush, ICML'21; on a DAG: GraphPipe §5",
+       "one forward, one backward in turn: few micro-batches in flight"},
+      {ScheduleKind::kGPipe, "GPipe, NeurIPS'19",
+       "all forwards, then all backwards: all micro-batches in flight"},
+  };
+  return kSchedules;
+}
+
+}  // namespace espalier

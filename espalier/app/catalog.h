@@ -1,0 +1,39 @@
+#pragma once
+
+// What the program contains, by name. A new planner is one line in catalog.cc.
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "espalier/planners/automatic.h"
+#include "espalier/planners/planner.h"
+
+namespace espalier {
+
+struct PlannerEntry {
+  std::string name;
+  std::string source;   // the paper or system it follows
+  std::string decides;  // one line
+  std::string shape;    // "chain", "graph", "one device": the plans it can find
+  std::function<Outcome(const Problem&, ScheduleKind, Context&)> plan;
+};
+
+// In the order in which they are shown and compared; "auto", which runs all others, last.
+const std::vector<PlannerEntry>& planner_catalog();
+
+// Throws InputError with the nearest name.
+const PlannerEntry& find_planner(std::string_view name);
+
+// All but "auto", with that schedule.
+std::vector<NamedPlanner> named_planners(ScheduleKind schedule);
+
+struct ScheduleEntry {
+  ScheduleKind kind;
+  std::string source;
+  std::string what;
+};
+const std::vector<ScheduleEntry>& schedule_catalog();
+
+}  // namespace espalier

@@ -1,0 +1,204 @@
+#include "espalier/app/inspect.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "espalier/app/planning.h"
+#include "espalier/cost/analytic.h"
+#include "espalier/planners/pipeline/branches.h"
+
+namespace espalier {
+namespace {
+
+double share(Duration part, Duration whole) {
+  return whole.count() > 0 ? static_cast<double>(part.count()) / static_cast<double>(whole.count()) : 0;
+}
+
+void add_parameters(const Graph& graph, ModelSummary& summary) {
+  for (const Parameter& parameter : graph.parameters()) {
+    if (!parameter.trainable) {
+      summary.buffers += parameter.bytes();
+      continue;
+    }
+    std::int64_t elements = 1;
+    for (const std::int64_t size : parameter.sizes) elements *= size;
+    summary.parameter_elements += elements;
+    summary.parameters += parameter.bytes();
+    if (parameter.names.size() > 1) summary.ties.push_back(parameter.names);
+  }
+}
+
+// Times of operators, their sum by kind, and the longest dependent path.
+void add_work(const PlanningJob& job, ModelSummary& summary) {
+  const Graph& graph = job.graph;
+  const OperatorCosts costs(graph, job.cluster, job.costs, summary.at);
+  const KindId device = job.cluster.devices().front().kind;
+  std::map<std::string, ModelSummary::Kind> kinds;
+  std::vector<Duration> path(graph.operators().size());
+  std::set<StorageId> saved;
+  for (std::size_t i = 0; i < graph.operators().size(); ++i) {
+    const Operator& op = graph.op(OperatorId(i));
+    const OperatorCost& cost = costs.of(OperatorId(i), device);
+    const Duration time = cost.forward + cost.backward();
+    const Work work = operator_work(graph, OperatorId(i), summary.at);
+    ModelSummary::Kind& kind = kinds[short_target(op.target)];
+    kind.name = short_target(op.target);
+    ++kind.count;
+    kind.forward_flops += work.forward_flops;
+    kind.time += time;
+    summary.forward_flops += work.forward_flops;
+    summary.backward_flops += work.input_gradient_flops + work.weight_gradient_flops;
+    summary.forward += cost.forward;
+    summary.backward += cost.backward();
+    summary.saved += cost.private_bytes;
+    for (const SavedTensor& tensor : cost.saved) {
+      const auto& list = tensor.side == SavedTensor::Side::kInput ? op.inputs : op.outputs;
+      if (tensor.index >= list.size()) continue;
+      const Tensor& kept = graph.tensor(list[tensor.index]);
+      if (kept.role == TensorRole::kParameter || kept.role == TensorRole::kBuffer) continue;
+      if (saved.insert(kept.storage).second) summary.saved += kept.bytes(summary.at);
+    }
+    for (const OperatorId before : graph.predecessors(OperatorId(i)))
+      path[i] = std::max(path[i], path[before.index()]);
+    path[i] += time;
+    summary.critical_path = std::max(summary.critical_path, path[i]);
+  }
+  const Duration all = summary.forward + summary.backward;
+  if (summary.critical_path.count() > 0) {
+    summary.parallelism =
+        static_cast<double>(all.count()) / static_cast<double>(summary.critical_path.count());
+  }
+  for (auto& [name, kind] : kinds) {
+    kind.share = share(kind.time, all);
+    summary.kinds.push_back(kind);
+  }
+  std::stable_sort(summary.kinds.begin(), summary.kinds.end(), [](const auto& a, const auto& b) {
+    return std::pair(b.time, b.count) < std::pair(a.time, a.count);
+  });
+
+  for (const BranchGroup& group : branch_groups(graph)) {
+    ModelSummary::Branches branches;
+    for (const std::vector<OperatorId>& branch : group.branches) {
+      Duration time;
+      for (const OperatorId op : branch)
+        time += costs.of(op, device).forward + costs.of(op, device).backward();
+      if (share(time, all) < 0.005) continue;  // a stray addition is not a branch worth a device
+      branches.modules.push_back(module_text(graph, branch, 40));
+      branches.share.push_back(share(time, all));
+    }
+    if (branches.modules.size() > 1) summary.branches.push_back(std::move(branches));
+  }
+}
+
+void add_largest_tensor(const Graph& graph, ModelSummary& summary) {
+  const Tensor* largest = nullptr;
+  Bytes most;
+  for (const Tensor& tensor : graph.tensors()) {
+    if (tensor.role == TensorRole::kActivation && tensor.bytes(summary.at) > most) {
+      most = tensor.bytes(summary.at);
+      largest = &tensor;
+    }
+  }
+  if (!largest) return;
+  std::string sizes;
+  for (const SizeExpr& size : largest->sizes) {
+    sizes += (sizes.empty() ? "" : ",") + std::to_string(size.at(summary.at));
+  }
+  summary.largest_tensor =
+      fmt::format("{} {}[{}], {}", largest->name, to_text(largest->dtype), sizes, to_text(most));
+  const std::string& source = graph.op(*largest->producer).source;
+  if (!source.empty()) summary.largest_tensor += ", " + source;
+}
+
+// "dropout ×2, model.py:14", each kind once with its first source line.
+template <class Condition>
+std::vector<std::string> list_operators(const Graph& graph, Condition condition) {
+  std::map<std::string, std::pair<int, std::string>> found;
+  for (const Operator& op : graph.operators()) {
+    if (!condition(op)) continue;
+    auto& [count, source] = found[short_target(op.target)];
+    if (count++ == 0) source = op.source.empty() ? op.name : op.source;
+  }
+  std::vector<std::string> result;
+  for (const auto& [target, use] : found) {
+    result.push_back(target + (use.first > 1 ? fmt::format(" ×{}", use.first) : "") + " (" + use.second +
+                     ")");
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string short_target(const std::string& target) {
+  std::string name = target.substr(0, target.find('('));
+  for (const char* prefix : {"aten.", "aten::"}) {
+    if (name.rfind(prefix, 0) == 0) name.erase(0, std::string_view(prefix).size());
+  }
+  const auto dot = name.rfind(".default");
+  if (dot != std::string::npos && dot + 8 == name.size()) name.erase(dot);
+  return name.empty() ? target : name;
+}
+
+std::string flop_text(double flops) {
+  static constexpr const char* kUnits[] = {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"};
+  std::size_t unit = 0;
+  while (flops >= 1000 && unit + 1 < std::size(kUnits)) {
+    flops /= 1000;
+    ++unit;
+  }
+  return fmt::format("{:.3g} {}", flops, kUnits[unit]);
+}
+
+ModelSummary inspect(const PlanningJob& job) {
+  const Graph& graph = job.graph;
+  ModelSummary summary;
+  summary.name = graph.name();
+  summary.batch = graph.batch();
+  summary.training_mode = graph.training_mode();
+  if (graph.loss()) summary.loss = graph.tensor(*graph.loss()).name;
+  summary.at = job.training.micro_batches.front();
+  summary.device = job.cluster.kind_of(DeviceId(0)).name;
+  summary.operators = graph.operators().size();
+  summary.tensors = graph.tensors().size();
+  summary.duplicable = static_cast<std::size_t>(std::count_if(
+      graph.operators().begin(), graph.operators().end(), [](const Operator& op) { return op.duplicable; }));
+  add_parameters(graph, summary);
+  add_work(job, summary);
+  add_largest_tensor(graph, summary);
+  summary.unknown = list_operators(graph, [](const Operator& op) { return !op.known; });
+  summary.mixing = list_operators(graph, [](const Operator& op) { return op.mixes_samples; });
+  summary.random = list_operators(graph, [](const Operator& op) { return op.random; });
+  return summary;
+}
+
+Table kind_table(const ModelSummary& summary, std::size_t most) {
+  Table table{{{"operator", "operator"},
+               {"count", "count"},
+               {"flops", "forward work"},
+               {"time", "time"},
+               {"share", "share"}},
+              {}};
+  ModelSummary::Kind rest{.name = "others"};
+  for (std::size_t i = 0; i < summary.kinds.size(); ++i) {
+    const ModelSummary::Kind& kind = summary.kinds[i];
+    if (i + 1 >= most && i + 1 < summary.kinds.size()) {
+      for (; i < summary.kinds.size(); ++i) {
+        rest.count += summary.kinds[i].count;
+        rest.forward_flops += summary.kinds[i].forward_flops;
+        rest.time += summary.kinds[i].time;
+        rest.share += summary.kinds[i].share;
+      }
+      table.rows.push_back({rest.name, static_cast<std::int64_t>(rest.count), flop_text(rest.forward_flops),
+                            rest.time, Share{rest.share}});
+      break;
+    }
+    table.rows.push_back({kind.name, static_cast<std::int64_t>(kind.count), flop_text(kind.forward_flops),
+                          kind.time, Share{kind.share}});
+  }
+  return table;
+}
+
+}  // namespace espalier

@@ -1,0 +1,109 @@
+#include "espalier/app/plan_diff.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "espalier/base/check.h"
+
+namespace espalier {
+namespace {
+
+std::string devices_of(const Stage& stage, const Cluster& cluster) {
+  std::string out;
+  for (const Replica& replica : stage.replicas) {
+    std::string group;
+    for (const DeviceId device : replica.devices)
+      group += (group.empty() ? "" : "+") + cluster.device(device).name;
+    out += (out.empty() ? "" : " | ") + group;
+  }
+  return out;
+}
+
+// Where each operator stands: "head on cpu:1"; a duplicable one may stand in several.
+std::vector<std::string> places(const PipelinePlan& plan, const Graph& graph, const Cluster& cluster) {
+  std::vector<std::string> result(graph.operators().size());
+  for (const Stage& stage : plan.stages) {
+    for (const OperatorId op : stage.operators) {
+      std::string& place = result[op.index()];
+      place += (place.empty() ? "" : ", ") + stage.name + " on " + devices_of(stage, cluster);
+    }
+  }
+  return result;
+}
+
+class Settings {
+ public:
+  explicit Settings(std::vector<std::string>& out) : out_(out) {}
+  void compare(const std::string& what, const std::string& a, const std::string& b) {
+    if (a != b) out_.push_back(fmt::format("{}: {} in a, {} in b", what, a, b));
+  }
+
+ private:
+  std::vector<std::string>& out_;
+};
+
+std::string after_text(const PipelinePlan& plan, const Stage& stage) {
+  std::string out;
+  for (const StageId before : stage.after) out += (out.empty() ? "" : " ") + plan.stages[before.index()].name;
+  return out.empty() ? "nothing" : out;
+}
+
+}  // namespace
+
+PlanDifference diff_plans(const OpenedPlan& a, const OpenedPlan& b, const Graph& graph) {
+  if (a.file.fingerprint != b.file.fingerprint) {
+    throw InputError(fmt::format("{} and {} are plans of different models", a.path, b.path));
+  }
+  const PipelinePlan plan_a = resolve_plan(a.file, graph), plan_b = resolve_plan(b.file, graph);
+  PlanDifference result;
+  result.iteration_a = a.trace.iteration;
+  result.iteration_b = b.trace.iteration;
+
+  Settings settings(result.settings);
+  settings.compare("planner", a.file.planner, b.file.planner);
+  settings.compare("batch", std::to_string(plan_a.batch.count()), std::to_string(plan_b.batch.count()));
+  settings.compare("schedule", std::string(to_text(plan_a.schedule)), std::string(to_text(plan_b.schedule)));
+  settings.compare("stage edges", std::string(to_text(plan_a.tokens)), std::string(to_text(plan_b.tokens)));
+  settings.compare("optimizer", std::string(to_text(a.file.training.optimizer.kind)),
+                   std::string(to_text(b.file.training.optimizer.kind)));
+  settings.compare("learning rate", fmt::format("{:g}", a.file.training.optimizer.learning_rate),
+                   fmt::format("{:g}", b.file.training.optimizer.learning_rate));
+  settings.compare("seed", std::to_string(a.file.seed), std::to_string(b.file.seed));
+  settings.compare("costs", a.file.cost_file.empty() ? "none given" : a.file.cost_file,
+                   b.file.cost_file.empty() ? "none given" : b.file.cost_file);
+  if (a.file.cluster != b.file.cluster) result.settings.push_back("cluster: not the same");
+
+  const std::vector<std::string> places_a = places(plan_a, graph, a.cluster);
+  const std::vector<std::string> places_b = places(plan_b, graph, b.cluster);
+  for (std::size_t i = 0; i < places_a.size();) {
+    std::size_t j = i + 1;
+    while (j < places_a.size() && places_a[j] == places_a[i] && places_b[j] == places_b[i]) ++j;
+    if (places_a[i] != places_b[i]) {
+      const std::string& first = graph.op(OperatorId(i)).name;
+      result.moved.push_back({j - i == 1 ? first : first + " .. " + graph.op(OperatorId(j - 1)).name, j - i,
+                              places_a[i], places_b[i]});
+    }
+    i = j;
+  }
+
+  std::map<std::string, const Stage*> by_name;
+  for (const Stage& stage : plan_b.stages) by_name[stage.name] = &stage;
+  Settings stages(result.stages);
+  for (const Stage& stage : plan_a.stages) {
+    const auto found = by_name.find(stage.name);
+    if (found == by_name.end()) continue;  // its operators moved: said above
+    const Stage& other = *found->second;
+    stages.compare(stage.name + ": micro-batch", std::to_string(stage.micro_batch.count()),
+                   std::to_string(other.micro_batch.count()));
+    stages.compare(stage.name + ": in flight", std::to_string(stage.in_flight),
+                   std::to_string(other.in_flight));
+    stages.compare(stage.name + ": after", after_text(plan_a, stage), after_text(plan_b, other));
+    stages.compare(stage.name + ": recomputed operators", std::to_string(stage.recompute.size()),
+                   std::to_string(other.recompute.size()));
+  }
+  return result;
+}
+
+}  // namespace espalier

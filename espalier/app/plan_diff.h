@@ -1,0 +1,28 @@
+#pragma once
+
+// What differs between two plan files of one model.
+
+#include <string>
+#include <vector>
+
+#include "espalier/app/planning.h"
+
+namespace espalier {
+
+struct PlanDifference {
+  Duration iteration_a, iteration_b;  // simulated
+  std::vector<std::string> settings;  // "batch: 16 in a, 32 in b"
+  struct Moved {                      // operators that stand in another stage or on other devices
+    std::string operators;            // names, or a run "first .. last"
+    std::size_t count = 0;
+    std::string from, to;  // "head on cpu:1"
+  };
+  std::vector<Moved> moved;
+  std::vector<std::string> stages;  // "head: in flight 2 in a, 1 in b"
+  bool same() const { return settings.empty() && moved.empty() && stages.empty(); }
+};
+
+// `graph` is the model that both name. Throws InputError if the plans are of different models.
+PlanDifference diff_plans(const OpenedPlan& a, const OpenedPlan& b, const Graph& graph);
+
+}  // namespace espalier

@@ -1,0 +1,277 @@
+#include "espalier/app/planning.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "espalier/app/catalog.h"
+#include "espalier/base/check.h"
+#include "espalier/base/files.h"
+#include "espalier/schedule/schedule.h"
+#include "espalier/sim/simulate.h"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+
+void judge_memory(const Cluster& cluster, Judged& judged) {
+  judged.peak = peak_memory(judged.trace);
+  for (std::size_t d = 0; d < judged.peak.size(); ++d) {
+    const Bytes limit = cluster.device(DeviceId(d)).memory;
+    if (!judged.overflow && limit < judged.peak[d].total()) {
+      judged.overflow = DeviceId(d);
+      judged.overflow_by = judged.peak[d].total() - limit;
+    }
+  }
+}
+
+// The first pinned operator that stands elsewhere.
+std::optional<std::string> broken_pin(const PlanningJob& job, const PipelinePlan& plan) {
+  if (job.pins.empty()) return std::nullopt;
+  const std::vector<std::optional<DeviceId>> pinned = resolve_pins(job.graph, job.pins);
+  for (const Stage& stage : plan.stages) {
+    for (const OperatorId op : stage.operators) {
+      const std::optional<DeviceId> device = pinned[op.index()];
+      if (!device || job.graph.op(op).duplicable) continue;
+      for (const Replica& replica : stage.replicas) {
+        if (replica.devices != std::vector{*device}) {
+          return fmt::format("operator '{}' is pinned to {}, the plan has it elsewhere",
+                             job.graph.op(op).name, job.cluster.device(*device).name);
+        }
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+std::string relative_path(const std::string& path, const std::string& folder) {
+  if (path.empty()) return path;
+  const fs::path from = folder.empty() ? fs::path(".") : fs::path(folder);
+  return fs::proximate(fs::absolute(path), fs::absolute(from)).generic_string();
+}
+
+void fill_row(ComparedPlan& row, const Judged& judged) {
+  row.stages = judged.staged.stages.size();
+  row.depth = pipeline_depth(judged.staged);
+  row.replicas = replica_text(judged.staged);
+  std::set<DeviceId> devices;
+  for (const StagedStage& stage : judged.staged.stages) {
+    for (const StagedReplica& replica : stage.replicas) {
+      devices.insert(replica.devices.begin(), replica.devices.end());
+    }
+    row.micro_batches = std::max(row.micro_batches, stage.micro_batches);
+  }
+  row.devices = devices.size();
+  row.micro_batch = judged.plan.stages.front().micro_batch;
+  row.schedule = judged.plan.schedule;
+  row.iteration = judged.trace.iteration;
+  row.bubble = judged.bubble;
+  for (const MemoryByCategory& peak : judged.peak) row.peak = std::max(row.peak, peak.total());
+  row.fits = !judged.overflow;
+  row.gap = judged.gap();
+}
+
+// Whether a stage follows another without reading from it: what a chain of branches costs.
+bool has_bare_stage_edge(const StagedModel& model) {
+  return std::any_of(model.crossings.begin(), model.crossings.end(),
+                     [](const Crossing& crossing) { return crossing.token; });
+}
+
+Judged judge_staged(const PlanningJob& job, PipelinePlan plan, StagedModel staged, const Schedule& schedule) {
+  Trace trace = simulate(staged, job.cluster, schedule);
+  Bound stages = stages_bound(staged, job.cluster);
+  Bound any = any_plan_bound(job.graph, job.cluster, job.costs, job.training);
+  Judged judged{.plan = std::move(plan),
+                .staged = std::move(staged),
+                .trace = std::move(trace),
+                .stages_bound = std::move(stages),
+                .any_bound = std::move(any),
+                .bubble = 0,
+                .peak = {},
+                .overflow = {},
+                .overflow_by = {}};
+  judged.bubble = bubble_ratio(judged.trace);
+  judge_memory(job.cluster, judged);
+  return judged;
+}
+
+// The same stages in the same orders, waiting for data alone.
+Judged judge_data_edges_only(const PlanningJob& job, const Judged& chain) {
+  PipelinePlan plan = chain.plan;
+  plan.tokens = TokenRule::kNone;
+  StagedModel staged = stage_model(job.graph, job.cluster, job.costs, job.training, plan);
+  Schedule orders = make_schedule(chain.staged, job.cluster.devices().size());
+  const Schedule schedule = with_channels(staged, std::move(orders.devices));
+  return judge_staged(job, std::move(plan), std::move(staged), schedule);
+}
+
+}  // namespace
+
+double Judged::gap() const {
+  if (any_bound.time.count() <= 0) return 0;
+  return static_cast<double>(trace.iteration.count()) / static_cast<double>(any_bound.time.count()) - 1;
+}
+
+Judged judge(const PlanningJob& job, const PipelinePlan& plan) {
+  StagedModel staged = stage_model(job.graph, job.cluster, job.costs, job.training, plan);
+  const Schedule schedule = make_schedule(staged, job.cluster.devices().size());
+  return judge_staged(job, plan, std::move(staged), schedule);
+}
+
+Planned plan_model(const PlanningJob& job, const PlanOptions& options) {
+  const PlannerEntry& planner = find_planner(options.planner);
+  Context context{.budget = options.budget, .rng = Rng(job.seed), .progress = options.progress};
+  Planned planned{.planner = planner.name,
+                  .outcome = planner.plan(job.problem(), options.schedule, context),
+                  .judged = {},
+                  .warnings = {}};
+  Outcome& outcome = planned.outcome;
+  if (!outcome.plan) return planned;
+  const auto* plan = std::get_if<PipelinePlan>(&*outcome.plan);
+  if (!plan) {
+    outcome.status = Status::kUnsupported;
+    outcome.why = "planner '" + planner.name + "' made a placement of single operators, not stages";
+    return planned;
+  }
+  const std::vector<std::string> violations = check_plan(job.graph, job.cluster, *plan);
+  ESP_CHECK(violations.empty(), planner.name, violations.front());
+  if (const std::optional<std::string> broken = broken_pin(job, *plan)) {
+    outcome.status = Status::kUnsupported;
+    outcome.why = "planner '" + planner.name + "' does not keep --pin: " + *broken;
+    outcome.plan.reset();
+    return planned;
+  }
+  planned.judged = judge(job, *plan);
+  planned.warnings = semantic_warnings(job.graph, *plan);
+  return planned;
+}
+
+PlanFile plan_file(const PlanningJob& job, const Planned& planned, const std::string& folder) {
+  ESP_CHECK(planned.judged.has_value());
+  PlanFile file =
+      make_plan_file(job.graph, job.cluster, job.training, planned.judged->plan, planned.judged->staged);
+  file.model = relative_path(job.model, folder);
+  file.planner = planned.planner;
+  file.seed = job.seed;
+  file.cost_file = relative_path(job.cost_file, folder);
+  if (!job.cost_file.empty()) file.cost_hash = load_costs(job.cost_file).hash();
+  if (!planned.outcome.why.empty()) file.notes.push_back(planned.outcome.why);
+  file.notes.insert(file.notes.end(), job.notes.begin(), job.notes.end());
+  file.notes.insert(file.notes.end(), planned.warnings.begin(), planned.warnings.end());
+  return file;
+}
+
+OpenedPlan open_plan(const std::string& path) {
+  PlanFile file = parse_plan_file(read_file(path), path);
+  Cluster cluster(file.cluster);
+  const Schedule schedule = make_schedule(file.staged, cluster.devices().size());
+  const std::vector<std::string> violations = check_schedule(file.staged, schedule);
+  if (!violations.empty()) throw InputError(path + ": the plan has no legal order: " + violations.front());
+  Trace trace = simulate(file.staged, cluster, schedule);
+  Bound stages = stages_bound(file.staged, cluster);
+  std::string model;
+  if (!file.model.empty()) model = (fs::path(path).parent_path() / file.model).lexically_normal().string();
+  return OpenedPlan{.file = std::move(file),
+                    .path = path,
+                    .model = std::move(model),
+                    .cluster = std::move(cluster),
+                    .trace = std::move(trace),
+                    .stages_bound = std::move(stages)};
+}
+
+BoundOrReason any_plan_bound(const OpenedPlan& opened) {
+  std::error_code ignored;
+  if (opened.model.empty() || !fs::exists(opened.model, ignored)) {
+    return {{}, "the bound for any plan needs the model, which is not at '" + opened.model + "'"};
+  }
+  try {
+    Imported imported = import_file(opened.model);
+    if (imported.graph.fingerprint() != opened.file.fingerprint) {
+      return {{}, "the bound for any plan needs the model; '" + opened.model + "' has changed since"};
+    }
+    CostTable costs = imported.costs.value_or(CostTable(CostTableParts{}));
+    if (!opened.file.cost_file.empty()) {
+      costs = load_costs((fs::path(opened.path).parent_path() / opened.file.cost_file).string());
+      if (costs.hash() != opened.file.cost_hash) {
+        return {{},
+                "the bound for any plan needs the costs; '" + opened.file.cost_file + "' has changed since"};
+      }
+    }
+    costs =
+        complete_costs(imported.graph, opened.cluster, std::move(costs), opened.file.training.micro_batches);
+    return {any_plan_bound(imported.graph, opened.cluster, costs, opened.file.training), ""};
+  } catch (const InputError& error) {
+    return {{}, std::string("the bound for any plan needs the model: ") + error.what()};
+  }
+}
+
+Comparison compare_planners(const PlanningJob& job, const CompareOptions& options) {
+  std::vector<std::string> names = options.planners;
+  if (names.empty()) {
+    for (const NamedPlanner& planner : named_planners(options.schedule)) names.push_back(planner.name);
+  }
+  Comparison result;
+  result.any_bound = any_plan_bound(job.graph, job.cluster, job.costs, job.training);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (options.progress)
+      options.progress(static_cast<double>(i) / static_cast<double>(names.size()), names[i]);
+    const Duration begin = options.clock ? options.clock() : Duration();
+    Planned planned = plan_model(
+        job, {.planner = names[i], .schedule = options.schedule, .budget = options.budget, .progress = {}});
+    ComparedPlan row;
+    row.planner = names[i];
+    row.planning_time = options.clock ? options.clock() - begin : Duration();
+    row.status = planned.outcome.status;
+    row.why = planned.outcome.why;
+    row.estimate = planned.outcome.estimate;
+    if (!planned.judged) {
+      row.fits = false;
+      result.rows.push_back(std::move(row));
+      continue;
+    }
+    fill_row(row, *planned.judged);
+    row.judged = std::move(planned.judged);
+    result.rows.push_back(row);
+    if (has_bare_stage_edge(row.judged->staged)) {
+      ComparedPlan bare;
+      bare.planner = names[i];
+      bare.data_edges_only = true;
+      bare.status = row.status;
+      bare.judged = judge_data_edges_only(job, *row.judged);
+      fill_row(bare, *bare.judged);
+      result.rows.push_back(std::move(bare));
+    }
+  }
+  for (std::size_t i = 0; i < result.rows.size(); ++i) {
+    const ComparedPlan& row = result.rows[i];
+    if (!row.iteration || !row.fits || row.data_edges_only) continue;
+    if (!result.best || *row.iteration < *result.rows[*result.best].iteration) result.best = i;
+  }
+  return result;
+}
+
+std::string replica_text(const StagedModel& model) {
+  std::string out;
+  for (const StagedStage& stage : model.stages) {
+    std::size_t devices = 0;
+    for (const StagedReplica& replica : stage.replicas) devices += replica.devices.size();
+    out += (out.empty() ? "" : "+") + std::to_string(devices);
+  }
+  return out;
+}
+
+std::size_t pipeline_depth(const StagedModel& model) {
+  std::vector<std::size_t> depth(model.stages.size(), 1);
+  std::size_t most = 0;
+  for (std::size_t s = 0; s < model.stages.size(); ++s) {
+    for (const StageId before : model.stages[s].after)
+      depth[s] = std::max(depth[s], depth[before.index()] + 1);
+    most = std::max(most, depth[s]);
+  }
+  return most;
+}
+
+}  // namespace espalier

@@ -1,0 +1,127 @@
+#pragma once
+
+// Planning, judging and comparing: plain values that the command line prints, and tests and bindings use.
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "espalier/app/planning_job.h"
+#include "espalier/bound/bound.h"
+#include "espalier/plan/plan_file.h"
+#include "espalier/report/table.h"
+#include "espalier/trace/trace.h"
+
+namespace espalier {
+
+// A plan with the simulator's verdict.
+struct Judged {
+  PipelinePlan plan;
+  StagedModel staged;
+  Trace trace;
+  Bound stages_bound;
+  Bound any_bound;
+  double bubble = 0;
+  std::vector<MemoryByCategory> peak;  // by device
+  std::optional<DeviceId> overflow;    // the first device that holds more than it has
+  Bytes overflow_by;
+
+  double gap() const;  // iteration / any_bound - 1: at most this much is left to win
+};
+
+// The plan must obey check_plan. O(operators + actions · log).
+Judged judge(const PlanningJob& job, const PipelinePlan& plan);
+
+struct PlanOptions {
+  std::string planner = "auto";
+  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+  Budget budget;
+  std::function<void(double fraction, std::string_view what)> progress;
+};
+
+struct Planned {
+  std::string planner;
+  Outcome outcome;
+  std::optional<Judged> judged;       // if there is a plan
+  std::vector<std::string> warnings;  // semantic_warnings: what differs from one process
+};
+
+// Throws InputError if there is no such planner; InternalError if a planner breaks a rule of check_plan. A
+// plan that does not keep the pins is refused as kUnsupported.
+Planned plan_model(const PlanningJob& job, const PlanOptions& options);
+
+// The plan as a file in `folder` (paths inside are relative to it).
+PlanFile plan_file(const PlanningJob& job, const Planned& planned, const std::string& folder);
+
+// A plan file read back, with the model it names.
+struct OpenedPlan {
+  PlanFile file;
+  std::string path;
+  std::string model;  // path of the model from here; empty if the plan names none
+  Cluster cluster;
+  Trace trace;  // simulated from the file alone
+  Bound stages_bound;
+};
+OpenedPlan open_plan(const std::string& path);
+
+// The bound for any plan, which needs the model and the costs; nothing, with the reason in `why_not`, if they
+// are not there any more.
+struct BoundOrReason {
+  std::optional<Bound> bound;
+  std::string why_not;
+};
+BoundOrReason any_plan_bound(const OpenedPlan& opened);
+
+// One row of a comparison.
+struct ComparedPlan {
+  std::string planner;
+  bool data_edges_only = false;  // the row above, its stage edges without data dropped, its orders kept
+  Status status = Status::kInfeasible;
+  std::string why;
+  std::size_t stages = 0;
+  std::size_t depth = 0;  // stages on the longest path
+  std::string replicas;   // devices of each stage: "2+1+1"
+  std::size_t devices = 0;
+  BatchSize micro_batch;
+  std::uint32_t micro_batches = 0;
+  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+  std::optional<Duration> iteration;  // simulated
+  double bubble = 0;
+  Bytes peak;  // of the fullest device
+  bool fits = true;
+  std::optional<Duration> estimate;  // the planner's own
+  double gap = 0;                    // to the bound for any plan
+  Duration planning_time;            // zero without a clock
+  std::optional<Judged> judged;
+};
+
+struct CompareOptions {
+  std::vector<std::string> planners;  // empty: all but auto
+  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+  Budget budget;
+  std::function<Duration()> clock;  // for planning times; may be empty
+  std::function<void(double fraction, std::string_view what)> progress;
+};
+
+struct Comparison {
+  std::vector<ComparedPlan> rows;
+  Bound any_bound;
+  std::optional<std::size_t> best;  // the fastest row that fits and whose stage edges mean what they say
+};
+Comparison compare_planners(const PlanningJob& job, const CompareOptions& options);
+
+Table comparison_table(const Comparison& comparison);
+
+// One row per stage: modules, devices, operators, time share, memory.
+Table stage_table(const PlanningJob& job, const Judged& judged);
+Table memory_table(const Trace& trace);  // one row per device: peak by category, capacity, fits
+
+// "2+1" for a stage on two devices and one on one.
+std::string replica_text(const StagedModel& model);
+std::size_t pipeline_depth(const StagedModel& model);
+
+// The modules of a stage's operators, shortest text: "encoder.layers.0-3, head".
+std::string module_text(const Graph& graph, const std::vector<OperatorId>& operators, std::size_t width);
+
+}  // namespace espalier

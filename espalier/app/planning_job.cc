@@ -1,0 +1,236 @@
+#include "espalier/app/planning_job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "espalier/base/check.h"
+#include "espalier/base/files.h"
+#include "espalier/base/json.h"
+#include "espalier/base/words.h"
+#include "espalier/cluster/text.h"
+#include "espalier/cost/text.h"
+
+namespace espalier {
+namespace {
+
+constexpr std::int64_t kDefaultMicroBatches = 8;
+constexpr std::size_t kMostSizes = 6;
+
+bool begins_with_brace(const std::string& text) {
+  const auto first = text.find_first_not_of(" \t\r\n");
+  return first != std::string::npos && text[first] == '{';
+}
+
+bool is_local(const std::string& name) {
+  return name == "local" || name.rfind("local:", 0) == 0;
+}
+
+// `local` runs over the link that was measured, if one was.
+Cluster with_measured_link(const Cluster& cluster, const MeasuredLink& link) {
+  ClusterParts parts = cluster.parts();
+  for (Group& group : parts.groups) {
+    group.bandwidth = link.bandwidth;
+    group.latency = link.latency;
+    group.send = link.send;
+    group.receive = link.receive;
+  }
+  return Cluster(std::move(parts));
+}
+
+// Refuses sizes that cannot be run, naming what would be right.
+void check_batch(const Graph& graph, BatchSize batch, const std::vector<BatchSize>& micro_batches) {
+  if (batch < BatchSize(1)) throw InputError(fmt::format("--batch {}: expected at least 1", batch.count()));
+  const BatchRange range = graph.batch();
+  for (const BatchSize size : micro_batches) {
+    if (size < BatchSize(1) || batch.count() % size.count() != 0) {
+      throw InputError(
+          fmt::format("--micro-batch {}: does not divide the batch of {}", size.count(), batch.count()));
+    }
+    if (size < range.min || range.max < size) {
+      throw InputError(
+          range.fixed()
+              ? fmt::format("--micro-batch {}: the model was exported for {} samples only (export it "
+                            "with a dynamic batch for other sizes)",
+                            size.count(), range.min.count())
+              : fmt::format("--micro-batch {}: the model was exported for {} to {} samples", size.count(),
+                            range.min.count(), range.max.count()));
+    }
+  }
+  if (micro_batches.empty()) {
+    const std::string sizes = range.fixed()
+                                  ? fmt::format("{} samples", range.min.count())
+                                  : fmt::format("{} to {} samples", range.min.count(), range.max.count());
+    const std::int64_t fitting =
+        std::max<std::int64_t>(batch.count() / range.min.count(), 1) * range.min.count();
+    throw InputError(
+        fmt::format("--batch {}: no micro-batch of {}, for which the model was exported, divides it; "
+                    "--batch {} would do",
+                    batch.count(), sizes, fitting));
+  }
+}
+
+// Which share of a pass on the first device was never measured.
+double analytic_share(const Graph& graph, const Cluster& cluster, const CostTable& costs,
+                      BatchSize micro_batch) {
+  const OperatorCosts resolved(graph, cluster, costs, micro_batch);
+  Duration all, analytic;
+  for (std::size_t i = 0; i < graph.operators().size(); ++i) {
+    const OperatorCost& cost = resolved.of(OperatorId(i), cluster.devices().front().kind);
+    all += cost.forward + cost.backward();
+    if (cost.origin == Origin::kAnalytic) analytic += cost.forward + cost.backward();
+  }
+  return all.count() > 0 ? static_cast<double>(analytic.count()) / static_cast<double>(all.count()) : 0;
+}
+
+void warn_of_costs(const JobOptions& options, const CostTableParts& costs, bool local,
+                   std::vector<std::string>& warnings) {
+  if (options.costs.empty() || !local) return;
+  if (costs.threads != options.threads) {
+    warnings.push_back(fmt::format("{} was measured with {} threads for each worker, the run will use {}",
+                                   options.costs, costs.threads, options.threads));
+  }
+  if (!options.machine.description.empty() && !costs.machine.empty() &&
+      costs.machine != options.machine.description) {
+    warnings.push_back(fmt::format("{} was measured on another machine: '{}', this one is '{}'",
+                                   options.costs, costs.machine, options.machine.description));
+  }
+}
+
+void warn_of_operators(const Graph& graph, std::vector<std::string>& warnings) {
+  std::map<std::string, std::pair<int, const Operator*>> unknown;
+  for (const Operator& op : graph.operators()) {
+    if (op.known) continue;
+    auto& [count, first] = unknown[op.target];
+    if (count++ == 0) first = &op;
+  }
+  for (const auto& [target, found] : unknown) {
+    warnings.push_back(
+        fmt::format("operator {} is not in the operator table ({}; first '{}'{}): it is assumed to "
+                    "share memory with its inputs",
+                    target, found.first == 1 ? "1 use" : fmt::format("{} uses", found.first),
+                    found.second->name, found.second->source.empty() ? "" : ", " + found.second->source));
+  }
+}
+
+}  // namespace
+
+Cluster load_cluster(const std::string& name, const LocalMachine& machine) {
+  if (is_local(name)) {
+    LocalMachine local = machine;
+    if (name != "local") {
+      const std::int64_t total = local.memory_each.count() * local.devices;
+      try {
+        local.devices = static_cast<int>(parse_integer(name.substr(6), 1, 4096));
+      } catch (const InputError&) {
+        throw InputError(
+            fmt::format("--cluster {}: expected a number of workers after 'local:', such as local:2", name));
+      }
+      local.memory_each = Bytes(total / local.devices);
+    }
+    return local_cluster(local);
+  }
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(name, ignored)) {
+    const std::string text = read_file(name);
+    if (begins_with_brace(text)) return cluster_from_json(parse_json(text, name), name);
+    try {
+      return parse_cluster_lines(text);
+    } catch (const InputError& error) {
+      throw InputError(name + ": " + error.what());
+    }
+  }
+  if (name.find('/') != std::string::npos || name.find(".json") != std::string::npos) {
+    throw InputError(fmt::format("--cluster {}: there is no such file", name));
+  }
+  return parse_cluster(name);
+}
+
+CostTable load_costs(const std::string& path) {
+  const std::string text = read_file(path);
+  if (begins_with_brace(text)) return costs_from_json(parse_json(text, path), path);
+  try {
+    return parse_costs(text);
+  } catch (const InputError& error) {
+    throw InputError(path + ": " + error.what());
+  }
+}
+
+BatchSize default_batch(const Graph& graph) {
+  return kDefaultMicroBatches * graph.batch().min;
+}
+
+std::vector<BatchSize> default_micro_batches(const Graph& graph, BatchSize batch) {
+  std::vector<BatchSize> result;
+  std::int64_t limit = std::min(batch, graph.batch().max).count();
+  while (limit >= graph.batch().min.count() && limit > 0 && result.size() < kMostSizes) {
+    while (limit >= graph.batch().min.count() && limit > 0 && batch.count() % limit != 0) --limit;
+    if (limit < graph.batch().min.count() || limit == 0) break;
+    result.push_back(BatchSize(limit));
+    limit /= 2;
+  }
+  std::reverse(result.begin(), result.end());
+  return result;
+}
+
+PlanningJob prepare_job(const JobOptions& options) {
+  Imported imported = import_file(options.model, options.import);
+  std::vector<std::string> notes, warnings = imported.warnings;
+  const Graph& graph = imported.graph;
+
+  const bool own_cluster = options.cluster.empty() && imported.cluster;
+  const std::string name = options.cluster.empty() ? "local" : options.cluster;
+  Cluster cluster = own_cluster ? *imported.cluster : load_cluster(name, options.machine.local);
+  if (own_cluster) notes.push_back("cluster: the model file's own");
+
+  CostTable costs = !options.costs.empty() ? load_costs(options.costs)
+                    : imported.costs       ? *imported.costs
+                                           : CostTable(CostTableParts{});
+  const bool local = !own_cluster && is_local(name);
+  warn_of_costs(options, costs.parts(), local, warnings);
+  if (local && costs.parts().link) cluster = with_measured_link(cluster, *costs.parts().link);
+
+  Training training;
+  training.batch = options.batch.value_or(default_batch(graph));
+  if (!options.batch) {
+    notes.push_back(fmt::format("batch: {} samples, eight micro-batches of {} (--batch)",
+                                training.batch.count(), graph.batch().min.count()));
+  }
+  training.micro_batches =
+      options.micro_batches.empty() ? default_micro_batches(graph, training.batch) : options.micro_batches;
+  std::sort(training.micro_batches.begin(), training.micro_batches.end());
+  training.micro_batches.erase(std::unique(training.micro_batches.begin(), training.micro_batches.end()),
+                               training.micro_batches.end());
+  training.optimizer = options.optimizer;
+  check_batch(graph, training.batch, training.micro_batches);
+
+  costs = complete_costs(graph, cluster, std::move(costs), training.micro_batches);
+  const double estimated = analytic_share(graph, cluster, costs, training.micro_batches.front());
+  if (estimated > 0) {
+    notes.push_back(fmt::format("costs: {:.0f} % of the time is an analytic estimate, not measured{}",
+                                100 * estimated,
+                                options.costs.empty() ? " (`espalier profile` measures; then --costs)" : ""));
+  }
+  if (!graph.loss()) {
+    warnings.push_back("the model has no loss output: it can be planned, not trained");
+  }
+  warn_of_operators(graph, warnings);
+
+  Pins pins;
+  for (const std::string& pin : options.pins) pins.push_back(parse_pin(pin, cluster));
+  return PlanningJob{.model = options.model,
+                     .graph = std::move(imported.graph),
+                     .cluster = std::move(cluster),
+                     .costs = std::move(costs),
+                     .training = std::move(training),
+                     .pins = std::move(pins),
+                     .seed = options.seed,
+                     .cost_file = options.costs,
+                     .analytic_share = estimated,
+                     .notes = std::move(notes),
+                     .warnings = std::move(warnings)};
+}
+
+}  // namespace espalier

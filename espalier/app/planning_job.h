@@ -1,0 +1,66 @@
+#pragma once
+
+// What a verb works on: a model, a cluster, complete costs and training settings, from names and defaults.
+// Every part has a default, so the model alone is enough.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "espalier/frontend/imported.h"
+#include "espalier/planners/planner.h"
+
+namespace espalier {
+
+// This computer, as somebody who may look at it has counted it.
+struct Machine {
+  LocalMachine local;       // one device per core, memory shared equally
+  std::string description;  // "AMD EPYC 7B13, 2 cores": compared with a cost file's
+};
+
+struct JobOptions {
+  std::string model;  // path
+  ImportOptions import;
+  std::string cluster;  // "local", "local:4", "4xA100-80GB+2xV100-16GB@25Gb" or a file; empty: the model
+                        // file's own if it carries one (a published profile), else local
+  Machine machine;
+  std::optional<BatchSize> batch;        // empty: eight micro-batches of the exported size
+  std::vector<BatchSize> micro_batches;  // empty: up to six divisors of the batch that the model allows
+  std::string costs;              // a cost file (`espalier profile`); empty: the model file's own, else none
+  std::uint32_t threads = 1;      // that each worker will use
+  std::vector<std::string> pins;  // "vision.*=gpu:0"
+  Optimizer optimizer;
+  std::uint64_t seed = 0;
+};
+
+struct PlanningJob {
+  std::string model;  // path
+  Graph graph;
+  Cluster cluster;
+  CostTable costs;  // complete for the cluster's kinds and the micro-batches
+  Training training;
+  Pins pins;
+  std::uint64_t seed = 0;
+  std::string cost_file;              // path; empty if none was given
+  double analytic_share = 0;          // of the time of one pass on the first device: nobody measured it
+  std::vector<std::string> notes;     // what was assumed
+  std::vector<std::string> warnings;  // what may go wrong
+
+  Problem problem() const {
+    return {
+        .graph = graph, .cluster = cluster, .costs = costs, .training = training, .pins = pins, .start = {}};
+  }
+};
+
+// Throws InputError saying which part is wrong and what would be right.
+PlanningJob prepare_job(const JobOptions& options);
+
+// The parts, for those who have some of them already.
+Cluster load_cluster(const std::string& name, const LocalMachine& machine);
+CostTable load_costs(const std::string& path);
+BatchSize default_batch(const Graph& graph);  // eight micro-batches of the exported size, or of the least
+// Divisors of the batch within the model's range: the largest, and each the largest up to half of the one
+// before it, six at most.
+std::vector<BatchSize> default_micro_batches(const Graph& graph, BatchSize batch);
+
+}  // namespace espalier

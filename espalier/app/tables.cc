@@ -1,0 +1,196 @@
+// The tables of planning.h.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "espalier/app/planning.h"
+#include "espalier/base/check.h"
+
+namespace espalier {
+namespace {
+
+// "encoder.layers.3" → ("encoder.layers.", 3): a numbered module.
+std::optional<std::pair<std::string, int>> numbered(const std::string& module) {
+  const auto dot = module.rfind('.');
+  const std::string last = dot == std::string::npos ? module : module.substr(dot + 1);
+  if (last.empty() || last.size() > 6 || last.find_first_not_of("0123456789") != std::string::npos) return {};
+  return std::pair(module.substr(0, module.size() - last.size()), std::stoi(last));
+}
+
+std::string prefix_of(const std::string& path, std::size_t parts) {
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < parts; ++i) {
+    end = path.find('.', end + (i > 0 ? 1 : 0));
+    if (end == std::string::npos) return path;
+  }
+  return path.substr(0, end);
+}
+
+// Neighbouring modules "x.0", "x.1", "x.2" become "x.0-2".
+std::string join_runs(const std::vector<std::string>& modules) {
+  std::string out;
+  for (std::size_t i = 0; i < modules.size();) {
+    std::size_t j = i + 1;
+    const auto first = numbered(modules[i]);
+    while (first && j < modules.size()) {
+      const auto next = numbered(modules[j]);
+      if (!next || next->first != first->first || next->second != first->second + static_cast<int>(j - i))
+        break;
+      ++j;
+    }
+    out += (out.empty() ? "" : ", ") + modules[i];
+    if (j - i > 1) out += '-' + std::to_string(first->second + static_cast<int>(j - i) - 1);
+    i = j;
+  }
+  return out;
+}
+
+double share(Duration part, Duration whole) {
+  return whole.count() > 0 ? static_cast<double>(part.count()) / static_cast<double>(whole.count()) : 0;
+}
+
+Bytes per_replica_fixed(const StageMemory& memory) {
+  return memory.parameters + memory.buffers + memory.gradients + memory.optimizer_state;
+}
+
+}  // namespace
+
+std::string module_text(const Graph& graph, const std::vector<OperatorId>& operators, std::size_t width) {
+  // As many parts of the module paths as fit; at least one.
+  for (std::size_t parts = 3; parts >= 1; --parts) {
+    std::vector<std::string> modules;
+    bool outside = false;
+    for (const OperatorId id : operators) {
+      const Operator& op = graph.op(id);
+      if (op.duplicable) continue;
+      if (op.module_path.empty()) {
+        outside = true;
+        continue;
+      }
+      const std::string module = prefix_of(op.module_path, parts);
+      if (std::find(modules.begin(), modules.end(), module) == modules.end()) modules.push_back(module);
+    }
+    std::string out = join_runs(modules);
+    if (out.empty()) {
+      const Operator& first = graph.op(operators.front());
+      return operators.size() == 1 ? first.name : first.name + " .. " + graph.op(operators.back()).name;
+    }
+    if (outside) out += ", …";
+    if (display_width(out) <= width) return out;
+    if (parts == 1) {
+      std::size_t cut = width > 2 ? width - 2 : 0;
+      while (cut > 0 && (static_cast<unsigned char>(out[cut]) & 0xc0) == 0x80) --cut;
+      return out.substr(0, cut) + " …";
+    }
+  }
+  return "";
+}
+
+Table stage_table(const PlanningJob& job, const Judged& judged) {
+  Table table{{{"stage", "stage"},
+               {"after", "after"},
+               {"devices", "devices"},
+               {"modules", "modules"},
+               {"operators", "operators"},
+               {"forward", "forward"},
+               {"backward", "backward"},
+               {"work_share", "work"},
+               {"in_flight", "in flight"},
+               {"weights", "weights + opt"},
+               {"saved", "kept/micro-batch"}},
+              {}};
+  Duration whole;
+  const auto work_of = [](const StagedStage& stage) {
+    Duration work;
+    for (const StagedReplica& replica : stage.replicas) {
+      work += static_cast<std::int64_t>(replica.micro_batches.size()) *
+              (replica.times.forward + replica.times.recompute + replica.times.backward());
+    }
+    return work;
+  };
+  for (const StagedStage& stage : judged.staged.stages) whole += work_of(stage);
+  for (std::size_t s = 0; s < judged.staged.stages.size(); ++s) {
+    const StagedStage& stage = judged.staged.stages[s];
+    std::string after, devices;
+    for (const StageId before : stage.after) {
+      after += (after.empty() ? "" : " ") + judged.staged.stages[before.index()].name;
+    }
+    for (const StagedReplica& replica : stage.replicas) {
+      std::string group;
+      for (const DeviceId device : replica.devices) {
+        group += (group.empty() ? "" : "+") + job.cluster.device(device).name;
+      }
+      devices += (devices.empty() ? "" : " | ") + group;
+    }
+    const StageTimes& times = stage.replicas.front().times;
+    const std::vector<OperatorId>& operators = judged.plan.stages[s].operators;
+    table.rows.push_back({stage.name, after.empty() ? Cell() : Cell(after), devices,
+                          module_text(job.graph, operators, 40), static_cast<std::int64_t>(operators.size()),
+                          times.forward, times.backward(), Share{share(work_of(stage), whole)},
+                          static_cast<std::int64_t>(stage.in_flight), per_replica_fixed(stage.memory),
+                          stage.memory.saved});
+  }
+  return table;
+}
+
+Table memory_table(const Trace& trace) {
+  Table table;
+  table.columns.push_back({"device", "device"});
+  for (std::size_t c = 0; c < kMemoryCategories; ++c) {
+    const std::string name(to_text(static_cast<MemoryCategory>(c)));
+    table.columns.push_back({name, name});
+  }
+  table.columns.insert(table.columns.end(), {{"peak", "peak"}, {"capacity", "capacity"}, {"fits", "fits"}});
+  const std::vector<MemoryByCategory> peaks = peak_memory(trace);
+  for (std::size_t d = 0; d < peaks.size(); ++d) {
+    std::vector<Cell> row{trace.devices[d]};
+    for (const Bytes bytes : peaks[d].bytes) row.push_back(bytes);
+    row.insert(row.end(), {peaks[d].total(), trace.capacity[d], peaks[d].total() <= trace.capacity[d]});
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+Table comparison_table(const Comparison& comparison) {
+  Table table{{{"planner", "planner"},
+               {"stages", "stages"},
+               {"depth", "depth"},
+               {"replicas", "devices/stage"},
+               {"micro_batch", "micro-batch"},
+               {"micro_batches", "m"},
+               {"iteration", "iteration"},
+               {"vs_best", "vs best"},
+               {"bubble", "bubble"},
+               {"peak", "peak memory"},
+               {"fits", "fits"},
+               {"estimate", "own estimate"},
+               {"gap", "above bound"},
+               {"planning", "planned in"}},
+              {}};
+  std::optional<Duration> best;
+  if (comparison.best) best = comparison.rows[*comparison.best].iteration;
+  for (const ComparedPlan& row : comparison.rows) {
+    if (!row.iteration) {
+      std::vector<Cell> cells(table.columns.size());
+      cells[0] = row.planner;
+      cells[10] = std::string(to_text(row.status));
+      cells[13] = row.planning_time;
+      table.rows.push_back(std::move(cells));
+      continue;
+    }
+    Cell ratio;
+    if (best && best->count() > 0) {
+      ratio = Factor{static_cast<double>(row.iteration->count()) / static_cast<double>(best->count())};
+    }
+    table.rows.push_back({row.data_edges_only ? "  data edges only" : row.planner,
+                          static_cast<std::int64_t>(row.stages), static_cast<std::int64_t>(row.depth),
+                          row.replicas, row.micro_batch.count(), static_cast<std::int64_t>(row.micro_batches),
+                          *row.iteration, ratio, Share{row.bubble}, row.peak, row.fits ? "yes" : "NO",
+                          row.estimate ? Cell(*row.estimate) : Cell(), Share{row.gap},
+                          row.data_edges_only ? Cell() : Cell(row.planning_time)});
+  }
+  return table;
+}
+
+}  // namespace espalier

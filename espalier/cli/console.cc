@@ -1,0 +1,52 @@
+#include "espalier/cli/console.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "espalier/report/table.h"
+
+namespace espalier::cli {
+
+void Console::lines(std::string_view label, int colour, const std::vector<std::string>& lines) {
+  if (json) return;
+  finish();
+  for (const std::string& line : lines) {
+    if (terminal_.err && terminal_.colours && !no_colour) {
+      err_ << fmt::format("\x1b[38;5;{}m{}:\x1b[0m {}\n", colour, label, line);
+    } else {
+      err_ << label << ": " << line << '\n';
+    }
+  }
+}
+
+void Console::notes(const std::vector<std::string>& list) {
+  lines("note", 67, list);
+}
+void Console::warnings(const std::vector<std::string>& list) {
+  lines("warning", 172, list);
+}
+
+void Console::progress(double fraction, std::string_view text) {
+  if (!terminal_.err) return;
+  constexpr int kCells = 24;
+  const int filled = std::clamp(static_cast<int>(fraction * kCells + 0.5), 0, kCells);
+  std::string bar;
+  for (int i = 0; i < kCells; ++i) bar += i < filled ? "█" : "░";
+  std::string line = fmt::format("{} {:3.0f} %  {}", bar, 100 * std::clamp(fraction, 0.0, 1.0), text);
+  while (display_width(line) + 1 > static_cast<std::size_t>(terminal_.width)) line.pop_back();
+  err_ << "\r\x1b[K" << line << std::flush;
+  drawn_ = true;
+}
+
+void Console::finish() {
+  if (drawn_) err_ << "\r\x1b[K" << std::flush;
+  drawn_ = false;
+}
+
+std::function<void(double, std::string_view)> Console::progress_sink() {
+  if (!terminal_.err) return {};
+  return [this](double fraction, std::string_view text) { progress(fraction, text); };
+}
+
+}  // namespace espalier::cli

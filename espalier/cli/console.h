@@ -1,0 +1,57 @@
+#pragma once
+
+// Where a verb writes, and how: results to `out`, warnings and progress to `err`, so that pipes stay clean.
+
+#include <functional>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "espalier/app/planning_job.h"
+#include "espalier/report/gantt.h"
+
+namespace espalier::cli {
+
+struct Terminal {
+  bool out = false;      // standard output is one
+  bool err = false;      // standard error is one
+  bool colours = false;  // it shows them and nobody set NO_COLOR
+  int width = 100;
+};
+
+class Console {
+ public:
+  Console(std::ostream& out, std::ostream& err, const Terminal& terminal)
+      : out_(out), err_(err), terminal_(terminal) {}
+
+  std::ostream& out() { return out_; }
+  int width() const { return terminal_.width; }
+  Colour colour() const {
+    return terminal_.out && terminal_.colours && !no_colour ? Colour::kAnsi : Colour::kNever;
+  }
+
+  // Lines on `err`: "note: …", "warning: …"; each list once, none with --json.
+  void notes(const std::vector<std::string>& lines);
+  void warnings(const std::vector<std::string>& lines);
+
+  // A bar on `err` if it is a terminal; else nothing. `finish` wipes it.
+  void progress(double fraction, std::string_view text);
+  void finish();
+  std::function<void(double, std::string_view)> progress_sink();
+
+  bool draws_progress() const { return terminal_.err; }
+
+  bool json = false;       // --json
+  bool no_colour = false;  // --no-color
+
+ private:
+  void lines(std::string_view label, int colour, const std::vector<std::string>& lines);
+
+  std::ostream& out_;
+  std::ostream& err_;
+  Terminal terminal_;
+  bool drawn_ = false;
+};
+
+}  // namespace espalier::cli

@@ -1,0 +1,141 @@
+#include "espalier/app/inspect.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "espalier/base/json.h"
+#include "espalier/cli/verbs.h"
+
+namespace espalier::cli {
+namespace {
+
+std::string list(const std::vector<std::string>& items) {
+  std::string out;
+  for (const std::string& item : items) out += (out.empty() ? "" : ", ") + item;
+  return out;
+}
+
+std::string count_text(std::int64_t count) {
+  if (count >= 1'000'000'000) return fmt::format("{:.3g} billion", static_cast<double>(count) / 1e9);
+  if (count >= 1'000'000) return fmt::format("{:.3g} million", static_cast<double>(count) / 1e6);
+  return std::to_string(count);
+}
+
+void print(Console& console, const PlanningJob& job, const ModelSummary& s) {
+  std::ostream& out = console.out();
+  out << fmt::format("{}: {} operators, {} parameters in {}", s.name, s.operators,
+                     count_text(s.parameter_elements), to_text(s.parameters));
+  if (s.buffers.count() > 0) out << fmt::format(", buffers {}", to_text(s.buffers));
+  out << '\n';
+  out << (s.batch.fixed()
+              ? fmt::format("exported for {} samples", s.batch.min.count())
+              : fmt::format("exported for {} to {} samples", s.batch.min.count(), s.batch.max.count()))
+      << (s.training_mode ? ", train mode" : ", eval mode") << "; "
+      << (s.loss.empty() ? std::string("no loss output") : "loss: output '" + s.loss + "'") << "\n\n";
+
+  out << fmt::format("A micro-batch of {} on one {}\n", s.at.count(), s.device);
+  out << fmt::format("  forward   {:>10}  {}\n", to_text(s.forward), flop_text(s.forward_flops));
+  out << fmt::format("  backward  {:>10}  {}\n", to_text(s.backward), flop_text(s.backward_flops));
+  out << fmt::format(
+      "  longest dependent path {} of {}: side by side, its branches could be {:.2f} times as fast\n",
+      to_text(s.critical_path), to_text(s.forward + s.backward), s.parallelism);
+  out << fmt::format("  kept for backward {}", to_text(s.saved));
+  if (!s.largest_tensor.empty()) out << "; largest tensor " << s.largest_tensor;
+  out << "\n\n";
+
+  if (s.branches.empty()) {
+    out << "No branches: a chain\n\n";
+  } else {
+    out << "Branches that can run side by side, with their share of the time\n";
+    for (const ModelSummary::Branches& group : s.branches) {
+      out << ' ';
+      for (std::size_t b = 0; b < group.modules.size(); ++b) {
+        out << (b > 0 ? " |" : "") << fmt::format(" {} {:.0f} %", group.modules[b], 100 * group.share[b]);
+      }
+      out << '\n';
+    }
+    out << '\n';
+  }
+  out << print_text(kind_table(s, 15)) << '\n';
+  for (const auto& names : s.ties) out << "tied parameter: " << list(names) << '\n';
+  if (!s.random.empty()) out << "draw random numbers: " << list(s.random) << '\n';
+  if (!s.mixing.empty()) out << "mix the samples of a batch: " << list(s.mixing) << '\n';
+  out << (s.unknown.empty() ? std::string("every operator is supported")
+                            : "not in the operator table: " + list(s.unknown))
+      << '\n';
+  out.flush();
+  console.warnings(job.warnings);
+  console.notes(job.notes);
+}
+
+Json to_json(const PlanningJob& job, const ModelSummary& s) {
+  Json branches = Json::array();
+  for (const ModelSummary::Branches& group : s.branches) {
+    Json parts = Json::array();
+    for (std::size_t b = 0; b < group.modules.size(); ++b) {
+      parts.push_back({{"modules", group.modules[b]}, {"share", group.share[b]}});
+    }
+    branches.push_back(std::move(parts));
+  }
+  Json kinds = Json::array();
+  for (const ModelSummary::Kind& kind : s.kinds) {
+    kinds.push_back({{"operator", kind.name},
+                     {"count", kind.count},
+                     {"forward_flops", kind.forward_flops},
+                     {"time_ns", kind.time.count()},
+                     {"share", kind.share}});
+  }
+  return {{"model", s.name},
+          {"batch", {{"min", s.batch.min.count()}, {"max", s.batch.max.count()}}},
+          {"training_mode", s.training_mode},
+          {"loss", s.loss.empty() ? Json() : Json(s.loss)},
+          {"operators", s.operators},
+          {"tensors", s.tensors},
+          {"duplicable_operators", s.duplicable},
+          {"parameters", s.parameter_elements},
+          {"parameter_bytes", s.parameters.count()},
+          {"buffer_bytes", s.buffers.count()},
+          {"ties", s.ties},
+          {"micro_batch", s.at.count()},
+          {"device_kind", s.device},
+          {"forward_flops", s.forward_flops},
+          {"backward_flops", s.backward_flops},
+          {"forward_ns", s.forward.count()},
+          {"backward_ns", s.backward.count()},
+          {"critical_path_ns", s.critical_path.count()},
+          {"parallelism", s.parallelism},
+          {"saved_bytes", s.saved.count()},
+          {"largest_tensor", s.largest_tensor},
+          {"branches", std::move(branches)},
+          {"kinds", std::move(kinds)},
+          {"unknown_operators", s.unknown},
+          {"sample_mixing_operators", s.mixing},
+          {"random_operators", s.random},
+          {"notes", job.notes},
+          {"warnings", job.warnings}};
+}
+
+}  // namespace
+
+void add_inspect(Program& program) {
+  auto flags = std::make_shared<JobFlags>();
+  CLI::App* verb = add_verb(program, "inspect", "what is in a model: operators, parameters, work, branches",
+                            "espalier inspect tests/fixtures/three_branch.pt2");
+  flags->add_model(verb);
+  flags->add_planning(verb);
+  verb->callback([&program, flags] {
+    program.chosen = [&program, flags] {
+      const PlanningJob job = prepare_job(flags->to_options(program.machine));
+      const ModelSummary summary = inspect(job);
+      if (program.console.json) {
+        print_json_line(program.console, to_json(job, summary));
+      } else {
+        print(program.console, job, summary);
+      }
+      return kDone;
+    };
+  });
+}
+
+}  // namespace espalier::cli

@@ -1,0 +1,40 @@
+#include <algorithm>
+#include <memory>
+
+#include "espalier/base/check.h"
+#include "espalier/cli/runtime_verbs.h"
+#include "espalier/cli/workers.h"
+
+namespace espalier::cli {
+
+void add_launch(Program& program) {
+  struct Flags {
+    int workers = 0;
+    std::vector<std::string> command;
+  };
+  auto flags = std::make_shared<Flags>();
+  CLI::App* verb = add_verb(program, "launch", "start workers on this host, each with a verb of its own",
+                            "espalier launch -n 2 -- run plan.json --steps 10");
+  verb->add_option("-n,--workers", flags->workers, "how many")
+      ->required()
+      ->type_name("N")
+      ->check(CLI::Range(1, 4096));
+  verb->add_option("command", flags->command, "run, verify or profile, and its arguments, after --")
+      ->required();
+  verb->callback([&program, flags] {
+    program.chosen = [flags] {
+      const std::string& called = flags->command.front();
+      if (called != "run" && called != "verify" && called != "profile") {
+        throw InputError("launch: '" + called +
+                         "' does not work in several processes; run, verify and profile do");
+      }
+#if ESPALIER_TORCH
+      return start_workers(flags->workers, flags->command);
+#else
+      needs_runtime("launch");
+#endif
+    };
+  });
+}
+
+}  // namespace espalier::cli

@@ -1,0 +1,39 @@
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+
+#include "espalier/cli/machine.h"
+#include "espalier/cli/program.h"
+
+namespace {
+
+espalier::cli::Terminal look_at_terminal() {
+  espalier::cli::Terminal terminal;
+  terminal.out = isatty(STDOUT_FILENO) != 0;
+  terminal.err = isatty(STDERR_FILENO) != 0;
+  const char* term = std::getenv("TERM");
+  const char* no_colour = std::getenv("NO_COLOR");
+  terminal.colours = term && std::string_view(term) != "dumb" && !(no_colour && *no_colour);
+  winsize size{};
+  for (const int file : {STDOUT_FILENO, STDERR_FILENO}) {
+    if (isatty(file) != 0 && ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40) {
+      terminal.width = size.ws_col;
+      break;
+    }
+  }
+  return terminal;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // A closed pipe (`espalier … | head`) ends the program quietly, as for any other filter.
+  signal(SIGPIPE, SIG_DFL);
+  std::ios::sync_with_stdio(false);
+  const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
+  return espalier::cli::run_program(arguments, std::cout, std::cerr, look_at_terminal(),
+                                    espalier::cli::this_machine());
+}

@@ -1,0 +1,144 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+
+#include "espalier/app/catalog.h"
+#include "espalier/base/check.h"
+#include "espalier/base/files.h"
+#include "espalier/base/json.h"
+#include "espalier/cli/verbs.h"
+
+namespace espalier::cli {
+namespace {
+
+struct PlanFlags {
+  JobFlags job;
+  std::string planner = "auto";
+  std::string schedule = "1f1b";
+  std::uint64_t budget = Budget().max_states;
+  std::string output = "plan.json";
+  TraceOutputs trace;
+};
+
+void print(Console& console, const PlanningJob& job, const Planned& planned) {
+  std::ostream& out = console.out();
+  const Judged& judged = *planned.judged;
+  std::size_t devices = 0;
+  for (const Duration busy : busy_time(judged.trace)) devices += busy.count() > 0;
+  out << fmt::format("{}: {} stages, depth {}, {} micro-batches of {}, on {} of {} devices\n",
+                     planned.planner, judged.staged.stages.size(), pipeline_depth(judged.staged),
+                     judged.staged.stages.front().micro_batches,
+                     judged.plan.stages.front().micro_batch.count(), devices, job.cluster.devices().size());
+  if (!planned.outcome.why.empty()) out << planned.outcome.why << '\n';
+  out << verdict_text(judged.trace, judged.plan.batch) << " (simulated)\n";
+  out << bound_text(judged.trace.iteration, judged.any_bound) << "\n\n";
+  out << print_text(stage_table(job, judged)) << '\n';
+  out << text_gantt(judged.trace, {.width = console.width(), .colour = console.colour()}) << '\n';
+  out << "Memory at its peak\n"
+      << memory_bars(judged.trace, {.width = console.width(), .colour = console.colour()});
+  out.flush();
+  console.notes(job.notes);
+  console.warnings(job.warnings);
+  console.warnings(planned.warnings);
+  if (judged.overflow) {
+    console.warnings({fmt::format("{} lacks {}: this plan does not fit",
+                                  job.cluster.device(*judged.overflow).name, to_text(judged.overflow_by))});
+  }
+}
+
+Json to_json(const PlanningJob& job, const Planned& planned, const std::string& output) {
+  Json json{{"planner", planned.planner},
+            {"status", std::string(to_text(planned.outcome.status))},
+            {"why", planned.outcome.why},
+            {"estimate_ns", planned.outcome.estimate ? Json(planned.outcome.estimate->count()) : Json()},
+            {"states", planned.outcome.stats.states},
+            {"evaluations", planned.outcome.stats.evaluations}};
+  if (planned.judged) {
+    json.update(judged_json(*planned.judged, job.cluster));
+    json["plan"] = output;
+  }
+  std::vector<std::string> warnings = job.warnings;
+  warnings.insert(warnings.end(), planned.warnings.begin(), planned.warnings.end());
+  json["notes"] = job.notes;
+  json["warnings"] = warnings;
+  return json;
+}
+
+int plan(Program& program, const PlanFlags& flags) {
+  Console& console = program.console;
+  find_planner(flags.planner);  // a misspelt name is told before the model is read
+  const ScheduleKind schedule = schedule_of(flags.schedule);
+  const PlanningJob job = prepare_job(flags.job.to_options(program.machine));
+  const Planned planned = plan_model(job, {.planner = flags.planner,
+                                           .schedule = schedule,
+                                           .budget = {.max_states = flags.budget},
+                                           .progress = console.progress_sink()});
+  console.finish();
+  if (!planned.judged) {
+    if (console.json) print_json_line(console, to_json(job, planned, ""));
+    console.notes(job.notes);
+    console.warnings(job.warnings);
+    if (!console.json) {
+      console.out() << fmt::format("{}: no plan ({})\n{}\n", planned.planner, to_text(planned.outcome.status),
+                                   planned.outcome.why);
+    }
+    return kNoAnswer;
+  }
+  const std::string folder = std::filesystem::path(flags.output).parent_path().string();
+  write_file_atomically(flags.output, print_plan_file(plan_file(job, planned, folder)));
+  if (console.json) {
+    print_json_line(console, to_json(job, planned, flags.output));
+  } else {
+    print(console, job, planned);
+    console.out() << "\nwrote " << flags.output << '\n';
+  }
+  flags.trace.write(console, planned.judged->trace, job.graph.name() + ", " + planned.planner);
+  return planned.judged->overflow ? kNoAnswer : kDone;
+}
+
+}  // namespace
+
+void add_plan(Program& program) {
+  auto flags = std::make_shared<PlanFlags>();
+  CLI::App* verb = add_verb(program, "plan", "decide which device runs which part, and when",
+                            "espalier plan tests/fixtures/three_branch.pt2 --cluster local:2 -o plan.json");
+  flags->job.add_model(verb);
+  flags->job.add_planning(verb);
+  flags->job.add_training(verb);
+  verb->add_option("-p,--planner", flags->planner, "see `espalier planners`")->type_name("NAME");
+  verb->add_option("-s,--schedule", flags->schedule, "1f1b or gpipe")->type_name("NAME");
+  verb->add_option("--budget", flags->budget, "most states that a planner may look at")->type_name("N");
+  verb->add_option("-o,--output", flags->output, "the plan file to write")
+      ->type_name("FILE")
+      ->capture_default_str();
+  flags->trace.add(verb, "--trace");
+  verb->callback([&program, flags] { program.chosen = [&program, flags] { return plan(program, *flags); }; });
+}
+
+void add_planners(Program& program) {
+  CLI::App* verb = add_verb(program, "planners", "every planner and schedule: its source and what it decides",
+                            "espalier planners");
+  verb->callback([&program] {
+    program.chosen = [&program] {
+      Table planners{
+          {{"planner", "planner"}, {"plans", "plans"}, {"decides", "decides"}, {"source", "source"}}, {}};
+      for (const PlannerEntry& entry : planner_catalog()) {
+        planners.rows.push_back({entry.name, entry.shape, entry.decides, entry.source});
+      }
+      Table schedules{{{"schedule", "schedule"}, {"what", "what"}, {"source", "source"}}, {}};
+      for (const ScheduleEntry& entry : schedule_catalog()) {
+        schedules.rows.push_back({std::string(to_text(entry.kind)), entry.what, entry.source});
+      }
+      if (program.console.json) {
+        print_json_line(program.console, {{"planners", espalier::to_json(planners)},
+                                          {"schedules", espalier::to_json(schedules)}});
+      } else {
+        program.console.out() << print_text(planners) << '\n' << print_text(schedules);
+      }
+      return kDone;
+    };
+  });
+}
+
+}  // namespace espalier::cli

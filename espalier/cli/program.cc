@@ -1,0 +1,127 @@
+#include "espalier/cli/program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "espalier/base/check.h"
+#include "espalier/base/spelling.h"
+#include "espalier/cli/verbs.h"
+
+namespace espalier::cli {
+namespace {
+
+std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
+  const std::vector<std::string_view> views(candidates.begin(), candidates.end());
+  const auto found = nearest_word(word, views);
+  return found && edit_distance(word, *found) <= std::max<std::size_t>(2, word.size() / 2)
+             ? fmt::format("; did you mean '{}'?", *found)
+             : "";
+}
+
+std::vector<std::string> verbs_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(verb->get_name());
+  }
+  return names;
+}
+
+std::vector<std::string> options_of(const CLI::App& verb) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : verb.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+// CLI11 names the argument; we add what it may have meant.
+std::string explain(const CLI::App& app, const std::vector<std::string>& arguments,
+                    const CLI::ParseError& error) {
+  const CLI::App* verb = nullptr;
+  for (const CLI::App* chosen : app.get_subcommands()) verb = chosen;
+  const std::string name = verb ? verb->get_name() : "";
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) && verb) {
+    const std::vector<std::string> known = options_of(*verb);
+    for (const std::string& argument : arguments) {
+      const std::string flag = argument.substr(0, argument.find('='));
+      if (flag.rfind("--", 0) == 0 && std::find(known.begin(), known.end(), flag) == known.end()) {
+        return fmt::format("{}: there is no option '{}'{} (espalier {} --help)", name, flag,
+                           nearest(flag, known), name);
+      }
+    }
+  }
+  std::string what = error.what();
+  std::replace(what.begin(), what.end(), '\n', ' ');
+  while (!what.empty() && (what.back() == ' ' || what.back() == '.')) what.pop_back();
+  return fmt::format("{}{} (espalier {}--help)", name.empty() ? "" : name + ": ", what,
+                     name.empty() ? "" : name + " ");
+}
+
+int call(const std::vector<std::string>& arguments, Console& console, const Machine& machine) {
+  CLI::App app("Espalier plans and trains branching neural networks on several devices.", "espalier");
+  app.set_version_flag("--version", "espalier 0.1.0");
+  app.require_subcommand(0, 1);
+  app.footer(
+      "Start with:\n  espalier inspect model.pt2\n  espalier plan model.pt2\n\n"
+      "Exit codes: 0 done, 1 verify found a difference, 2 wrong input, 3 no feasible answer, 70 our bug.");
+  app.get_formatter()->column_width(34);
+  std::function<int()> chosen;
+  Program program{app, console, chosen, arguments, machine};
+  for (auto* add : {add_inspect, add_profile, add_plan, add_planners, add_simulate, add_compare, add_run,
+                    add_launch, add_verify, add_diff}) {
+    add(program);
+  }
+  if (arguments.empty()) {
+    console.out() << app.help();
+    return kWrongInput;
+  }
+  const std::vector<std::string> verbs = verbs_of(app);
+  if (arguments[0].rfind('-', 0) != 0 && std::find(verbs.begin(), verbs.end(), arguments[0]) == verbs.end()) {
+    throw InputError(
+        fmt::format("there is no verb '{}'{} (espalier --help)", arguments[0], nearest(arguments[0], verbs)));
+  }
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::CallForHelp&) {
+    const auto called = app.get_subcommands();
+    console.out() << (called.empty() ? app.help() : called.front()->help());
+    return kDone;
+  } catch (const CLI::CallForVersion& version) {
+    console.out() << version.what() << '\n';
+    return kDone;
+  } catch (const CLI::ParseError& error) {
+    throw InputError(explain(app, arguments, error));
+  }
+  return chosen();
+}
+
+std::string one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+}  // namespace
+
+int run_program(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err,
+                const Terminal& terminal, const Machine& machine) {
+  Console console(out, err, terminal);
+  try {
+    const int code = call(arguments, console, machine);
+    out.flush();
+    return code;
+  } catch (const InputError& error) {
+    console.finish();
+    out.flush();
+    err << "espalier: " << one_line(error.what()) << std::endl;
+    return kWrongInput;
+  } catch (const std::exception& error) {
+    console.finish();
+    out.flush();
+    err << "espalier: this is a bug in espalier, please report it with the command and its files: "
+        << one_line(error.what()) << std::endl;
+    return kOurFault;
+  }
+}
+
+}  // namespace espalier::cli

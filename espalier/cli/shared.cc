@@ -1,0 +1,165 @@
+// What several verbs share: options and lines.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "espalier/app/catalog.h"
+#include "espalier/base/check.h"
+#include "espalier/base/files.h"
+#include "espalier/base/json.h"
+#include "espalier/cli/verbs.h"
+#include "espalier/report/svg.h"
+
+namespace espalier::cli {
+
+CLI::App* add_verb(Program& program, const std::string& name, const std::string& what,
+                   const std::string& example) {
+  CLI::App* verb = program.app.add_subcommand(name, what);
+  verb->add_flag("--json", program.console.json, "JSON on standard output");
+  verb->add_flag("--no-color", program.console.no_colour,
+                 "no colours (NO_COLOR in the environment does the same)");
+  verb->footer("Example:\n  " + example);
+  return verb;
+}
+
+void JobFlags::add_model(CLI::App* verb) {
+  verb->add_option("model", options.model, "a .pt2 file, a published profile or an Espalier graph")
+      ->required()
+      ->type_name("FILE");
+  verb->add_option("--loss", options.import.loss, "the output that is the loss, if there are several scalars")
+      ->type_name("NAME");
+  verb->add_flag("--literal", literal, "read a published file exactly as it is, without repairs");
+}
+
+void JobFlags::add_planning(CLI::App* verb) {
+  verb->add_option("-c,--cluster", options.cluster,
+                   "local, local:4, 4xA100-80GB+2xV100-16GB@25Gb or a file; default: local")
+      ->type_name("CLUSTER");
+  verb->add_option("-b,--batch", batch, "samples of one step; default: eight of the exported size")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("-m,--micro-batch", micro_batches, "sizes that a plan may use, such as 4 or 2,4,8")
+      ->delimiter(',')
+      ->type_name("N,…")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--costs", options.costs, "measured costs, from `espalier profile`")->type_name("FILE");
+  verb->add_option("--threads", options.threads, "threads of each worker")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+}
+
+void JobFlags::add_training(CLI::App* verb) {
+  verb->add_option("--pin", options.pins,
+                   "a module pattern and its device, such as 'vision.*=cpu:0'; repeatable")
+      ->type_name("PATTERN=DEVICE");
+  verb->add_option("--optimizer", optimizer, "adam, adamw or sgd")->type_name("NAME");
+  verb->add_option("--lr", options.optimizer.learning_rate, "learning rate")->type_name("X");
+  verb->add_option("--momentum", options.optimizer.momentum, "of sgd")->type_name("X");
+  verb->add_option("--weight-decay", options.optimizer.weight_decay, "of all three")->type_name("X");
+  verb->add_option("--seed", options.seed, "of the planner, of dropout and of made-up data")->type_name("N");
+}
+
+JobOptions JobFlags::to_options(const Machine& machine) const {
+  JobOptions result = options;
+  result.machine = machine;
+  if (batch > 0) result.batch = BatchSize(batch);
+  for (const std::int64_t size : micro_batches) result.micro_batches.push_back(BatchSize(size));
+  if (literal) result.import.repair = Repair::kLiteral;
+  const auto kind = parse_optimizer(optimizer);
+  if (!kind) throw InputError("--optimizer " + optimizer + ": expected adam, adamw or sgd");
+  result.optimizer.kind = *kind;
+  return result;
+}
+
+ScheduleKind schedule_of(const std::string& text) {
+  if (const auto kind = parse_schedule_kind(text)) return *kind;
+  std::string choices;
+  for (const ScheduleEntry& entry : schedule_catalog()) {
+    choices += (choices.empty() ? "" : " or ") + std::string(to_text(entry.kind));
+  }
+  throw InputError("--schedule " + text + ": expected " + choices);
+}
+
+std::string verdict_text(const Trace& trace, BatchSize batch) {
+  const double rate =
+      trace.iteration.count() > 0 ? static_cast<double>(batch.count()) / to_seconds(trace.iteration) : 0;
+  return fmt::format("{} per iteration of {} samples, {:.4g} samples/s, devices {:.1f} % idle",
+                     to_text(trace.iteration), batch.count(), rate, 100 * bubble_ratio(trace));
+}
+
+std::string bound_text(Duration iteration, const Bound& bound) {
+  const double gap =
+      bound.time.count() > 0
+          ? static_cast<double>(iteration.count()) / static_cast<double>(bound.time.count()) - 1
+          : 0;
+  const char* scope = bound.scope == Bound::Scope::kAnyPlan ? "no plan can take less than"
+                                                            : "these stages cannot take less than";
+  return fmt::format("{} {} ({}): at most {:.1f} % above that", scope, to_text(bound.time), bound.why,
+                     100 * gap);
+}
+
+void TraceOutputs::add(CLI::App* verb, const std::string& trace_flag) {
+  verb->add_option(trace_flag, trace, "write the trace (Espalier's JSON)")->type_name("FILE");
+  verb->add_option("--svg", svg, "write the timeline as a picture")->type_name("FILE");
+  verb->add_option("--chrome", chrome, "write a Chrome trace, for ui.perfetto.dev")->type_name("FILE");
+}
+
+void TraceOutputs::write(Console& console, const Trace& value, const std::string& title) const {
+  const auto write_one = [&console](const std::string& path, const std::string& content) {
+    if (path.empty()) return;
+    write_file_atomically(path, content);
+    if (!console.json) console.out() << "wrote " << path << '\n';
+  };
+  if (!trace.empty()) write_one(trace, print_json(trace_to_json(value)));
+  if (!svg.empty()) {
+    const SvgPanel panel{value, title, ""};
+    write_one(svg, svg_timeline(std::span(&panel, 1)));
+  }
+  if (!chrome.empty()) write_one(chrome, chrome_trace(value));
+}
+
+Json memory_json(const Trace& trace) {
+  return to_json(memory_table(trace));
+}
+
+Json bound_json(const Bound& bound) {
+  return {{"scope", bound.scope == Bound::Scope::kAnyPlan ? "any plan" : "these stages"},
+          {"time_ns", bound.time.count()},
+          {"why", bound.why}};
+}
+
+Json judged_json(const Judged& judged, const Cluster& cluster) {
+  Json stages = Json::array();
+  for (std::size_t s = 0; s < judged.staged.stages.size(); ++s) {
+    const StagedStage& stage = judged.staged.stages[s];
+    Json devices = Json::array(), after = Json::array();
+    for (const StagedReplica& replica : stage.replicas) {
+      for (const DeviceId device : replica.devices) devices.push_back(cluster.device(device).name);
+    }
+    for (const StageId before : stage.after) after.push_back(judged.staged.stages[before.index()].name);
+    stages.push_back({{"name", stage.name},
+                      {"devices", std::move(devices)},
+                      {"after", std::move(after)},
+                      {"operators", judged.plan.stages[s].operators.size()},
+                      {"micro_batch", judged.plan.stages[s].micro_batch.count()},
+                      {"in_flight", stage.in_flight},
+                      {"forward_ns", stage.replicas.front().times.forward.count()},
+                      {"backward_ns", stage.replicas.front().times.backward().count()}});
+  }
+  return {{"iteration_ns", judged.trace.iteration.count()},
+          {"bubble", judged.bubble},
+          {"fits", !judged.overflow.has_value()},
+          {"schedule", std::string(to_text(judged.plan.schedule))},
+          {"batch", judged.plan.batch.count()},
+          {"bounds", Json::array({bound_json(judged.any_bound), bound_json(judged.stages_bound)})},
+          {"gap", judged.gap()},
+          {"stages", std::move(stages)},
+          {"memory", memory_json(judged.trace)}};
+}
+
+void print_json_line(Console& console, const Json& json) {
+  console.out() << print_json(json);
+}
+
+}  // namespace espalier::cli

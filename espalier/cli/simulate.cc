@@ -1,0 +1,71 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "espalier/base/json.h"
+#include "espalier/cli/verbs.h"
+
+namespace espalier::cli {
+namespace {
+
+struct SimulateFlags {
+  std::string plan;
+  bool gantt = false;
+  bool transfers = false;
+  TraceOutputs outputs;
+};
+
+int simulate_plan(Program& program, const SimulateFlags& flags) {
+  Console& console = program.console;
+  const OpenedPlan opened = open_plan(flags.plan);
+  const BoundOrReason any = any_plan_bound(opened);
+  bool fits = true;
+  const std::vector<MemoryByCategory> peaks = peak_memory(opened.trace);
+  for (std::size_t d = 0; d < peaks.size(); ++d) fits &= peaks[d].total() <= opened.trace.capacity[d];
+
+  if (console.json) {
+    Json bounds = Json::array();
+    if (any.bound) bounds.push_back(bound_json(*any.bound));
+    bounds.push_back(bound_json(opened.stages_bound));
+    print_json_line(console, {{"plan", flags.plan},
+                              {"iteration_ns", opened.trace.iteration.count()},
+                              {"bubble", bubble_ratio(opened.trace)},
+                              {"fits", fits},
+                              {"bounds", std::move(bounds)},
+                              {"memory", memory_json(opened.trace)}});
+  } else {
+    std::ostream& out = console.out();
+    out << verdict_text(opened.trace, opened.file.training.batch) << '\n';
+    if (any.bound) out << bound_text(opened.trace.iteration, *any.bound) << '\n';
+    out << bound_text(opened.trace.iteration, opened.stages_bound) << "\n\n";
+    if (flags.gantt || flags.transfers) {
+      out << text_gantt(opened.trace, {.width = console.width(),
+                                       .colour = console.colour(),
+                                       .transfers = flags.transfers,
+                                       .memory = true})
+          << '\n';
+    }
+    out << "Peak memory\n" << print_text(memory_table(opened.trace));
+    out.flush();
+    if (!any.bound) console.notes({any.why_not});
+    if (!fits) console.warnings({"this plan does not fit"});
+  }
+  flags.outputs.write(console, opened.trace, opened.file.planner + ", " + flags.plan);
+  return kDone;
+}
+
+}  // namespace
+
+void add_simulate(Program& program) {
+  auto flags = std::make_shared<SimulateFlags>();
+  CLI::App* verb = add_verb(program, "simulate", "what a plan takes: time, idle share, memory, bounds",
+                            "espalier simulate plan.json --gantt --svg plan.svg");
+  verb->add_option("plan", flags->plan, "a plan file")->required()->type_name("FILE");
+  verb->add_flag("--gantt", flags->gantt, "draw the timeline");
+  verb->add_flag("--transfers", flags->transfers, "draw it with its transfers");
+  flags->outputs.add(verb, "-o,--trace");
+  verb->callback(
+      [&program, flags] { program.chosen = [&program, flags] { return simulate_plan(program, *flags); }; });
+}
+
+}  // namespace espalier::cli

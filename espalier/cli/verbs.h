@@ -1,0 +1,80 @@
+#pragma once
+
+// One function per verb: declares its options and what to do when it is called. `chosen` is what main runs
+// after parsing; it returns the exit code.
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "espalier/app/planning.h"
+#include "espalier/cli/console.h"
+
+namespace espalier::cli {
+
+constexpr int kDone = 0;
+constexpr int kDiffers = 1;  // verify: not equal
+constexpr int kWrongInput = 2;
+constexpr int kNoAnswer = 3;
+constexpr int kOurFault = 70;
+
+struct Program {
+  CLI::App& app;
+  Console& console;
+  std::function<int()>& chosen;
+  std::vector<std::string> arguments;  // as given, without the program's name: what workers are started with
+  Machine machine;
+};
+
+void add_inspect(Program& program);
+void add_profile(Program& program);
+void add_plan(Program& program);
+void add_planners(Program& program);
+void add_simulate(Program& program);
+void add_compare(Program& program);
+void add_run(Program& program);
+void add_launch(Program& program);
+void add_verify(Program& program);
+void add_diff(Program& program);
+
+// A verb with --json, --no-color and an example under its help.
+CLI::App* add_verb(Program& program, const std::string& name, const std::string& what,
+                   const std::string& example);
+
+// Options that several verbs share, as text until `to_options` reads them.
+struct JobFlags {
+  JobOptions options;
+  std::int64_t batch = 0;
+  std::vector<std::int64_t> micro_batches;
+  bool literal = false;
+  std::string optimizer = "adam";
+
+  void add_model(CLI::App* verb);
+  void add_planning(CLI::App* verb);                    // cluster, batch, micro-batch, costs, pins, threads
+  void add_training(CLI::App* verb);                    // optimizer, lr, …, seed
+  JobOptions to_options(const Machine& machine) const;  // throws InputError
+};
+
+// "1f1b" or "gpipe". Throws InputError naming the choices.
+ScheduleKind schedule_of(const std::string& text);
+
+// What every plan is summed up by: "12.3 ms per iteration …".
+std::string verdict_text(const Trace& trace, BatchSize batch);
+std::string bound_text(Duration iteration, const Bound& bound);
+
+// --svg, --chrome, -o of a trace.
+struct TraceOutputs {
+  std::string svg, chrome, trace;
+  void add(CLI::App* verb, const std::string& trace_flag);
+  void write(Console& console, const Trace& value, const std::string& title) const;
+};
+
+nlohmann::ordered_json memory_json(const Trace& trace);
+nlohmann::ordered_json bound_json(const Bound& bound);
+nlohmann::ordered_json judged_json(const Judged& judged, const Cluster& cluster);
+
+void print_json_line(Console& console, const nlohmann::ordered_json& json);
+
+}  // namespace espalier::cli

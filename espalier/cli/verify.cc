@@ -1,0 +1,143 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "espalier/base/check.h"
+#include "espalier/base/json.h"
+#include "espalier/cli/runtime_verbs.h"
+#include "espalier/cli/workers.h"
+
+#if ESPALIER_TORCH
+#include "espalier/runtime/runtime.h"
+#endif
+
+namespace espalier::cli {
+namespace {
+
+struct VerifyFlags {
+  std::string plan, data, device;
+  std::uint64_t steps = 1;
+  std::uint32_t threads = 1;
+  double tolerance = 1e-5;
+  int workers = 0;
+};
+
+#if ESPALIER_TORCH
+
+std::string what_text(Difference::What what) {
+  switch (what) {
+    case Difference::What::kLoss:
+      return "loss";
+    case Difference::What::kGradient:
+      return "gradient";
+    case Difference::What::kBuffer:
+      return "buffer";
+    case Difference::What::kParameter:
+      return "parameter";
+  }
+  return "?";
+}
+
+void print(Console& console, const VerifyResult& result, double tolerance) {
+  if (console.json) {
+    Json differences = Json::array();
+    for (const Difference& difference : result.differences) {
+      differences.push_back({{"what", what_text(difference.what)},
+                             {"name", difference.name},
+                             {"measure", difference.measure},
+                             {"operator", difference.op}});
+    }
+    print_json_line(console, {{"equal", result.equal},
+                              {"bit_equal", result.bit_equal},
+                              {"bit_equality_due", result.bit_equality_due},
+                              {"loss", result.loss},
+                              {"reference_loss", result.reference_loss},
+                              {"gradients", result.gradients},
+                              {"buffers", result.buffers},
+                              {"parameters", result.parameters},
+                              {"worst", result.worst},
+                              {"worst_name", result.worst_name},
+                              {"first", result.first},
+                              {"verdict", result.verdict},
+                              {"differences", std::move(differences)}});
+    return;
+  }
+  std::ostream& out = console.out();
+  out << result.verdict << '\n';
+  Table table{{{"what", "compared"}, {"plan", "by the plan"}, {"reference", "one process"}}, {}};
+  table.rows.push_back({std::string("loss"), fmt::format("{:.9g}", result.loss),
+                        fmt::format("{:.9g}", result.reference_loss)});
+  table.rows.push_back({std::string("gradient norm"), fmt::format("{:.9g}", result.gradient_norm),
+                        fmt::format("{:.9g}", result.reference_gradient_norm)});
+  out << print_text(table);
+  out << fmt::format(
+      "{} gradients, {} parameters after the update, {} buffers; worst difference {:.2g} ({}), allowed "
+      "{:.2g}\n",
+      result.gradients, result.parameters, result.buffers, result.worst,
+      result.worst_name.empty() ? "none" : result.worst_name, tolerance);
+  if (!result.first.empty()) out << "first: " << result.first << '\n';
+  constexpr std::size_t kMost = 20;
+  for (std::size_t i = 0; i < result.differences.size() && i < kMost; ++i) {
+    const Difference& difference = result.differences[i];
+    out << fmt::format("  {} {}: {:.3g} (read by {})\n", what_text(difference.what), difference.name,
+                       difference.measure, difference.op);
+  }
+  if (result.differences.size() > kMost)
+    out << fmt::format("  … and {} more\n", result.differences.size() - kMost);
+}
+
+#endif
+
+int verify(Program& program, const VerifyFlags& flags) {
+#if ESPALIER_TORCH
+  const OpenedPlan opened = open_plan(flags.plan);
+  if (opened.model.empty()) throw InputError(flags.plan + ": names no model; plan a .pt2 file to verify");
+  const int workers = flags.workers > 0 ? flags.workers : devices_in_use(opened.file.staged);
+  if (workers > 1 && !is_worker()) return start_workers(workers, program.arguments);
+  VerifyOptions options;
+  options.world = world_from_environment();
+  options.steps = flags.steps;
+  options.data = flags.data;
+  options.device = flags.device;
+  options.threads = flags.threads;
+  options.tolerance = flags.tolerance;
+  const VerifyResult result = verify_plan(opened.file, opened.model, options);
+  if (options.world.rank != 0) return kDone;
+  print(program.console, result, flags.tolerance);
+  return result.equal ? kDone : kDiffers;
+#else
+  (void)program, (void)flags;
+  needs_runtime("verify");
+#endif
+}
+
+}  // namespace
+
+void add_verify(Program& program) {
+  auto flags = std::make_shared<VerifyFlags>();
+  CLI::App* verb =
+      add_verb(program, "verify", "loss and every gradient of a plan against one process (exit 1: not equal)",
+               "espalier verify plan.json");
+  verb->add_option("plan", flags->plan, "a plan file")->required()->type_name("FILE");
+  verb->add_option("--steps", flags->steps,
+                   "gradients are compared after the first, parameters after the last")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--data", flags->data, "one tensor per input, safetensors; default: made up from the seed")
+      ->type_name("FILE");
+  verb->add_option("--tolerance", flags->tolerance, "largest relative difference that counts as equal")
+      ->type_name("X")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--workers", flags->workers, "processes on this host; default: one per device in use")
+      ->type_name("N")
+      ->check(CLI::Range(1, 4096));
+  verb->add_option("--device", flags->device, "cpu, cuda or cuda:1; default: cuda where there is one")
+      ->type_name("NAME");
+  verb->add_option("--threads", flags->threads, "threads of each device")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  verb->callback(
+      [&program, flags] { program.chosen = [&program, flags] { return verify(program, *flags); }; });
+}
+
+}  // namespace espalier::cli
