@@ -181,7 +181,8 @@ Table kind_table(const ModelSummary& summary, std::size_t most) {
                {"time", "time"},
                {"share", "share"}},
               {}};
-  ModelSummary::Kind rest{.name = "others"};
+  ModelSummary::Kind rest;
+  rest.name = "others";
   for (std::size_t i = 0; i < summary.kinds.size(); ++i) {
     const ModelSummary::Kind& kind = summary.kinds[i];
     if (i + 1 >= most && i + 1 < summary.kinds.size()) {

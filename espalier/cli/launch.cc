@@ -22,7 +22,7 @@ void add_launch(Program& program) {
   verb->add_option("command", flags->command, "run, verify or profile, and its arguments, after --")
       ->required();
   verb->callback([&program, flags] {
-    program.chosen = [flags] {
+    program.chosen = [flags]() -> int {
       const std::string& called = flags->command.front();
       if (called != "run" && called != "verify" && called != "profile") {
         throw InputError("launch: '" + called +
