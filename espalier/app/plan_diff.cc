@@ -33,6 +33,14 @@ std::vector<std::string> places(const PipelinePlan& plan, const Graph& graph, co
   return result;
 }
 
+PipelinePlan resolve(const OpenedPlan& opened, const Graph& graph) {
+  try {
+    return resolve_plan(opened.file, graph);
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("{} and its model {}: {}", opened.path, opened.model, error.what()));
+  }
+}
+
 class Settings {
  public:
   explicit Settings(std::vector<std::string>& out) : out_(out) {}
@@ -56,7 +64,7 @@ PlanDifference diff_plans(const OpenedPlan& a, const OpenedPlan& b, const Graph&
   if (a.file.fingerprint != b.file.fingerprint) {
     throw InputError(fmt::format("{} and {} are plans of different models", a.path, b.path));
   }
-  const PipelinePlan plan_a = resolve_plan(a.file, graph), plan_b = resolve_plan(b.file, graph);
+  const PipelinePlan plan_a = resolve(a, graph), plan_b = resolve(b, graph);
   PlanDifference result;
   result.iteration_a = a.trace.iteration;
   result.iteration_b = b.trace.iteration;

@@ -51,24 +51,17 @@ void check_batch(const Graph& graph, BatchSize batch, const std::vector<BatchSiz
     }
     if (size < range.min || range.max < size) {
       throw InputError(
-          range.fixed()
-              ? fmt::format("--micro-batch {}: the model was exported for {} samples only (export it "
-                            "with a dynamic batch for other sizes)",
-                            size.count(), range.min.count())
-              : fmt::format("--micro-batch {}: the model was exported for {} to {} samples", size.count(),
-                            range.min.count(), range.max.count()));
+          fmt::format("--micro-batch {}: the model was exported for {}{}", size.count(), batch_text(range),
+                      range.fixed() ? " only (export it with a dynamic batch for other sizes)" : ""));
     }
   }
   if (micro_batches.empty()) {
-    const std::string sizes = range.fixed()
-                                  ? fmt::format("{} samples", range.min.count())
-                                  : fmt::format("{} to {} samples", range.min.count(), range.max.count());
     const std::int64_t fitting =
         std::max<std::int64_t>(batch.count() / range.min.count(), 1) * range.min.count();
     throw InputError(
         fmt::format("--batch {}: no micro-batch of {}, for which the model was exported, divides it; "
                     "--batch {} would do",
-                    batch.count(), sizes, fitting));
+                    batch.count(), batch_text(range), fitting));
   }
 }
 
@@ -116,6 +109,13 @@ void warn_of_operators(const Graph& graph, std::vector<std::string>& warnings) {
 }
 
 }  // namespace
+
+std::string batch_text(const BatchRange& range) {
+  constexpr std::int64_t kNoLimit = std::int64_t{1} << 20;  // what frontends write for an open range
+  if (range.fixed()) return fmt::format("{} samples", range.min.count());
+  if (range.max.count() >= kNoLimit) return fmt::format("{} samples or more", range.min.count());
+  return fmt::format("{} to {} samples", range.min.count(), range.max.count());
+}
 
 Cluster load_cluster(const std::string& name, const LocalMachine& machine) {
   if (is_local(name)) {

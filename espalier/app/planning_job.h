@@ -55,6 +55,9 @@ struct PlanningJob {
 // Throws InputError saying which part is wrong and what would be right.
 PlanningJob prepare_job(const JobOptions& options);
 
+// "8 samples", "2 to 64 samples", "2 samples or more".
+std::string batch_text(const BatchRange& range);
+
 // The parts, for those who have some of them already.
 Cluster load_cluster(const std::string& name, const LocalMachine& machine);
 CostTable load_costs(const std::string& path);

@@ -78,10 +78,9 @@ std::string module_text(const Graph& graph, const std::vector<OperatorId>& opera
     }
     if (outside) out += ", …";
     if (display_width(out) <= width) return out;
-    if (parts == 1) {
-      std::size_t cut = width > 2 ? width - 2 : 0;
-      while (cut > 0 && (static_cast<unsigned char>(out[cut]) & 0xc0) == 0x80) --cut;
-      return out.substr(0, cut) + " …";
+    if (parts == 1) {  // whole names as far as they fit
+      const auto cut = out.rfind(", ", width > 3 ? width - 3 : 0);
+      return cut == std::string::npos ? out.substr(0, out.find(", ")) + ", …" : out.substr(0, cut) + ", …";
     }
   }
   return "";
@@ -98,7 +97,7 @@ Table stage_table(const PlanningJob& job, const Judged& judged) {
                {"work_share", "work"},
                {"in_flight", "in flight"},
                {"weights", "weights + opt"},
-               {"saved", "kept/micro-batch"}},
+               {"saved", "kept per micro-batch"}},
               {}};
   Duration whole;
   const auto work_of = [](const StagedStage& stage) {

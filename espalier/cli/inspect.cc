@@ -28,10 +28,7 @@ void print(Console& console, const PlanningJob& job, const ModelSummary& s) {
                      count_text(s.parameter_elements), to_text(s.parameters));
   if (s.buffers.count() > 0) out << fmt::format(", buffers {}", to_text(s.buffers));
   out << '\n';
-  out << (s.batch.fixed()
-              ? fmt::format("exported for {} samples", s.batch.min.count())
-              : fmt::format("exported for {} to {} samples", s.batch.min.count(), s.batch.max.count()))
-      << (s.training_mode ? ", train mode" : ", eval mode") << "; "
+  out << "exported for " << batch_text(s.batch) << (s.training_mode ? ", train mode" : ", eval mode") << "; "
       << (s.loss.empty() ? std::string("no loss output") : "loss: output '" + s.loss + "'") << "\n\n";
 
   out << fmt::format("A micro-batch of {} on one {}\n", s.at.count(), s.device);

@@ -18,7 +18,7 @@ void add_launch(Program& program) {
   verb->add_option("-n,--workers", flags->workers, "how many")
       ->required()
       ->type_name("N")
-      ->check(CLI::Range(1, 4096));
+      ->check(worker_count());
   verb->add_option("command", flags->command, "run, verify or profile, and its arguments, after --")
       ->required();
   verb->callback([&program, flags] {

@@ -109,9 +109,8 @@ void add_plan(Program& program) {
   verb->add_option("-p,--planner", flags->planner, "see `espalier planners`")->type_name("NAME");
   verb->add_option("-s,--schedule", flags->schedule, "1f1b or gpipe")->type_name("NAME");
   verb->add_option("--budget", flags->budget, "most states that a planner may look at")->type_name("N");
-  verb->add_option("-o,--output", flags->output, "the plan file to write")
-      ->type_name("FILE")
-      ->capture_default_str();
+  verb->add_option("-o,--output", flags->output, "the plan file to write; default: plan.json")
+      ->type_name("FILE");
   flags->trace.add(verb, "--trace");
   verb->callback([&program, flags] { program.chosen = [&program, flags] { return plan(program, *flags); }; });
 }

@@ -108,23 +108,22 @@ void add_profile(Program& program) {
                    "sizes to measure; default: 1, 2, 4, 8 as exported")
       ->delimiter(',')
       ->type_name("N,…")
-      ->check(CLI::PositiveNumber);
-  verb->add_option("-o,--output", flags->output, "the cost file to write")
-      ->type_name("FILE")
-      ->capture_default_str();
+      ->check(positive());
+  verb->add_option("-o,--output", flags->output, "the cost file to write; default: costs.json")
+      ->type_name("FILE");
   verb->add_option("--workers", flags->workers, "processes that measure at once; default: one per core")
       ->type_name("N")
-      ->check(CLI::Range(1, 4096));
-  verb->add_option("--rounds", flags->rounds, "passes that are measured")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(worker_count());
+  verb->add_option("--rounds", flags->rounds, "passes that are measured; default: 20")
+
+      ->check(positive());
   verb->add_option("--device", flags->device, "cpu, cuda or cuda:1; default: cuda where there is one")
       ->type_name("NAME");
   verb->add_option("--kind", flags->kind, "the device kind that the costs are for; default: cpu")
       ->type_name("NAME");
   verb->add_option("--threads", flags->job.options.threads, "threads of each worker")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   verb->callback(
       [&program, flags] { program.chosen = [&program, flags] { return profile(program, *flags); }; });
 }

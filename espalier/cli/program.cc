@@ -84,8 +84,7 @@ int call(const std::vector<std::string>& arguments, Console& console, const Mach
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::CallForHelp&) {
-    const auto called = app.get_subcommands();
-    console.out() << (called.empty() ? app.help() : called.front()->help());
+    console.out() << app.help();  // of the verb, if there is one
     return kDone;
   } catch (const CLI::CallForVersion& version) {
     console.out() << version.what() << '\n';

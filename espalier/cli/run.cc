@@ -142,9 +142,9 @@ void add_run(Program& program) {
       add_verb(program, "run", "train by a plan, on workers that it starts itself (or torchrun did)",
                "espalier run plan.json --data train.safetensors --steps 100 --save trained.safetensors");
   verb->add_option("plan", flags->plan, "a plan file")->required()->type_name("FILE");
-  verb->add_option("--steps", flags->steps, "steps to train")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+  verb->add_option("--steps", flags->steps, "steps to train; default: 10")
+
+      ->check(positive());
   verb->add_option("--data", flags->data, "one tensor per input, safetensors; default: made up from the seed")
       ->type_name("FILE");
   verb->add_option("--load", flags->load, "parameters to start from, as --save wrote them")
@@ -152,15 +152,13 @@ void add_run(Program& program) {
   verb->add_option("--save", flags->save, "write the parameters after the last step")->type_name("FILE");
   verb->add_option("--workers", flags->workers, "processes on this host; default: one per device in use")
       ->type_name("N")
-      ->check(CLI::Range(1, 4096));
+      ->check(worker_count());
   verb->add_option("--device", flags->device, "cpu, cuda or cuda:1; default: cuda where there is one")
       ->type_name("NAME");
-  verb->add_option("--threads", flags->threads, "threads of each device")
-      ->type_name("N")
-      ->check(CLI::PositiveNumber);
+  verb->add_option("--threads", flags->threads, "threads of each device")->type_name("N")->check(positive());
   verb->add_option("--timeout", flags->timeout, "longest wait for a message, in seconds")
       ->type_name("S")
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   flags->outputs.add(verb, "--trace");
   verb->callback([&program, flags] { program.chosen = [&program, flags] { return run(program, *flags); }; });
 }

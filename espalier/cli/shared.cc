@@ -23,6 +23,13 @@ CLI::App* add_verb(Program& program, const std::string& name, const std::string&
   return verb;
 }
 
+CLI::Validator positive() {
+  return CLI::Validator(CLI::PositiveNumber).description("");
+}
+CLI::Validator worker_count() {
+  return CLI::Validator(CLI::Range(1, 4096)).description("");
+}
+
 void JobFlags::add_model(CLI::App* verb) {
   verb->add_option("model", options.model, "a .pt2 file, a published profile or an Espalier graph")
       ->required()
@@ -38,15 +45,13 @@ void JobFlags::add_planning(CLI::App* verb) {
       ->type_name("CLUSTER");
   verb->add_option("-b,--batch", batch, "samples of one step; default: eight of the exported size")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   verb->add_option("-m,--micro-batch", micro_batches, "sizes that a plan may use, such as 4 or 2,4,8")
       ->delimiter(',')
       ->type_name("N,…")
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   verb->add_option("--costs", options.costs, "measured costs, from `espalier profile`")->type_name("FILE");
-  verb->add_option("--threads", options.threads, "threads of each worker")
-      ->type_name("N")
-      ->check(CLI::PositiveNumber);
+  verb->add_option("--threads", options.threads, "threads of each worker")->type_name("N")->check(positive());
 }
 
 void JobFlags::add_training(CLI::App* verb) {

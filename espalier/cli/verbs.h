@@ -43,6 +43,10 @@ void add_diff(Program& program);
 CLI::App* add_verb(Program& program, const std::string& name, const std::string& what,
                    const std::string& example);
 
+// Checks that do not show in the help.
+CLI::Validator positive();
+CLI::Validator worker_count();
+
 // Options that several verbs share, as text until `to_options` reads them.
 struct JobFlags {
   JobOptions options;

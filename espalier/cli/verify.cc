@@ -120,22 +120,20 @@ void add_verify(Program& program) {
                "espalier verify plan.json");
   verb->add_option("plan", flags->plan, "a plan file")->required()->type_name("FILE");
   verb->add_option("--steps", flags->steps,
-                   "gradients are compared after the first, parameters after the last")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+                   "gradients are compared after the first, parameters after the last; default: 1")
+
+      ->check(positive());
   verb->add_option("--data", flags->data, "one tensor per input, safetensors; default: made up from the seed")
       ->type_name("FILE");
   verb->add_option("--tolerance", flags->tolerance, "largest relative difference that counts as equal")
       ->type_name("X")
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   verb->add_option("--workers", flags->workers, "processes on this host; default: one per device in use")
       ->type_name("N")
-      ->check(CLI::Range(1, 4096));
+      ->check(worker_count());
   verb->add_option("--device", flags->device, "cpu, cuda or cuda:1; default: cuda where there is one")
       ->type_name("NAME");
-  verb->add_option("--threads", flags->threads, "threads of each device")
-      ->type_name("N")
-      ->check(CLI::PositiveNumber);
+  verb->add_option("--threads", flags->threads, "threads of each device")->type_name("N")->check(positive());
   verb->callback(
       [&program, flags] { program.chosen = [&program, flags] { return verify(program, *flags); }; });
 }

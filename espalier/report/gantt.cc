@@ -287,8 +287,9 @@ std::string memory_bars(const Trace& trace, const GanttOptions& options) {
     }
     for (; filled < columns; ++filled) bar += "·";
     const std::string verdict =
-        peak > capacity
-            ? fmt::format("TOO MUCH by {}", to_text(Bytes(peak - capacity)))
+        peak > capacity ? fmt::format("TOO MUCH by {}", to_text(Bytes(peak - capacity)))
+        : peak * 100 < whole && peak > 0
+            ? "< 1 %"
             : fmt::format("{:.0f} %", 100.0 * static_cast<double>(peak) / static_cast<double>(whole));
     out += trace.devices[d] + std::string(name_width - display_width(trace.devices[d]) + 2, ' ') + bar +
            fmt::format("  {:>9} of {:>9}  {}\n", to_text(Bytes(peak)), to_text(Bytes(capacity)), verdict);
