@@ -1,0 +1,274 @@
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "espalier/app/catalog.h"
+#include "espalier/app/inspect.h"
+#include "espalier/app/plan_diff.h"
+#include "espalier/app/planning.h"
+#include "espalier/base/check.h"
+#include "espalier/base/files.h"
+#include "espalier/graph/text.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Two towers and a head: the worked example. Forward/backward 2/4 ms a tower, 1/2 ms the head.
+constexpr const char* kModel =
+    "batch 1..8\n"
+    "x = input() : f32[b,4]\n"
+    "y = input() : f32[b,4]\n"
+    "w = parameter(img.weight) : f32[4,4]\n"
+    "v = parameter(txt.weight) : f32[4,4]\n"
+    "img = linear(x, w) : f32[b,4] @module=img @class=tower\n"
+    "txt = linear(y, v) : f32[b,4] @module=txt @class=tower\n"
+    "head = matmul(img, txt) : f32[b,4] @module=head @class=head\n"
+    "loss = mean(head) : f32[] @module=head @class=mean\n"
+    "return loss\n";
+constexpr const char* kCosts =
+    "cost tower dev batch=1 f=2ms i=2ms w=2ms origin=measured\n"
+    "cost head dev batch=1 f=1ms i=1ms w=1ms origin=measured\n"
+    "cost mean dev batch=1 f=0ns i=0ns w=0ns origin=measured\n";
+constexpr const char* kCluster =
+    "kind dev 1GiB f32=1e12 f16=1e12 mem=100GB launch=1us sms=1\n"
+    "group net 1000GB latency=500us lanes=unlimited\n"
+    "device dev0 dev in net\ndevice dev1 dev in net\ndevice dev2 dev in net\n";
+
+class App : public ::testing::Test {
+ protected:
+  App() {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = std::filesystem::path(::testing::TempDir()) / (std::string("espalier_app_") + test->name());
+    std::filesystem::create_directories(folder_);
+    options_.model = write("model.txt", kModel);
+    options_.cluster = write("cluster.txt", kCluster);
+    options_.costs = write("costs.txt", kCosts);
+    options_.batch = BatchSize(4);
+    options_.micro_batches = {BatchSize(1)};
+  }
+  ~App() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string write(const std::string& name, std::string_view content) const {
+    write_file_atomically(path(name), content);
+    return path(name);
+  }
+  template <class Change>
+  std::string error_of(Change change) const {
+    JobOptions options = options_;
+    change(options);
+    try {
+      prepare_job(options);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+  std::filesystem::path folder_;
+  JobOptions options_;
+};
+
+TEST_F(App, EveryPlannerIsJudgedByOneSimulator) {
+  const PlanningJob job = prepare_job(options_);
+  const Comparison comparison = compare_planners(job, {});
+  ASSERT_TRUE(comparison.best.has_value());
+  // The worked example: 26 ms as a graph; a chain of the same stages takes longer.
+  const ComparedPlan& best = comparison.rows[*comparison.best];
+  EXPECT_LE(*best.iteration, milliseconds(26));
+  for (const ComparedPlan& row : comparison.rows) {
+    ASSERT_TRUE(row.judged.has_value()) << row.planner << ": " << row.why;
+    EXPECT_GE(*row.iteration, row.judged->stages_bound.time) << row.planner;
+    EXPECT_GE(*row.iteration, comparison.any_bound.time) << row.planner;
+    EXPECT_GE(*row.iteration, *best.iteration) << row.planner;
+  }
+}
+
+TEST_F(App, AChainIsAlsoShownWithDataEdgesOnly) {
+  // A chain of towers carries an empty token from img to txt; without it, the same orders are the graph.
+  const Comparison comparison = compare_planners(prepare_job(options_), {.planners = {"even"}});
+  ASSERT_EQ(comparison.rows.size(), 2U);
+  EXPECT_FALSE(comparison.rows[0].data_edges_only);
+  EXPECT_TRUE(comparison.rows[1].data_edges_only);
+  EXPECT_LT(*comparison.rows[1].iteration, *comparison.rows[0].iteration);
+  EXPECT_EQ(comparison.rows[0].depth, 3U);
+}
+
+TEST_F(App, APlanFileReadsBackToTheSameTrace) {
+  const PlanningJob job = prepare_job(options_);
+  const Planned planned = plan_model(job, {.planner = "branches"});
+  ASSERT_TRUE(planned.judged.has_value());
+  const PlanFile file = plan_file(job, planned, folder_.string());
+  EXPECT_EQ(file.model, "model.txt");
+  EXPECT_EQ(file.cost_file, "costs.txt");
+  write("plan.json", print_plan_file(file));
+  const OpenedPlan opened = open_plan(path("plan.json"));
+  EXPECT_EQ(opened.trace, planned.judged->trace);
+  EXPECT_EQ(opened.stages_bound, planned.judged->stages_bound);
+  EXPECT_EQ(any_plan_bound(opened).bound, planned.judged->any_bound);
+}
+
+TEST_F(App, TheBoundSaysWhatItLacks) {
+  const PlanningJob job = prepare_job(options_);
+  write("plan.json", print_plan_file(plan_file(job, plan_model(job, {}), folder_.string())));
+  write("costs.txt", std::string(kCosts) + "cost extra dev batch=1 f=1ms i=0ns w=0ns origin=measured\n");
+  EXPECT_THAT(any_plan_bound(open_plan(path("plan.json"))).why_not, HasSubstr("'costs.txt' has changed"));
+  std::filesystem::remove(path("model.txt"));
+  EXPECT_THAT(any_plan_bound(open_plan(path("plan.json"))).why_not, HasSubstr("needs the model"));
+}
+
+TEST_F(App, PinsHoldOrThePlanIsRefused) {
+  options_.pins = {"img*=dev2"};
+  const PlanningJob job = prepare_job(options_);
+  for (const PlannerEntry& planner : planner_catalog()) {
+    const Planned planned = plan_model(job, {.planner = planner.name});
+    if (!planned.judged) continue;
+    for (const Stage& stage : planned.judged->plan.stages) {
+      for (const OperatorId op : stage.operators) {
+        if (job.graph.op(op).name == "img") {
+          EXPECT_THAT(stage.replicas.front().devices, ElementsAre(DeviceId(2))) << planner.name;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(App, WhatDoesNotFitIsInfeasibleWithAReason) {
+  std::string tiny = kCluster;
+  tiny.replace(tiny.find("1GiB"), 4, "64B");
+  options_.cluster = write("tiny.txt", tiny);
+  const Planned planned = plan_model(prepare_job(options_), {});
+  EXPECT_EQ(planned.outcome.status, Status::kInfeasible);
+  EXPECT_FALSE(planned.outcome.why.empty());
+}
+
+TEST_F(App, UnmeasuredTimeIsCounted) {
+  EXPECT_EQ(prepare_job(options_).analytic_share, 0);
+  options_.costs.clear();
+  const PlanningJob job = prepare_job(options_);
+  EXPECT_EQ(job.analytic_share, 1);
+  EXPECT_THAT(job.notes, ElementsAre(HasSubstr("100 % of the time is an analytic estimate")));
+}
+
+TEST_F(App, CostsOfAnotherMachineOrThreadCountAreWarnedOf) {
+  options_.costs =
+      write("costs.txt", std::string("machine \"Other, 4 cores\" threads=2 torch=2.13.0\n") + kCosts +
+                             "cost tower cpu batch=1 f=2ms i=2ms w=2ms origin=measured\n");
+  options_.cluster = "local:2";
+  options_.machine = {.local = {.devices = 2, .memory_each = gibibytes(1)}, .description = "Mine, 2 cores"};
+  EXPECT_THAT(prepare_job(options_).warnings,
+              ElementsAre(HasSubstr("2 threads"), HasSubstr("'Other, 4 cores'")));
+  options_.cluster = path("cluster.txt");  // a what-if: nothing to warn of
+  EXPECT_THAT(prepare_job(options_).warnings, ElementsAre());
+}
+
+TEST_F(App, LocalRunsOverTheMeasuredLink) {
+  options_.costs = write("costs.txt", "link 2GB latency=40us send=100us+400ps/B receive=20us+100ps/B\n");
+  options_.cluster = "local";
+  options_.machine.local = {.devices = 3, .memory_each = gibibytes(1)};
+  const Route route = prepare_job(options_).cluster.route(DeviceId(0), DeviceId(2));
+  EXPECT_EQ(route.latency, microseconds(40));
+  EXPECT_EQ(route.bandwidth, 2'000'000'000);
+  EXPECT_EQ(route.send.of(Bytes(1000)), microseconds(100) + nanoseconds(400));
+}
+
+TEST_F(App, LocalWithMoreWorkersSharesTheMemory) {
+  const LocalMachine machine{.devices = 2, .memory_each = gibibytes(6)};
+  EXPECT_EQ(load_cluster("local", machine).devices().size(), 2U);
+  const Cluster four = load_cluster("local:4", machine);
+  EXPECT_EQ(four.devices().size(), 4U);
+  EXPECT_EQ(four.device(DeviceId(0)).memory, gibibytes(3));
+}
+
+TEST_F(App, DefaultsAreEightMicroBatchesAndHalvedSizes) {
+  const Graph graph = parse_graph("batch 2..64\nx = input() : f32[b]\nloss = mean(x) : f32[]\nreturn loss\n");
+  EXPECT_EQ(default_batch(graph), BatchSize(16));
+  const auto sizes = [&graph](std::int64_t batch) {
+    std::vector<std::int64_t> counts;
+    for (const BatchSize size : default_micro_batches(graph, BatchSize(batch)))
+      counts.push_back(size.count());
+    return counts;
+  };
+  EXPECT_THAT(sizes(16), ElementsAre(2, 4, 8, 16));
+  EXPECT_THAT(sizes(96), ElementsAre(3, 6, 12, 24, 48));
+  EXPECT_THAT(sizes(1024), ElementsAre(2, 4, 8, 16, 32, 64));  // six at most
+  EXPECT_THAT(sizes(67), ElementsAre());                       // a prime beyond the range
+}
+
+TEST_F(App, WrongOptionsAreToldWithWhatWouldBeRight) {
+  EXPECT_THAT(error_of([](JobOptions& o) { o.micro_batches = {BatchSize(3)}; }),
+              HasSubstr("--micro-batch 3: does not divide the batch of 4"));
+  EXPECT_THAT(error_of([](JobOptions& o) { o.batch = BatchSize(32), o.micro_batches = {BatchSize(16)}; }),
+              HasSubstr("exported for 1 to 8 samples"));
+  EXPECT_THAT(error_of([](JobOptions& o) { o.batch = BatchSize(0); }), HasSubstr("at least 1"));
+  EXPECT_THAT(error_of([](JobOptions& o) { o.cluster = "local:0"; }), HasSubstr("such as local:2"));
+  EXPECT_THAT(error_of([](JobOptions& o) { o.cluster = "gone/file"; }), HasSubstr("no such file"));
+  EXPECT_THAT(error_of([](JobOptions& o) { o.pins = {"img=dev9"}; }), HasSubstr("dev9"));
+  EXPECT_THAT(error_of([this](JobOptions& o) { o.cluster = write("bad.txt", "kind\n"); }),
+              HasSubstr("bad.txt: line 1"));
+}
+
+TEST_F(App, InspectCountsWorkAndBranches) {
+  const ModelSummary summary = inspect(prepare_job(options_));
+  EXPECT_EQ(summary.operators, 4U);
+  EXPECT_EQ(summary.parameter_elements, 32);
+  EXPECT_EQ(summary.loss, "loss");
+  EXPECT_EQ(summary.forward, milliseconds(5));        // 2 + 2 + 1
+  EXPECT_EQ(summary.backward, milliseconds(10));      // 4 + 4 + 2
+  EXPECT_EQ(summary.critical_path, milliseconds(9));  // a tower and the head
+  EXPECT_DOUBLE_EQ(summary.parallelism, 15.0 / 9.0);
+  ASSERT_EQ(summary.branches.size(), 1U);
+  EXPECT_THAT(summary.branches[0].modules, ElementsAre("img", "txt"));
+  EXPECT_THAT(summary.branches[0].share, ElementsAre(0.4, 0.4));  // 6 of 15 ms each
+  EXPECT_EQ(summary.kinds.front().name, "linear");
+}
+
+TEST_F(App, DiffOfPlansNamesWhatMoved) {
+  const PlanningJob job = prepare_job(options_);
+  const auto opened = [&](const std::string& planner) {
+    const std::string name = planner + ".json";
+    write(name, print_plan_file(plan_file(job, plan_model(job, {.planner = planner}), folder_.string())));
+    return open_plan(path(name));
+  };
+  const OpenedPlan graph = opened("branches"), one = opened("single");
+  EXPECT_TRUE(diff_plans(graph, graph, job.graph).same());
+  const PlanDifference difference = diff_plans(one, graph, job.graph);
+  EXPECT_FALSE(difference.same());
+  EXPECT_THAT(difference.settings, ElementsAre("planner: single in a, branches in b"));
+  ASSERT_FALSE(difference.moved.empty());
+  EXPECT_THAT(difference.moved[0].from, HasSubstr(" on dev0"));
+}
+
+TEST(Catalog, PlannersAreFoundByNameOrTheNearestIsTold) {
+  EXPECT_EQ(find_planner("auto").name, "auto");
+  try {
+    find_planner("brnches");
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("did you mean 'branches'?"));
+  }
+  for (const NamedPlanner& planner : named_planners(ScheduleKind::kOneFOneB)) EXPECT_NE(planner.name, "auto");
+}
+
+TEST(ModuleText, NeighboursAreRunsAndLongTextsLoseTheirDepth) {
+  const Graph graph = parse_graph(
+      "x = input() : f32[b]\n"
+      "a = relu(x) @module=enc.layers.0\n"
+      "b2 = relu(a) @module=enc.layers.1\n"
+      "c = relu(b2) @module=enc.layers.2\n"
+      "d = relu(c) @module=head.norm\n"
+      "loss = mean(d) : f32[]\nreturn loss\n");
+  const std::vector<OperatorId> all{OperatorId(0), OperatorId(1), OperatorId(2), OperatorId(3)};
+  EXPECT_EQ(module_text(graph, all, 60), "enc.layers.0-2, head.norm");
+  EXPECT_EQ(module_text(graph, all, 21), "enc.layers, head.norm");
+  EXPECT_EQ(module_text(graph, all, 12), "enc, head");
+  EXPECT_EQ(module_text(graph, all, 6), "enc, …");
+}
+
+}  // namespace
+}  // namespace espalier
