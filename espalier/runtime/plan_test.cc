@@ -41,6 +41,7 @@ struct Run {
   std::vector<double> losses;                   // of the steps' micro-batches
   std::map<std::string, at::Tensor> gradients;  // of the last step
   std::map<std::string, at::Tensor> state;      // after it
+  Trace trace;                                  // of it
 };
 
 Run run(const LoadedModel& model, const PlannedJob& planned, const Optimizer& optimizer, std::uint64_t seed,
@@ -53,12 +54,14 @@ Run run(const LoadedModel& model, const PlannedJob& planned, const Optimizer& op
   Executor executor(job, session, *data, *workers.transport, {.keep_gradients = true});
   Run result;
   for (int step = 0; step < steps; ++step) {
+    const auto start = Clock::now();
     StepOutcome outcome = executor.step();
     std::map<std::uint32_t, double> losses(outcome.losses.begin(), outcome.losses.end());
     for (const auto& [j, loss] : losses) result.losses.push_back(loss);
     result.gradients.clear();
     for (const auto& [id, gradient] : outcome.gradients)
       result.gradients[model.graph().parameter(id).names[0]] = gradient;
+    result.trace = gather_trace(workers, planned, std::move(outcome), start).value();
   }
   result.state = gather_state(workers, model.graph(), executor);
   for (auto& [name, value] : result.state) value = value.clone();
@@ -106,6 +109,7 @@ void expect_equal_to_one_process(const std::string& fixture,
   const PlannedJob single = one_stage_job(model.graph(), plan.batch, plan.stages[0].micro_batch);
   const Run expected = run(model, single, optimizer, 11, 2);
   const Run actual = run(model, planned, optimizer, 11, 2);
+  EXPECT_THAT(check_trace(planned.staged, cpus(devices), planned.schedule, actual.trace), IsEmpty());
   if (bit_equality_due(planned.staged)) {
     EXPECT_EQ(actual.losses, expected.losses);
     expect_equal(actual.gradients, expected.gradients, "gradient");

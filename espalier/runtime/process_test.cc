@@ -29,6 +29,7 @@ namespace {
 using espalier::testing::CutOptions;
 using espalier::testing::random_cut_plan;
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 // A port that nobody listens on now.
 std::uint16_t free_port() {
@@ -78,9 +79,23 @@ std::string losses_text(const std::vector<StepReport>& steps) {
   return text;
 }
 
+void profile_as_worker(const std::string& folder) {
+  ProfileOptions options;
+  options.world = world_from_environment();
+  options.rounds = 2;
+  options.micro_batches = {BatchSize(2)};
+  const CostTable table = profile_model(kFixtures + "gpt.pt2", options);
+  EXPECT_THAT(check_cost_table(table.parts()), IsEmpty());
+  ASSERT_TRUE(table.parts().link.has_value());
+  EXPECT_GT(table.parts().link->bandwidth, 1'000'000);  // any machine moves a megabyte in a second
+  EXPECT_GT(table.parts().link->latency, Duration());
+  write_file_atomically(folder + "/hash" + std::to_string(options.world.rank), std::to_string(table.hash()));
+}
+
 TEST(Worker, DISABLED_Runs) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // no worker outlives the test
   const std::string folder = std::getenv("ESPALIER_TEST_FOLDER");
+  if (std::getenv("ESPALIER_TEST_PROFILE") != nullptr) return profile_as_worker(folder);
   const PlanFile plan = parse_plan_file(read_file(folder + "/plan.json"), "plan.json");
   RunOptions options;
   options.world = world_from_environment();
@@ -92,6 +107,10 @@ TEST(Worker, DISABLED_Runs) {
   if (options.world.rank != 0) return;
   write_file_atomically(folder + "/losses", losses_text(result.steps));
   ASSERT_TRUE(result.trace.has_value());
+  const Cluster cluster(plan.cluster);
+  EXPECT_THAT(
+      check_trace(plan.staged, cluster, make_schedule(plan.staged, cluster.devices().size()), *result.trace),
+      IsEmpty());
 }
 
 class Processes : public ::testing::Test {
@@ -132,6 +151,12 @@ TEST_F(Processes, TwoProcessesTrainWhatOneDoes) {
   for (const auto& [name, value] : right) {
     EXPECT_LE((saved.at(name) - value).abs().max().item<double>(), 1e-6) << name;  // embed and head are tied
   }
+}
+
+TEST_F(Processes, TwoProcessesProfileTogetherAndAgree) {
+  EXPECT_THAT(run_workers(2, {"ESPALIER_TEST_FOLDER=" + folder_, "ESPALIER_TEST_PROFILE=1"}),
+              ElementsAre(0, 0));
+  EXPECT_EQ(read_file(folder_ + "/hash0"), read_file(folder_ + "/hash1"));
 }
 
 }  // namespace

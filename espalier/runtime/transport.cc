@@ -164,6 +164,40 @@ void all_reduce(Transport& transport, DeviceId self, std::span<const DeviceId> m
   }
 }
 
+at::Tensor sum_in_order(Transport& transport, DeviceId self, std::span<const DeviceId> sources,
+                        std::span<const DeviceId> members, const std::vector<at::Tensor>& parts,
+                        at::ScalarType type, std::int64_t elements) {
+  const DeviceId root = sources[0];
+  const auto link = [](DeviceId from, DeviceId to) { return Link{from, to, Lane::kCollective}; };
+  const auto has_part = [&](DeviceId member) {
+    return std::find(sources.begin(), sources.end(), member) != sources.end();
+  };
+  std::vector<std::shared_ptr<Pending>> sends;
+  at::Tensor total;
+  if (self == root) {
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      const at::Tensor part = parts[i].defined()
+                                  ? parts[i]
+                                  : transport.post_receive(link(sources[i], root), type, elements)->wait();
+      total = total.defined() ? total.add(part) : part.clone();
+    }
+    for (const DeviceId member : members) {  // those without a part say that they are there
+      if (!has_part(member)) transport.post_receive(link(member, root), at::kByte, 1)->wait();
+    }
+    for (const DeviceId member : members) {
+      if (member != root) sends.push_back(transport.post_send(link(root, member), total));
+    }
+  } else {
+    for (const at::Tensor& part : parts) {
+      if (part.defined()) sends.push_back(transport.post_send(link(self, root), part));
+    }
+    if (sends.empty()) sends.push_back(transport.post_send(link(self, root), at::zeros({1}, at::kByte)));
+    total = transport.post_receive(link(root, self), type, elements)->wait();
+  }
+  for (const auto& send : sends) send->wait();
+  return total;
+}
+
 std::vector<std::vector<double>> exchange(Transport& transport, std::span<const DeviceId> first_devices,
                                           std::span<const double> mine) {
   std::vector<std::vector<double>> all(transport.ranks());

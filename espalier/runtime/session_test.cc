@@ -1,0 +1,237 @@
+// Optimizers, data, checkpoints and the wire: what training needs beside operators.
+
+#include "espalier/runtime/session.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <set>
+#include <thread>
+
+#include "espalier/base/check.h"
+#include "espalier/runtime/checkpoint.h"
+#include "espalier/runtime/data.h"
+#include "espalier/runtime/plans_for_tests.h"
+#include "espalier/runtime/transport.h"
+#include "espalier/runtime/wire.h"
+#include "espalier/runtime/workbench.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// The weight after each of two updates with gradients 0.5 and -0.25, starting from 1.
+std::vector<double> two_updates(const Optimizer& optimizer) {
+  std::vector<Variable> variables(1);
+  variables[0].value = at::ones({1}, at::kDouble).requires_grad_(true);
+  std::vector<double> weights;
+  for (const double gradient : {0.5, -0.25}) {
+    variables[0].value.mutable_grad() = at::full({1}, gradient, at::kDouble);
+    update(optimizer, weights.size() + 1, variables);
+    weights.push_back(variables[0].value.item<double>());
+  }
+  return weights;
+}
+
+TEST(Update, SgdWithMomentumAndDecay) {
+  // g1 = 0.5 + 0.1·1 = 0.6, v1 = 0.6, w = 1 - 0.1·0.6 = 0.94
+  // g2 = -0.25 + 0.1·0.94 = -0.156, v2 = 0.9·0.6 - 0.156 = 0.384, w = 0.94 - 0.0384 = 0.9016
+  const auto weights =
+      two_updates({.kind = OptimizerKind::kSgd, .learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.1});
+  EXPECT_NEAR(weights[0], 0.94, 1e-12);
+  EXPECT_NEAR(weights[1], 0.9016, 1e-12);
+}
+
+TEST(Update, AdamMovesByTheLearningRateFirst) {
+  // m1 = 0.1·0.5, v1 = 0.001·0.25; both divided by 1 - beta: 0.5 / (√0.25 + 1e-8) ≈ 1, so w ≈ 1 - 0.01.
+  // m2 = 0.9·0.05 - 0.1·0.25 = 0.02, v2 = 0.999·0.00025 + 0.001·0.0625 = 0.00031225;
+  // m̂ = 0.02 / 0.19, v̂ = 0.00031225 / 0.001999.
+  const auto weights = two_updates({.kind = OptimizerKind::kAdam, .learning_rate = 0.01});
+  EXPECT_NEAR(weights[0], 1 - 0.01 * 0.5 / (0.5 + 1e-8), 1e-12);
+  EXPECT_NEAR(weights[1], weights[0] - 0.01 * (0.02 / 0.19) / (std::sqrt(0.00031225 / 0.001999) + 1e-8),
+              1e-12);
+}
+
+TEST(Update, AdamWDecaysTheWeightItself) {
+  const auto plain = two_updates({.kind = OptimizerKind::kAdamW, .learning_rate = 0.01});
+  const auto decayed =
+      two_updates({.kind = OptimizerKind::kAdamW, .learning_rate = 0.01, .weight_decay = 0.1});
+  EXPECT_NEAR(decayed[0], plain[0] - 1 * 0.01 * 0.1, 1e-12);
+}
+
+TEST(Update, AParameterWithoutGradientStays) {
+  std::vector<Variable> variables(1);
+  variables[0].value = at::ones({1}).requires_grad_(true);
+  update({.kind = OptimizerKind::kAdamW, .weight_decay = 0.5}, 1, variables);
+  EXPECT_EQ(variables[0].value.item<float>(), 1);
+}
+
+class Files : public ::testing::Test {
+ protected:
+  Files() : folder_(::testing::TempDir() + "/espalier_files_" + std::to_string(::getpid())) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~Files() override { std::filesystem::remove_all(folder_); }
+
+  std::string folder_;
+};
+
+TEST_F(Files, AnEpochVisitsEverySampleOfItsWholeBatchesOnce) {
+  const LoadedModel model(kFixtures + "gpt.pt2");
+  const auto sizes = Program(model.exported, BatchSize(2), at::kCPU).sizes(model.exported.inputs[0].tensor);
+  const at::Tensor rows = at::arange(11, at::kLong).view({-1, 1}).expand({-1, sizes[1]}).contiguous();
+  const std::string path = folder_ + "/data.safetensors";
+  write_tensors(path, {{"tokens", rows}, {"labels", rows}}, {});
+  const auto data = open_data(path, model.exported, BatchSize(4), 3);
+  EXPECT_EQ(data->dropped_samples(), 3U);  // 11 = 2 · 4 + 3
+  const auto sample = [&](std::uint64_t step, std::size_t input, std::int64_t i) {
+    return data->read(step, input, BatchSize(i), BatchSize(1))[0][0].item<std::int64_t>();
+  };
+  std::set<std::int64_t> first_epoch;
+  std::vector<std::int64_t> order, next_order;
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    for (std::int64_t i = 0; i < 4; ++i) {
+      first_epoch.insert(sample(step, 0, i));
+      EXPECT_EQ(sample(step, 0, i), sample(step, 1, i));  // inputs and labels stay together
+      order.push_back(sample(step, 0, i));
+      next_order.push_back(sample(step + 2, 0, i));
+    }
+  }
+  EXPECT_EQ(first_epoch.size(), 8U);
+  EXPECT_NE(order, next_order);
+}
+
+TEST_F(Files, DataThatDoesNotFitIsRefusedByName) {
+  const LoadedModel model(kFixtures + "gpt.pt2");
+  const std::string path = folder_ + "/data.safetensors";
+  const auto error = [&](const std::map<std::string, at::Tensor>& tensors) -> std::string {
+    write_tensors(path, tensors, {});
+    try {
+      open_data(path, model.exported, BatchSize(4), 0);
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  const auto sizes = Program(model.exported, BatchSize(8), at::kCPU).sizes(model.exported.inputs[0].tensor);
+  const at::Tensor right = at::zeros(sizes, at::kLong);
+  EXPECT_EQ(error({{"tokens", right}, {"labels", right}}), "accepted");
+  EXPECT_THAT(error({{"tokens", right}}), HasSubstr("no tensor 'labels'"));
+  EXPECT_THAT(error({{"tokens", right.to(at::kInt)}, {"labels", right}}), HasSubstr("'tokens' has type Int"));
+  EXPECT_THAT(error({{"tokens", right.narrow(1, 0, 3).contiguous()}, {"labels", right}}),
+              HasSubstr("'tokens' has shape"));
+  EXPECT_THAT(error({{"tokens", right}, {"labels", right.narrow(0, 0, 5)}}),
+              HasSubstr("'labels' has 5 samples, 'tokens' has 8"));
+  EXPECT_THAT(error({{"tokens", right.narrow(0, 0, 3)}, {"labels", right.narrow(0, 0, 3)}}),
+              HasSubstr("has 3 samples, a batch needs 4"));
+}
+
+TEST(Synthetic, ASampleDoesNotDependOnHowManyAreRead) {
+  const LoadedModel model(kFixtures + "gpt.pt2");
+  const auto data = synthetic_data(model.exported, 5);
+  const at::Tensor all = data->read(1, 0, BatchSize(0), BatchSize(6));
+  EXPECT_TRUE(at::equal(all.narrow(0, 2, 3), data->read(1, 0, BatchSize(2), BatchSize(3))));
+  EXPECT_FALSE(at::equal(all, data->read(2, 0, BatchSize(0), BatchSize(6))));
+  EXPECT_LE(all.max().item<std::int64_t>(), *model.exported.inputs[0].sample_max);
+  EXPECT_GE(all.min().item<std::int64_t>(), *model.exported.inputs[0].sample_min);
+}
+
+TEST_F(Files, SavedParametersLoadAgainAndTiesAreKeptOnce) {
+  const std::string path = kFixtures + "gpt.pt2";
+  ReferenceOptions options;
+  options.batch = BatchSize(4);
+  options.micro_batch = BatchSize(2);
+  options.seed = 3;
+  options.optimizer = {.kind = OptimizerKind::kSgd, .learning_rate = 0.1};
+  options.steps = 1;
+  options.save = folder_ + "/one.safetensors";
+  run_reference(path, options);
+  const auto saved = read_tensors(options.save);
+  EXPECT_TRUE(saved.contains("embed.weight"));
+  EXPECT_FALSE(saved.contains("head.weight"));  // a further name of the same storage, in the metadata
+  const LoadedModel model(path);
+  Session fresh(model.exported, model.file.bytes(), {}, 0, at::kCPU);
+  Session loaded(model.exported, model.file.bytes(), {}, 0, at::kCPU);
+  loaded.load(options.save);
+  for (std::size_t p = 0; p < model.graph().parameters().size(); ++p) {
+    const std::string& name = model.graph().parameters()[p].names[0];
+    EXPECT_TRUE(at::equal(loaded.initial(ParameterId(p)), saved.at(name))) << name;
+  }
+  EXPECT_FALSE(at::equal(fresh.initial(ParameterId(0)), loaded.initial(ParameterId(0))));
+}
+
+TEST(Wire, StridesSurvive) {
+  const at::Tensor plain = at::arange(24, at::kFloat).view({2, 3, 4});
+  for (const at::Tensor& tensor : {plain, plain.transpose(0, 2), plain.select(2, 1), plain.narrow(1, 0, 2),
+                                   plain.slice(2, 0, 4, 2), plain.select(1, 0).unsqueeze(1).expand({2, 5, 4}),
+                                   at::ones({}).expand({3, 2}), at::ones({}), at::ones({0, 3})}) {
+    const Layout layout = layout_of(tensor);
+    const at::Tensor flat = to_wire(tensor, layout);
+    EXPECT_EQ(flat.dim(), 1);
+    EXPECT_EQ(flat.numel(), tensor.numel());
+    const at::Tensor back = from_wire(flat.clone(), tensor.sizes(), layout);
+    EXPECT_TRUE(at::equal(back, tensor));
+    if (tensor.is_non_overlapping_and_dense()) {
+      EXPECT_EQ(back.strides(), tensor.strides());
+    }
+  }
+}
+
+// Runs one function per device, each in a thread.
+void on_devices(std::size_t devices, const std::function<void(DeviceId)>& work) {
+  std::vector<std::thread> threads;
+  for (std::size_t d = 0; d < devices; ++d) threads.emplace_back(work, DeviceId(d));
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Collectives, ARingGivesEveryMemberTheSameSum) {
+  InProcessTransport transport(milliseconds(20'000));
+  const std::vector<DeviceId> members{DeviceId(0), DeviceId(1), DeviceId(2)};
+  std::vector<at::Tensor> values;
+  for (int d = 0; d < 3; ++d) values.push_back(at::arange(7, at::kFloat) * (d + 1));
+  on_devices(3, [&](DeviceId d) { all_reduce(transport, d, members, values[d.index()]); });
+  for (const at::Tensor& value : values) {
+    EXPECT_TRUE(at::equal(value, at::arange(7, at::kFloat) * 6));  // 1 + 2 + 3
+  }
+}
+
+TEST(Collectives, PartsAreAddedInOrder) {
+  // 1e8 + 1 - 1e8 is 0 in single precision from the left, 1 in any other order.
+  InProcessTransport transport(milliseconds(20'000));
+  const std::vector<DeviceId> everybody{DeviceId(0), DeviceId(1), DeviceId(2), DeviceId(3)};
+  const std::vector<DeviceId> sources{DeviceId(2), DeviceId(0), DeviceId(1)};
+  const std::vector<float> part_of{1, -1e8F, 1e8F};  // by device
+  std::vector<at::Tensor> totals(4);
+  on_devices(4, [&](DeviceId d) {
+    std::vector<at::Tensor> parts(3);
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (sources[i] == d) parts[i] = at::full({1}, part_of[d.index()]);
+    }
+    totals[d.index()] = sum_in_order(transport, d, sources, everybody, parts, at::kFloat, 1);
+  });
+  for (const at::Tensor& total : totals) EXPECT_EQ(total.item<float>(), 0);
+}
+
+TEST(Transport, AReceiveThatNobodyServesNamesBothEnds) {
+  InProcessTransport transport(milliseconds(1));
+  const auto pending = transport.post_receive({DeviceId(0), DeviceId(1), Lane::kMessages}, at::kFloat, 1);
+  try {
+    pending->wait();
+    FAIL() << "came from nowhere";
+  } catch (const WorkerError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("device 0 to device 1"));
+  }
+}
+
+TEST(Transport, DevicesAreDealtInBlocksThatDifferByOneAtMost) {
+  EXPECT_THAT(deal_devices(5, 2), ElementsAre(0, 0, 0, 1, 1));
+  EXPECT_THAT(deal_devices(4, 4), ElementsAre(0, 1, 2, 3));
+}
+
+}  // namespace
+}  // namespace espalier
