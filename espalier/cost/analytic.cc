@@ -262,35 +262,73 @@ Duration pass_time(const Work& work, double flops, double bytes, const DeviceKin
   return kind.launch_overhead + round_duration(std::max(compute_seconds(work, flops, kind), moving) * 1e9);
 }
 
-// Bytes that the operator keeps beside its tensors, for backward.
+bool is_cpu(const DeviceKind& kind) {
+  return kind.name == "cpu";
+}
+
+// The family as the device's kernels have it: on a CPU, PyTorch's attention with dropout is the plain one,
+// which stores its scores and copies of its operands.
+OperatorFamily family_on(const Graph& graph, OperatorId id, const DeviceKind& kind) {
+  OperatorFamily family = operator_family(graph, id);
+  const Operator& op = graph.op(id);
+  if (family.family == Family::kAttention && op.random && is_cpu(kind)) {
+    family.saves = 0;
+    family.keeps = Keeps::kScores;
+  }
+  return family;
+}
+
+// Attention adds a mask as numbers: one that is given as truth values is converted and kept in that form.
+bool converts_mask(const Graph& graph, const Operator& op, const OperatorFamily& family) {
+  return family.family == Family::kAttention && op.inputs.size() > 3 &&
+         !is_floating_point(graph.tensor(op.inputs[3]).dtype);
+}
+
+// Bytes that the operator keeps beside its tensors, for backward. A native form returns its statistics and
+// indices as further outputs, which are tensors of the graph.
 Bytes private_bytes(const Graph& graph, const Operator& op, const OperatorFamily& family,
                     const DeviceKind& kind, BatchSize batch) {
-  const auto elements = [&](TensorId id) { return graph.tensor(id).elements().at(batch); };
-  const auto last = [&](TensorId id) {
-    const Tensor& tensor = graph.tensor(id);
-    return tensor.sizes.empty() ? 1 : std::max<std::int64_t>(1, tensor.sizes.back().at(batch));
-  };
   if (op.inputs.empty() || op.outputs.empty()) return Bytes();
+  const Tensor& in = graph.tensor(op.inputs[0]);
+  const Tensor& out = graph.tensor(op.outputs[0]);
+  const std::int64_t elements = in.elements().at(batch);
+  const auto size = [&](const Tensor& tensor, std::size_t i) {
+    return i < tensor.sizes.size() ? std::max<std::int64_t>(1, tensor.sizes[i].at(batch)) : 1;
+  };
+  const std::int64_t rows = elements / size(in, in.sizes.empty() ? 0 : in.sizes.size() - 1);
+  const bool native = op.outputs.size() > 1;
   switch (family.keeps) {
     case Keeps::kNothing:
       return Bytes();
     case Keeps::kMask:  // one byte an element on an accelerator; on a CPU PyTorch keeps the scaled noise
-      return kind.name == "cpu" ? graph.tensor(op.outputs[0]).bytes(batch) : Bytes(elements(op.outputs[0]));
+      return is_cpu(kind) ? out.bytes(batch) : Bytes(out.elements().at(batch));
+    case Keeps::kChannelMask:
+      return Bytes(size(in, 0) * size(in, 1)) * element_size(in.dtype).count();
     case Keeps::kIndices:  // of the maxima, int64
-      return op.outputs.size() > 1 ? Bytes() : Bytes(8 * elements(op.outputs[0]));
+      return native ? Bytes() : Bytes(8 * out.elements().at(batch));
     case Keeps::kRowStatistics:  // mean and reciprocal deviation of each row, f32
-      return op.outputs.size() > 1 ? Bytes() : Bytes(8 * (elements(op.inputs[0]) / last(op.inputs[0])));
-    case Keeps::kChannelStatistics: {
-      const Tensor& tensor = graph.tensor(op.inputs[0]);
-      return op.outputs.size() > 1 || tensor.sizes.size() < 2 ? Bytes()
-                                                              : Bytes(8 * tensor.sizes[1].at(batch));
+      return native ? Bytes() : Bytes(8 * rows);
+    case Keeps::kGroupStatistics:  // the number of groups is not in the graph: at most one a channel
+      return native ? Bytes() : Bytes(8 * size(in, 0) * size(in, 1));
+    case Keeps::kChannelStatistics:
+      return native ? Bytes() : Bytes(8 * size(in, 1));
+    case Keeps::kLogSumExp: {  // of each row of q, f32
+      const bool mask = converts_mask(graph, op, family);
+      const Bytes converted = mask ? 4 * Bytes(graph.tensor(op.inputs[3]).elements().at(batch)) : Bytes();
+      return (native ? Bytes() : Bytes(4 * rows)) + converted;
     }
-    case Keeps::kLogSumExp:  // of each row of q, f32
-      return op.outputs.size() > 1 ? Bytes() : Bytes(4 * (elements(op.inputs[0]) / last(op.inputs[0])));
-    case Keeps::kProbabilities:  // the logarithms that the loss computes on its way
-      return graph.tensor(op.inputs[0]).bytes(batch);
+    case Keeps::kScores: {  // q, k and v as they were multiplied; softmax, dropout's noise, and their product
+      if (op.inputs.size() < 3) return Bytes();
+      Bytes copies;
+      for (std::size_t i = 0; i < 3; ++i) copies += graph.tensor(op.inputs[i]).bytes(batch);
+      const Tensor& keys = graph.tensor(op.inputs[1]);
+      const std::int64_t scores = rows * size(keys, keys.sizes.size() < 2 ? 0 : keys.sizes.size() - 2);
+      return copies + 3 * scores * element_size(in.dtype);
+    }
+    case Keeps::kProbabilities:  // the logarithms that the loss computes on its way, and its divisor
+      return in.bytes(batch) + element_size(in.dtype);
     case Keeps::kGates:  // four gates and a cell for each output element
-      return 5 * graph.tensor(op.outputs[0]).bytes(batch);
+      return 5 * out.bytes(batch);
   }
   return Bytes();
 }
@@ -299,7 +337,8 @@ std::vector<SavedTensor> saved_tensors(const Graph& graph, const Operator& op, c
   std::vector<SavedTensor> saved;
   for (std::uint32_t i = 0; i < op.inputs.size(); ++i) {
     const Tensor& tensor = graph.tensor(op.inputs[i]);
-    const bool whole = i < 32 && (family.saves >> i & 1) != 0;
+    const bool whole =
+        i < 24 && (family.saves >> i & 1) != 0 && !(i == 3 && converts_mask(graph, op, family));
     const bool rest = (family.saves & kSavesIntegers) != 0 && !is_floating_point(tensor.dtype);
     // A product keeps an operand only for the gradient of another. A bias is no operand.
     const bool operand =
@@ -332,7 +371,7 @@ OperatorCost analytic_cost(const Graph& graph, OperatorId id, const DeviceKind& 
   OperatorCost cost;
   cost.origin = Origin::kAnalytic;
   if (work.free) return cost;
-  const OperatorFamily family = operator_family(graph, id);
+  const OperatorFamily family = family_on(graph, id, kind);
   cost.forward = pass_time(work, work.forward_flops, work.bytes_read + work.bytes_written, kind);
   if (!family.has_gradient) return cost;
   cost.input_gradient = pass_time(work, work.input_gradient_flops, work.input_gradient_bytes, kind);

@@ -226,11 +226,14 @@ Table make_table() {
   add(table, elementwise(kIn0, 9, Keeps::kIndices),
       {"max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "adaptive_max_pool2d", "maxpool",
        "max_pool1d_with_indices", "max_pool3d_with_indices"});
-  add(table, elementwise(0, 8, Keeps::kMask),
-      {"dropout", "native_dropout", "alpha_dropout", "feature_dropout", "dropout1d", "dropout2d"});
+  add(table, elementwise(0, 8, Keeps::kMask), {"dropout", "native_dropout", "alpha_dropout"});
+  add(table, elementwise(0, 2, Keeps::kChannelMask),
+      {"feature_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d"});
   add(table, elementwise(kIn0 | kIn1, 8, Keeps::kRowStatistics),
       {"layer_norm", "native_layer_norm", "rms_norm", "layernormalization", "skiplayernormalization",
-       "group_norm", "native_group_norm", "instance_norm", "fused_rms_norm", "simplifiedlayernormalization"});
+       "fused_rms_norm", "simplifiedlayernormalization"});
+  add(table, elementwise(kIn0 | kIn1, 8, Keeps::kGroupStatistics),
+      {"group_norm", "native_group_norm", "instance_norm"});
   add(table, elementwise(kIn0 | kIn1, 8, Keeps::kChannelStatistics),
       {"batch_norm", "native_batch_norm", "native_batch_norm_legit", "native_batch_norm_legit_functional",
        "native_batch_norm_legit_no_training", "batch_norm_with_update", "cudnn_batch_norm",

@@ -30,9 +30,12 @@ enum class Keeps : std::uint8_t {
   kNothing,
   kMask,
   kIndices,
+  kChannelMask,  // of whole channels
   kRowStatistics,
+  kGroupStatistics,
   kChannelStatistics,
   kLogSumExp,
+  kScores,  // attention that stores its scores, and copies of q, k and v
   kProbabilities,
   kGates,
 };
