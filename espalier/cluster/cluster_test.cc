@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "espalier/base/check.h"
+#include "espalier/base/files.h"
 #include "espalier/base/json.h"
 #include "espalier/base/rng.h"
 #include "espalier/cluster/text.h"
@@ -325,6 +326,18 @@ TEST(ClusterText, DamagedTextIsRefusedPolitely) {
     } catch (const InputError&) {
     }
   }
+}
+
+TEST(ClusterFormats, TheDocumentsExamplesAreTrue) {
+  const std::string document = read_file(ESPALIER_SOURCE_DIR "/docs/formats.md");
+  const auto block = [&](const std::string& kind) {
+    const std::size_t heading = document.find("\n## Clusters");
+    const std::size_t fence = document.find("\n```" + kind + "\n", heading);
+    const std::size_t begin = document.find('\n', fence + 1) + 1;
+    return document.substr(begin, document.find("\n```", begin) + 1 - begin);
+  };
+  const std::string text = block("text");
+  EXPECT_EQ(print_json(cluster_to_json(parse_cluster_lines(text))), block("json"));
 }
 
 }  // namespace

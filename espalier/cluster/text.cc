@@ -209,14 +209,14 @@ EndpointCost endpoint_from_json(const JsonCursor& cursor) {
 }
 
 DeviceKind kind_from_json(const JsonCursor& cursor) {
-  cursor.only({"name", "memory_bytes", "flops_f32", "flops_f16", "memory_bytes_per_s", "launch_ns",
+  cursor.only({"name", "memory_bytes", "flops_f32", "flops_f16", "memory_bytes_per_second", "launch_ns",
                "multiprocessors", "speed"});
   DeviceKind kind;
   kind.name = cursor.at("name").string();
   kind.memory = cursor.at("memory_bytes").bytes();
   kind.flops_f32 = cursor.at("flops_f32").number(0, 1e30);
   kind.flops_f16 = cursor.at("flops_f16").number(0, 1e30);
-  kind.memory_bandwidth = cursor.at("memory_bytes_per_s").bytes().count();
+  kind.memory_bandwidth = cursor.at("memory_bytes_per_second").bytes().count();
   kind.launch_overhead = cursor.at("launch_ns").duration();
   kind.multiprocessors = static_cast<int>(cursor.at("multiprocessors").integer(1, 1'000'000));
   if (cursor.has("speed")) kind.speed = cursor.at("speed").number(0, 1e30);
@@ -224,7 +224,7 @@ DeviceKind kind_from_json(const JsonCursor& cursor) {
 }
 
 Group group_from_json(const JsonCursor& cursor, const std::map<std::string, std::size_t>& groups) {
-  cursor.only({"name", "in", "bytes_per_s", "latency_ns", "lanes", "send", "receive"});
+  cursor.only({"name", "in", "bytes_per_second", "latency_ns", "lanes", "send", "receive"});
   Group group;
   group.name = cursor.at("name").string();
   if (cursor.has("in")) {
@@ -232,7 +232,7 @@ Group group_from_json(const JsonCursor& cursor, const std::map<std::string, std:
     if (found == groups.end()) cursor.at("in").fail("is no group above");
     group.parent = GroupId(found->second);
   }
-  if (cursor.has("bytes_per_s")) group.bandwidth = cursor.at("bytes_per_s").bytes().count();
+  if (cursor.has("bytes_per_second")) group.bandwidth = cursor.at("bytes_per_second").bytes().count();
   group.latency = cursor.at("latency_ns").duration();
   if (cursor.has("lanes")) {
     if (cursor.at("lanes").string() != "unlimited")
@@ -286,7 +286,7 @@ Json cluster_to_json(const Cluster& cluster) {
                      {"memory_bytes", kind.memory.count()},
                      {"flops_f32", kind.flops_f32},
                      {"flops_f16", kind.flops_f16},
-                     {"memory_bytes_per_s", kind.memory_bandwidth},
+                     {"memory_bytes_per_second", kind.memory_bandwidth},
                      {"launch_ns", kind.launch_overhead.count()},
                      {"multiprocessors", kind.multiprocessors}});
     if (kind.speed != 1) kinds.back()["speed"] = kind.speed;
@@ -295,7 +295,7 @@ Json cluster_to_json(const Cluster& cluster) {
   for (const Group& group : cluster.groups()) {
     Json json = {{"name", group.name}};
     if (group.parent) json["in"] = cluster.group(*group.parent).name;
-    if (group.bandwidth) json["bytes_per_s"] = *group.bandwidth;
+    if (group.bandwidth) json["bytes_per_second"] = *group.bandwidth;
     json["latency_ns"] = group.latency.count();
     if (!group.contention) json["lanes"] = "unlimited";
     if (group.send != EndpointCost()) json["send"] = endpoint_to_json(group.send);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "espalier/base/check.h"
+#include "espalier/base/files.h"
 #include "espalier/base/json.h"
 #include "espalier/base/rng.h"
 #include "espalier/graph/text.h"
@@ -378,6 +379,16 @@ TEST(GraphJson, ParsesBack) {
   EXPECT_EQ(graph_from_json(parse_json(json, "g.json"), "g.json"), g) << json;
 }
 
+TEST(GraphJson, ClassAndColocationMayBeLeftOut) {
+  const Graph g = parse_graph("x = input()\nh = f(x)\ny = relu_(h) @inplace\n");
+  Json json = graph_to_json(g);
+  for (Json& op : json["operators"]) {
+    op.erase("class");
+    op.erase("colocation");
+  }
+  EXPECT_EQ(graph_from_json(json, "g.json"), g);
+}
+
 TEST(GraphJson, ErrorsNameThePlace) {
   const Json good = graph_to_json(Graph(sound()));
   const auto broken = [&](auto change) {
@@ -426,6 +437,18 @@ TEST(GraphText, DamagedTextIsRefusedPolitely) {
     }
   }
   EXPECT_GT(accepted, 100);
+}
+
+TEST(GraphFormats, TheDocumentsExamplesAreTrue) {
+  const std::string document = read_file(ESPALIER_SOURCE_DIR "/docs/formats.md");
+  const auto block = [&](const std::string& kind) {
+    const std::size_t heading = document.find("\n## Graphs");
+    const std::size_t fence = document.find("\n```" + kind + "\n", heading);
+    const std::size_t begin = document.find('\n', fence + 1) + 1;
+    return document.substr(begin, document.find("\n```", begin) + 1 - begin);
+  };
+  const std::string text = block("text");
+  EXPECT_EQ(print_json(graph_to_json(parse_graph(text))), block("json"));
 }
 
 }  // namespace

@@ -99,6 +99,7 @@ class GraphJsonReader {
     each("operators", [&](const JsonCursor& cursor) { read_operator(cursor); });
     parts_.outputs = tensor_list(root_.at("outputs"));
     if (root_.has("loss")) parts_.loss = tensor(root_.at("loss"));
+    parts_ = with_colocation(std::move(parts_));
     if (const auto violations = check_graph(parts_); !violations.empty()) root_.fail(violations[0]);
     return Graph(std::move(parts_));
   }
