@@ -80,7 +80,7 @@ TEST_F(App, EveryPlannerIsJudgedByOneSimulator) {
   ASSERT_TRUE(comparison.best.has_value());
   // The worked example: 26 ms as a graph; a chain of the same stages takes longer.
   const ComparedPlan& best = comparison.rows[*comparison.best];
-  EXPECT_LE(*best.iteration, milliseconds(26));
+  EXPECT_LE(*best.iteration, milliseconds(26) + nanoseconds(10));  // 16-byte tensors take 1 ns each
   for (const ComparedPlan& row : comparison.rows) {
     ASSERT_TRUE(row.judged.has_value()) << row.planner << ": " << row.why;
     EXPECT_GE(*row.iteration, row.judged->stages_bound.time) << row.planner;

@@ -36,8 +36,8 @@ Judged judge(const PlanningJob& job, const PipelinePlan& plan);
 struct PlanOptions {
   std::string planner = "auto";
   ScheduleKind schedule = ScheduleKind::kOneFOneB;
-  Budget budget;
-  std::function<void(double fraction, std::string_view what)> progress;
+  Budget budget = {};
+  std::function<void(double fraction, std::string_view what)> progress = {};
 };
 
 struct Planned {
@@ -97,11 +97,11 @@ struct ComparedPlan {
 };
 
 struct CompareOptions {
-  std::vector<std::string> planners;  // empty: all but auto
+  std::vector<std::string> planners = {};  // empty: all but auto
   ScheduleKind schedule = ScheduleKind::kOneFOneB;
-  Budget budget;
-  std::function<Duration()> clock;  // for planning times; may be empty
-  std::function<void(double fraction, std::string_view what)> progress;
+  Budget budget = {};
+  std::function<Duration()> clock = {};  // for planning times; may be empty
+  std::function<void(double fraction, std::string_view what)> progress = {};
 };
 
 struct Comparison {
