@@ -3,10 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "espalier/base/check.h"
 #include "espalier/base/spelling.h"
 #include "espalier/cli/verbs.h"
+#include "espalier/cli/workers.h"
+
+#if ESPALIER_TORCH
+#include "espalier/runtime/runtime.h"
+#endif
 
 namespace espalier::cli {
 namespace {
@@ -64,7 +70,9 @@ int call(const std::vector<std::string>& arguments, Console& console, const Mach
   app.require_subcommand(0, 1);
   app.footer(
       "Start with:\n  espalier inspect model.pt2\n  espalier plan model.pt2\n\n"
-      "Exit codes: 0 done, 1 verify found a difference, 2 wrong input, 3 no feasible answer, 70 our bug.");
+      "Exit codes: 0 done, 1 verify found a difference or a run broke off, 2 wrong input, 3 no feasible "
+      "answer, "
+      "70 our bug, 130 interrupted.");
   app.get_formatter()->column_width(34);
   std::function<int()> chosen;
   Program program{app, console, chosen, arguments, machine};
@@ -112,8 +120,19 @@ int run_program(const std::vector<std::string>& arguments, std::ostream& out, st
   } catch (const InputError& error) {
     console.finish();
     out.flush();
-    err << "espalier: " << one_line(error.what()) << std::endl;
+    const std::string line = one_line(error.what());
+    if (!is_worker() || !tell_launcher(line)) err << "espalier: " << line << std::endl;
     return kWrongInput;
+#if ESPALIER_TORCH
+  } catch (const WorkerError& error) {
+    console.finish();
+    out.flush();
+    const char* rank = std::getenv("RANK");
+    const std::string line = fmt::format("worker {} stops: {}", rank ? rank : "0", one_line(error.what()));
+    tell_launcher(line);
+    err << "espalier: " << line << std::endl;
+    return kRunFailed;
+#endif
   } catch (const std::exception& error) {
     console.finish();
     out.flush();

@@ -110,13 +110,15 @@ int run_worker(Program& program, const OpenedPlan& opened, const RunFlags& flags
   options.device = flags.device;
   options.threads = flags.threads;
   options.timeout = round_duration(flags.timeout * 1e9);
+  options.stop = &watch_for_interrupts();
   if (options.world.rank == 0) options.on_step = StepPrinter(console, flags.steps);
   const RunResult result = run_plan(opened.file, opened.model, options);
   console.finish();
-  if (options.world.rank != 0) return kDone;
+  const int code = result.interrupted ? kInterrupted : kDone;
+  if (options.world.rank != 0) return code;
   print(console, opened, flags, result, options.world.size);
   if (result.trace) flags.outputs.write(console, *result.trace, opened.file.planner + ", measured");
-  return kDone;
+  return code;
 }
 
 #endif

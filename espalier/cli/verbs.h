@@ -19,6 +19,8 @@ constexpr int kDiffers = 1;  // verify: not equal
 constexpr int kWrongInput = 2;
 constexpr int kNoAnswer = 3;
 constexpr int kOurFault = 70;
+constexpr int kRunFailed = 1;      // run: another worker died or stood still
+constexpr int kInterrupted = 130;  // run: Ctrl-C, after the step was finished and saved
 
 struct Program {
   CLI::App& app;

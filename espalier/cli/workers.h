@@ -1,8 +1,8 @@
 #pragma once
 
-// Starting the processes of a run on this host: this program again, once per worker, with RANK, WORLD_SIZE,
-// MASTER_ADDR and MASTER_PORT in its environment, as torchrun would.
+// Being one of several workers, and starting them: this program again, once per worker (runtime/launcher.h).
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -11,9 +11,16 @@ namespace espalier::cli {
 // This process is one of several already (RANK is set).
 bool is_worker();
 
-// Starts `count` workers with these arguments and waits for them. When one fails, the others get ten seconds
-// to say why and are then ended. Returns 0, or the exit code of the first that failed (128 + signal if it was
-// killed). Throws InputError if a process cannot be started.
+// Starts `count` workers with these arguments and waits for them. Returns 0, or what the first that failed
+// returned (128 + signal if it was killed); who that was stands on standard error. Throws InputError if a
+// process cannot be started.
 int start_workers(int count, const std::vector<std::string>& arguments);
+
+// From now on Ctrl-C and SIGTERM only set the flag that is returned; a second one ends the process at once
+// with exit code 130.
+const std::atomic<bool>& watch_for_interrupts();
+
+// Tells the launcher, ours or torchrun, why this worker stops. True if the launcher will say it to the user.
+bool tell_launcher(const std::string& message);
 
 }  // namespace espalier::cli

@@ -175,6 +175,8 @@ pid_t start(std::vector<std::string> command, std::vector<std::string> environme
   throw InputError(command[0] + ": cannot start it as a worker: " + std::strerror(error));
 }
 
+constexpr const char* kQuiet = "failed with exit status 1";
+
 class Watch {
  public:
   Watch(const LaunchOptions& options, const ErrorFolder& folder)
@@ -238,7 +240,9 @@ class Watch {
     if (first_failed_) return;
     first_failed_ = rank;
     const std::string reason = folder_.message(rank);
-    say("worker " + std::to_string(rank) + " " + what + (reason.empty() ? "" : ": " + reason));
+    // A worker that found what it looked for, as verify does, has said so itself.
+    if (what != kQuiet || !reason.empty())
+      say("worker " + std::to_string(rank) + " " + what + (reason.empty() ? "" : ": " + reason));
     deadline_ = Clock::now() + std::chrono::nanoseconds(options_.grace.count());
   }
 
