@@ -195,13 +195,23 @@ StepOutcome DeviceWorker::step() {
   start_step();
   sample_memory(Clock::now(), meter_->live());
   post_receives();
-  for (const Action& action : job_.schedule.devices[device_.index()]) {
-    run(action);
-    done_.insert(action);
-    release(action);
-    post(action);
+  std::string doing;
+  try {
+    for (const Action& action : job_.schedule.devices[device_.index()]) {
+      doing = letter(action.kind) + std::to_string(action.micro_batch);
+      run(action);
+      done_.insert(action);
+      release(action);
+      post(action);
+    }
+    doing = "the end of its sends";
+    finish_sends();
+  } catch (const WorkerError& error) {
+    const std::string what = error.what();
+    if (what.find(" waits for ") != std::string::npos) throw;  // it knows better
+    throw WorkerError("device " + job_.device_names[device_.index()] + " waits for others in " + doing +
+                      ": " + what);
   }
-  finish_sends();
   return std::move(outcome_);
 }
 

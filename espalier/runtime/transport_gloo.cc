@@ -20,10 +20,14 @@
 namespace espalier {
 namespace {
 
+// c10d's and Gloo's words without their source lines and advice: "Read error [127.0.0.1]:2258: Connection
+// reset by peer".
 std::string reason_of(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
+  std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
+  text = text.substr(0, text.find('\n'));
+  if (text.starts_with("[/")) text.erase(0, std::min(text.find("] ") + 2, text.size()));
+  return text.substr(0, text.find(". This is typically"));
 }
 
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;

@@ -246,11 +246,24 @@ std::optional<Trace> gather_trace(Workers& workers, const PlannedJob& job, StepO
   return mine;
 }
 
+namespace {
+
+// exchange, and if another worker is gone, what this one was waiting for.
+std::vector<std::vector<double>> meet(Workers& workers, const std::string& where,
+                                      std::span<const double> mine) {
+  try {
+    return exchange(*workers.transport, workers.first_devices, mine);
+  } catch (const WorkerError& error) {
+    throw WorkerError("it waits for the other workers at " + where + ": " + error.what());
+  }
+}
+
+}  // namespace
+
 TimedStep timed_step(Workers& workers, Executor& executor, std::uint64_t step, BatchSize batch,
                      std::uint32_t micro_batches, const std::atomic<bool>* stop) {
-  Transport& transport = *workers.transport;
   const double nothing = 0;
-  exchange(transport, workers.first_devices, std::span(&nothing, 1));
+  meet(workers, "the start of step " + std::to_string(step + 1), std::span(&nothing, 1));
   TimedStep timed;
   timed.start = Clock::now();
   timed.outcome = executor.step();
@@ -259,7 +272,7 @@ TimedStep timed_step(Workers& workers, Executor& executor, std::uint64_t step, B
   for (const auto& [j, loss] : timed.outcome.losses) mine[2 * j] = loss, mine[2 * j + 1] = 1;
   mine[mine.size() - 2] = timed.outcome.gradient_norm_squared;
   mine.back() = stop != nullptr && stop->load() ? 1 : 0;
-  const auto all = exchange(transport, workers.first_devices, mine);
+  const auto all = meet(workers, "the end of step " + std::to_string(step + 1), mine);
   const auto end = Clock::now();
   double loss = 0, norm = 0;
   for (std::uint32_t j = 0; j < micro_batches; ++j) {
