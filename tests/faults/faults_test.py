@@ -208,9 +208,9 @@ class Faults:
 
         def small_files():
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (8192, resource.RLIM_INFINITY))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (12288, resource.RLIM_INFINITY))
 
-        run = self.train("--save", str(saved), preexec=small_files, steps="1")
+        run = self.train("--save", str(saved), model="gpt2", preexec=small_files, steps="1")
         text = self.expect_stopped(run, "saved.safetensors")
         self.assertEqual(saved.read_bytes(), b"the file before", text)
 
