@@ -32,6 +32,8 @@ espalier::cli::Terminal look_at_terminal() {
 int main(int argc, char** argv) {
   // A closed pipe (`espalier … | head`) ends the program quietly, as for any other filter.
   signal(SIGPIPE, SIG_DFL);
+  // A file that grows beyond the user's limit is a write error with a message, as a full disk is.
+  signal(SIGXFSZ, SIG_IGN);
   std::ios::sync_with_stdio(false);
   const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
   return espalier::cli::run_program(arguments, std::cout, std::cerr, look_at_terminal(),

@@ -89,7 +89,7 @@ RunResult train(const PlanFile& file, const LoadedModel& model, const PlannedJob
   }
   if (!options.save.empty()) save_state(options.save, workers, model.graph(), executor);
   const double nothing = 0;  // nobody leaves while another still needs it
-  exchange(*workers.transport, workers.first_devices, std::span(&nothing, 1));
+  meet(workers, "the end of the run", std::span(&nothing, 1));
   return result;
 }
 

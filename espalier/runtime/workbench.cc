@@ -246,9 +246,6 @@ std::optional<Trace> gather_trace(Workers& workers, const PlannedJob& job, StepO
   return mine;
 }
 
-namespace {
-
-// exchange, and if another worker is gone, what this one was waiting for.
 std::vector<std::vector<double>> meet(Workers& workers, const std::string& where,
                                       std::span<const double> mine) {
   try {
@@ -257,8 +254,6 @@ std::vector<std::vector<double>> meet(Workers& workers, const std::string& where
     throw WorkerError("it waits for the other workers at " + where + ": " + error.what());
   }
 }
-
-}  // namespace
 
 TimedStep timed_step(Workers& workers, Executor& executor, std::uint64_t step, BatchSize batch,
                      std::uint32_t micro_batches, const std::atomic<bool>* stop) {

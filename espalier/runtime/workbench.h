@@ -77,6 +77,10 @@ void save_state(const std::string& path, Workers& workers, const Graph& graph, c
 std::optional<Trace> gather_trace(Workers& workers, const PlannedJob& job, StepOutcome outcome,
                                   Clock::time_point start);
 
+// exchange; if another worker is gone, the error says what this one was waiting for: "the end of step 3".
+std::vector<std::vector<double>> meet(Workers& workers, const std::string& where,
+                                      std::span<const double> mine);
+
 // One step between two barriers; the same report everywhere. Collective.
 struct TimedStep {
   StepReport report;
