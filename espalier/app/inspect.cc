@@ -47,10 +47,12 @@ void add_work(const PlanningJob& job, ModelSummary& summary) {
     ModelSummary::Kind& kind = kinds[short_target(op.target)];
     kind.name = short_target(op.target);
     ++kind.count;
-    kind.forward_flops += work.forward_flops;
+    if (!summary.opaque) {
+      kind.forward_flops += work.forward_flops;
+      summary.forward_flops += work.forward_flops;
+      summary.backward_flops += work.input_gradient_flops + work.weight_gradient_flops;
+    }
     kind.time += time;
-    summary.forward_flops += work.forward_flops;
-    summary.backward_flops += work.input_gradient_flops + work.weight_gradient_flops;
     summary.forward += cost.forward;
     summary.backward += cost.backward();
     summary.saved += cost.private_bytes;
@@ -163,6 +165,8 @@ ModelSummary inspect(const PlanningJob& job) {
   summary.device = job.cluster.kind_of(DeviceId(0)).name;
   summary.operators = graph.operators().size();
   summary.tensors = graph.tensors().size();
+  summary.opaque = std::any_of(graph.tensors().begin(), graph.tensors().end(),
+                               [](const Tensor& tensor) { return tensor.dtype == DType::kOpaque; });
   summary.duplicable = static_cast<std::size_t>(std::count_if(
       graph.operators().begin(), graph.operators().end(), [](const Operator& op) { return op.duplicable; }));
   add_parameters(graph, summary);
@@ -175,30 +179,24 @@ ModelSummary inspect(const PlanningJob& job) {
 }
 
 Table kind_table(const ModelSummary& summary, std::size_t most) {
-  Table table{{{"operator", "operator"},
-               {"count", "count"},
-               {"flops", "forward work"},
-               {"time", "time"},
-               {"share", "share"}},
-              {}};
+  Table table{{{"operator", "operator"}, {"count", "count"}, {"time", "time"}, {"share", "share"}}, {}};
+  const auto add = [&](const ModelSummary::Kind& kind) {
+    table.rows.push_back({kind.name, static_cast<std::int64_t>(kind.count), kind.time, Share{kind.share}});
+    if (!summary.opaque) table.rows.back().push_back(flop_text(kind.forward_flops));
+  };
+  if (!summary.opaque) table.columns.push_back({"forward_work", "forward work"});
+  std::size_t shown = summary.kinds.size() > most ? most - 1 : summary.kinds.size();
+  for (std::size_t i = 0; i < shown; ++i) add(summary.kinds[i]);
+  if (shown == summary.kinds.size()) return table;
   ModelSummary::Kind rest;
-  rest.name = "others";
-  for (std::size_t i = 0; i < summary.kinds.size(); ++i) {
-    const ModelSummary::Kind& kind = summary.kinds[i];
-    if (i + 1 >= most && i + 1 < summary.kinds.size()) {
-      for (; i < summary.kinds.size(); ++i) {
-        rest.count += summary.kinds[i].count;
-        rest.forward_flops += summary.kinds[i].forward_flops;
-        rest.time += summary.kinds[i].time;
-        rest.share += summary.kinds[i].share;
-      }
-      table.rows.push_back({rest.name, static_cast<std::int64_t>(rest.count), flop_text(rest.forward_flops),
-                            rest.time, Share{rest.share}});
-      break;
-    }
-    table.rows.push_back({kind.name, static_cast<std::int64_t>(kind.count), flop_text(kind.forward_flops),
-                          kind.time, Share{kind.share}});
+  rest.name = fmt::format("{} others", summary.kinds.size() - shown);
+  for (; shown < summary.kinds.size(); ++shown) {
+    rest.count += summary.kinds[shown].count;
+    rest.forward_flops += summary.kinds[shown].forward_flops;
+    rest.time += summary.kinds[shown].time;
+    rest.share += summary.kinds[shown].share;
   }
+  add(rest);
   return table;
 }
 

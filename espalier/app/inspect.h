@@ -36,6 +36,7 @@ struct ModelSummary {
   std::size_t duplicable = 0;
   std::vector<Kind> kinds;  // by time, largest first
 
+  bool opaque = false;  // a profile: it knows bytes and times, no elements and no FLOP
   std::int64_t parameter_elements = 0;
   Bytes parameters;  // trainable, ties once
   Bytes buffers;
@@ -59,7 +60,8 @@ struct ModelSummary {
 
 ModelSummary inspect(const PlanningJob& job);
 
-Table kind_table(const ModelSummary& summary, std::size_t most);  // the rest in one row
+Table kind_table(const ModelSummary& summary,
+                 std::size_t most);  // at most so many rows, the last for the rest
 
 // "linear" of "aten.linear.default".
 std::string short_target(const std::string& target);

@@ -92,6 +92,15 @@ void warn_of_costs(const JobOptions& options, const CostTableParts& costs, bool 
   }
 }
 
+// Whether a table knows anything about any device of the cluster.
+bool covers(const CostTable& costs, const Cluster& cluster) {
+  const std::vector<CostRow>& rows = costs.parts().rows;
+  return rows.empty() || std::any_of(rows.begin(), rows.end(), [&cluster](const CostRow& row) {
+           return std::any_of(cluster.kinds().begin(), cluster.kinds().end(),
+                              [&row](const DeviceKind& kind) { return kind.name == row.kind; });
+         });
+}
+
 void warn_of_operators(const Graph& graph, std::vector<std::string>& warnings) {
   std::map<std::string, std::pair<int, const Operator*>> unknown;
   for (const Operator& op : graph.operators()) {
@@ -112,7 +121,7 @@ void warn_of_operators(const Graph& graph, std::vector<std::string>& warnings) {
 
 std::string batch_text(const BatchRange& range) {
   constexpr std::int64_t kNoLimit = std::int64_t{1} << 20;  // what frontends write for an open range
-  if (range.fixed()) return fmt::format("{} samples", range.min.count());
+  if (range.fixed()) return fmt::format("{} sample{}", range.min.count(), range.min.count() == 1 ? "" : "s");
   if (range.max.count() >= kNoLimit) return fmt::format("{} samples or more", range.min.count());
   return fmt::format("{} to {} samples", range.min.count(), range.max.count());
 }
@@ -188,6 +197,10 @@ PlanningJob prepare_job(const JobOptions& options) {
   CostTable costs = !options.costs.empty() ? load_costs(options.costs)
                     : imported.costs       ? *imported.costs
                                            : CostTable(CostTableParts{});
+  if (options.costs.empty() && imported.costs && !covers(*imported.costs, cluster)) {
+    warnings.push_back(fmt::format("the model file's own costs are for '{}', of which the cluster has none",
+                                   imported.costs->parts().rows.front().kind));
+  }
   const bool local = !own_cluster && is_local(name);
   warn_of_costs(options, costs.parts(), local, warnings);
   if (local && costs.parts().link) cluster = with_measured_link(cluster, *costs.parts().link);

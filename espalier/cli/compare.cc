@@ -19,6 +19,7 @@ struct CompareFlags {
   std::uint64_t budget = Budget().max_states;
   std::string svg;
   std::string format = "text";
+  std::vector<std::string> columns;
 };
 
 Duration now() {
@@ -52,12 +53,13 @@ Json to_json(const PlanningJob& job, const Comparison& comparison) {
 }
 
 void print(Console& console, const PlanningJob& job, const Comparison& comparison,
-           const std::string& format) {
+           const CompareFlags& flags) {
   std::ostream& out = console.out();
-  const Table table = comparison_table(comparison);
-  if (format == "markdown") {
+  Table table = comparison_table(comparison);
+  if (!flags.columns.empty()) table = select_columns(table, flags.columns);
+  if (flags.format == "markdown") {
     out << print_markdown(table);
-  } else if (format == "csv") {
+  } else if (flags.format == "csv") {
     out << print_csv(table);
   } else {
     out << print_text(table) << '\n';
@@ -100,7 +102,7 @@ int compare(Program& program, const CompareFlags& flags) {
   if (console.json) {
     print_json_line(console, to_json(job, comparison));
   } else {
-    print(console, job, comparison, flags.format);
+    print(console, job, comparison, flags);
   }
   if (!flags.svg.empty()) {
     std::vector<SvgPanel> panels;
@@ -136,6 +138,9 @@ void add_compare(Program& program) {
   verb->add_option("--svg", flags->svg, "write all timelines, one below the other")->type_name("FILE");
   verb->add_option("--format", flags->format, "text, markdown or csv")
       ->check(CLI::IsMember({"text", "markdown", "csv"}));
+  verb->add_option("--columns", flags->columns, "only these, such as planner,iteration,peak")
+      ->delimiter(',')
+      ->type_name("NAME,…");
   verb->callback(
       [&program, flags] { program.chosen = [&program, flags] { return compare(program, *flags); }; });
 }

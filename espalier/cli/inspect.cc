@@ -24,19 +24,25 @@ std::string count_text(std::int64_t count) {
 
 void print(Console& console, const PlanningJob& job, const ModelSummary& s) {
   std::ostream& out = console.out();
-  out << fmt::format("{}: {} operators, {} parameters in {}", s.name, s.operators,
-                     count_text(s.parameter_elements), to_text(s.parameters));
+  out << fmt::format("{}: {} operators, ", s.name, s.operators)
+      << (s.opaque
+              ? fmt::format("parameters of {}", to_text(s.parameters))
+              : fmt::format("{} parameters in {}", count_text(s.parameter_elements), to_text(s.parameters)));
   if (s.buffers.count() > 0) out << fmt::format(", buffers {}", to_text(s.buffers));
   out << '\n';
   out << "exported for " << batch_text(s.batch) << (s.training_mode ? ", train mode" : ", eval mode") << "; "
       << (s.loss.empty() ? std::string("no loss output") : "loss: output '" + s.loss + "'") << "\n\n";
 
   out << fmt::format("A micro-batch of {} on one {}\n", s.at.count(), s.device);
-  out << fmt::format("  forward   {:>10}  {}\n", to_text(s.forward), flop_text(s.forward_flops));
-  out << fmt::format("  backward  {:>10}  {}\n", to_text(s.backward), flop_text(s.backward_flops));
-  out << fmt::format(
-      "  longest dependent path {} of {}: side by side, its branches could be {:.2f} times as fast\n",
-      to_text(s.critical_path), to_text(s.forward + s.backward), s.parallelism);
+  const auto work = [&s](double flops) { return s.opaque ? "" : "  " + flop_text(flops); };
+  out << fmt::format("  forward   {:>10}{}\n", to_text(s.forward), work(s.forward_flops));
+  out << fmt::format("  backward  {:>10}{}\n", to_text(s.backward), work(s.backward_flops));
+  out << fmt::format("  longest dependent path {} of {}: ", to_text(s.critical_path),
+                     to_text(s.forward + s.backward))
+      << (s.parallelism < 1.05
+              ? std::string("hardly anything can run side by side")
+              : fmt::format("side by side, its branches could be {:.2f} times as fast", s.parallelism))
+      << '\n';
   out << fmt::format("  kept for backward {}", to_text(s.saved));
   if (!s.largest_tensor.empty()) out << "; largest tensor " << s.largest_tensor;
   out << "\n\n";

@@ -26,10 +26,13 @@ void print(Console& console, const PlanningJob& job, const Planned& planned) {
   const Judged& judged = *planned.judged;
   std::size_t devices = 0;
   for (const Duration busy : busy_time(judged.trace)) devices += busy.count() > 0;
-  out << fmt::format("{}: {} stages, depth {}, {} micro-batches of {}, on {} of {} devices\n",
-                     planned.planner, judged.staged.stages.size(), pipeline_depth(judged.staged),
-                     judged.staged.stages.front().micro_batches,
-                     judged.plan.stages.front().micro_batch.count(), devices, job.cluster.devices().size());
+  const auto plural = [](std::size_t count, const char* ending) { return count == 1 ? "" : ending; };
+  const std::size_t stages = judged.staged.stages.size(), all = job.cluster.devices().size();
+  const std::uint32_t micro_batches = judged.staged.stages.front().micro_batches;
+  out << fmt::format("{}: {} stage{}, depth {}, {} micro-batch{} of {}, on {} of {} device{}\n",
+                     planned.planner, stages, plural(stages, "s"), pipeline_depth(judged.staged),
+                     micro_batches, plural(micro_batches, "es"),
+                     judged.plan.stages.front().micro_batch.count(), devices, all, plural(all, "s"));
   if (!planned.outcome.why.empty()) out << planned.outcome.why << '\n';
   out << verdict_text(judged.trace, judged.plan.batch) << " (simulated)\n";
   out << bound_text(judged.trace.iteration, judged.any_bound) << "\n\n";

@@ -2,6 +2,7 @@
 
 #include <sstream>
 
+#include "espalier/base/check.h"
 #include "espalier/base/json.h"
 #include "espalier/report/axis.h"
 #include "espalier/report/gantt.h"
@@ -94,6 +95,12 @@ TEST(Table, MachinesSeePlainNumbersAndUnitsInKeys) {
 TEST(Table, MarkdownAlignsNumbersAndEscapesBars) {
   const Table table{{{"a", "a|b"}, {"n", "n"}}, {{std::string("x|y"), std::int64_t{3}}}};
   EXPECT_EQ(print_markdown(table), "| a\\|b | n |\n|---|---:|\n| x\\|y | 3 |\n");
+}
+
+TEST(Table, ColumnsAreChosenByKeyAndUnknownOnesRefused) {
+  const Table table{{{"a", "A"}, {"b", "B"}}, {{std::int64_t{1}, std::int64_t{2}}}};
+  EXPECT_EQ(print_csv(select_columns(table, {"b", "a"})), "b,a\n2,1\n");
+  EXPECT_THROW(select_columns(table, {"c"}), InputError);
 }
 
 TEST(Table, WidthCountsCharactersNotBytesAndSkipsColours) {

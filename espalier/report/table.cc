@@ -99,6 +99,24 @@ std::size_t display_width(std::string_view utf8) {
   return width;
 }
 
+Table select_columns(const Table& table, const std::vector<std::string>& keys) {
+  Table result;
+  result.rows.resize(table.rows.size());
+  for (const std::string& key : keys) {
+    const auto found = std::find_if(table.columns.begin(), table.columns.end(),
+                                    [&key](const Table::Column& column) { return column.key == key; });
+    if (found == table.columns.end()) {
+      std::string all;
+      for (const Table::Column& column : table.columns) all += (all.empty() ? "" : ", ") + column.key;
+      throw InputError("there is no column '" + key + "'; there are " + all);
+    }
+    result.columns.push_back(*found);
+    const auto at = static_cast<std::size_t>(found - table.columns.begin());
+    for (std::size_t r = 0; r < table.rows.size(); ++r) result.rows[r].push_back(table.rows[r][at]);
+  }
+  return result;
+}
+
 std::string print_text(const Table& table, std::string_view indent) {
   check_shape(table);
   std::vector<std::size_t> width(table.columns.size());

@@ -40,6 +40,9 @@ struct Table {
   std::vector<std::vector<Cell>> rows;  // each as long as `columns`
 };
 
+// Only these columns, by key, in that order. Throws InputError naming an unknown one and those there are.
+Table select_columns(const Table& table, const std::vector<std::string>& keys);
+
 // Aligned columns, two spaces between, numbers to the right. `indent` stands before each line.
 std::string print_text(const Table& table, std::string_view indent = "");
 std::string print_markdown(const Table& table);  // '|' in cells is escaped
