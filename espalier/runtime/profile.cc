@@ -23,7 +23,10 @@ namespace espalier {
 namespace {
 
 constexpr double kSlowProbe = 1.12;
-constexpr int kTries = 3;  // of a round
+constexpr int kTries = 2;            // of a round
+constexpr double kSizeSeconds = 20;  // of rounds at one micro-batch; long passes get fewer of them
+constexpr std::uint32_t kLeastRounds = 7;
+constexpr std::uint32_t kAloneRounds = 5;  // each worker's rounds alone, at the smallest micro-batch
 constexpr std::size_t kPieces = 8;
 
 double median(std::vector<double> values) {
@@ -77,8 +80,8 @@ class Profiler {
     std::vector<BatchSize> sizes = options_.micro_batches;
     if (sizes.empty() && range.fixed()) sizes = {range.min};
     if (sizes.empty()) {
-      for (const std::int64_t size : {1, 2, 4, 8, 16}) {
-        if (BatchSize(size) >= range.min && BatchSize(size) <= range.max && sizes.size() < 4)
+      for (const std::int64_t size : {1, 2, 4, 8}) {
+        if (BatchSize(size) >= range.min && BatchSize(size) <= range.max && sizes.size() < 3)
           sizes.push_back(BatchSize(size));
       }
       if (sizes.empty()) sizes = {range.min};
@@ -98,10 +101,9 @@ class Profiler {
       Session session(model_.exported, model_.file.bytes(), {}, options_.seed, device_);
       PassProfiler profiler(program, session, *data);
       const auto memory = profiler.memory();
-      const Passes passes = measure(workers, profiler, sizes[i]);
+      const Passes passes = measure(workers, profiler, sizes[i], i == 0);
       add_points(rows, sizes[i], passes, memory);
-      busy += passes.busy;
-      alone += passes.alone;
+      if (i == 0) busy = passes.busy, alone = passes.alone;
       if (i == 0) overhead = average(workers, {profiler.action_overhead(kPieces)})[0];
     }
     CostTableParts parts;
@@ -165,14 +167,23 @@ class Profiler {
     }
   }
 
-  Passes measure(Workers& workers, PassProfiler& profiler, BatchSize size) {
+  // The same number everywhere: workers meet in every round.
+  std::uint32_t rounds_for(Workers& workers, PassProfiler& profiler) {
+    profiler.plain();
+    const PassTimes warm = profiler.plain();
+    const double seconds = average(workers, {2e-9 * (warm.forward + warm.backward)})[0];
+    const double fit = std::min(kSizeSeconds / seconds, static_cast<double>(std::max(1U, options_.rounds)));
+    return std::max(std::min(kLeastRounds, std::max(1U, options_.rounds)), static_cast<std::uint32_t>(fit));
+  }
+
+  Passes measure(Workers& workers, PassProfiler& profiler, BatchSize size, bool is_first_size) {
     const std::string phase = "operators, micro-batch " + std::to_string(size.count());
     const std::size_t n = graph().operators().size();
     const bool alone = workers.transport->ranks() == 1;
     std::vector<std::vector<double>> forward(n), backward(n);
     std::vector<double> plain_forward, plain_backward, plain_alone;
-    for (int i = 0; i < 2; ++i) profiler.plain();
-    const std::uint32_t rounds = std::max(1U, options_.rounds);
+    const std::uint32_t rounds = rounds_for(workers, profiler);
+    const std::uint32_t alone_rounds = alone || !is_first_size ? 0 : std::min(rounds, kAloneRounds);
     for (std::uint32_t round = 0; round < rounds; ++round) {
       progress(phase, round, rounds);
       meet(workers);
@@ -188,7 +199,7 @@ class Profiler {
           }
         };
       });
-      for (std::uint32_t turn = 0; turn < workers.transport->ranks() && !alone; ++turn) {
+      for (std::uint32_t turn = 0; turn < workers.transport->ranks() && round < alone_rounds; ++turn) {
         meet(workers);
         if (turn != workers.transport->rank()) continue;
         at_speed([&] {
@@ -202,7 +213,7 @@ class Profiler {
     const double forward_sum = scale_into(mine, 0, forward, median(plain_forward));
     const double backward_sum = scale_into(mine, n, backward, median(plain_backward));
     mine.push_back(forward_sum + backward_sum);
-    mine.push_back(alone ? mine.back() : median(plain_alone));
+    mine.push_back(plain_alone.empty() ? 0 : median(plain_alone));
     const std::vector<double> mean = average(workers, mine);
     const auto middle = mean.begin() + static_cast<std::ptrdiff_t>(n);
     return {{mean.begin(), middle},

@@ -137,8 +137,8 @@ struct ProfileProgress {
 struct ProfileOptions {
   World world;  // all workers measure at once; rank 0 returns the table
   std::vector<BatchSize>
-      micro_batches;  // empty: the export's size if fixed, else 1, 2, 4, 8 within its range
-  std::uint32_t rounds = 20;
+      micro_batches;  // empty: the export's size if fixed, else the first three of 1, 2, 4, 8 in its range
+  std::uint32_t rounds = 20;  // at each micro-batch; fewer, at least 7, where passes are long
   std::uint32_t threads = 1;
   std::uint64_t seed = 0;
   std::string device;
