@@ -22,6 +22,7 @@
 namespace espalier {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -129,6 +130,25 @@ TEST_F(Files, DataThatDoesNotFitIsRefusedByName) {
               HasSubstr("'labels' has 5 samples, 'tokens' has 8"));
   EXPECT_THAT(error({{"tokens", right.narrow(0, 0, 3)}, {"labels", right.narrow(0, 0, 3)}}),
               HasSubstr("has 3 samples, a batch needs 4"));
+}
+
+TEST_F(Files, ACallThatTorchRefusesNamesOperatorAndTheUsersLine) {
+  const std::string model = kFixtures + "gpt.pt2";
+  const LoadedModel loaded(model);
+  const auto sizes = Program(loaded.exported, BatchSize(4), at::kCPU).sizes(loaded.exported.inputs[0].tensor);
+  const at::Tensor too_large = at::full(sizes, 1'000'000, at::kLong);  // beyond the embedding's rows
+  ReferenceOptions options;
+  options.batch = BatchSize(4);
+  options.micro_batch = BatchSize(2);
+  options.data = folder_ + "/data.safetensors";
+  write_tensors(options.data, {{"tokens", too_large}, {"labels", too_large}}, {});
+  try {
+    run_reference(model, options);
+    FAIL() << "an index out of range was accepted";
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("operator 'embedding' (embed, gpt.py:"), HasSubstr("index out of range")));
+  }
 }
 
 TEST(Synthetic, ASampleDoesNotDependOnHowManyAreRead) {
