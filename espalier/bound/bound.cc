@@ -164,7 +164,8 @@ LeastCosts least_costs(const Graph& graph, const Cluster& cluster, const CostTab
   for (const BatchSize size : training.micro_batches) {
     if (size < graph.batch().min || size > graph.batch().max) continue;
     const OperatorCosts at(graph, cluster, costs, size);
-    const auto count = static_cast<double>(training.batch.count() / size.count());
+    const std::int64_t micro_batches = training.batch.count() / size.count();
+    const auto count = static_cast<double>(micro_batches);
     for (std::size_t k = 0; k < cluster.kinds().size(); ++k) {
       for (std::size_t i = 0; i < n; ++i) {
         const OperatorCost& cost = at.of(OperatorId(i), KindId(k));

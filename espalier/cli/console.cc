@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "espalier/report/table.h"
 
@@ -30,7 +31,7 @@ void Console::warnings(const std::vector<std::string>& list) {
 void Console::progress(double fraction, std::string_view text) {
   if (!terminal_.err) return;
   constexpr int kCells = 24;
-  const int filled = std::clamp(static_cast<int>(fraction * kCells + 0.5), 0, kCells);
+  const int filled = static_cast<int>(std::lround(std::clamp(fraction, 0.0, 1.0) * kCells));
   std::string bar;
   for (int i = 0; i < kCells; ++i) bar += i < filled ? "█" : "░";
   std::string line = fmt::format("{} {:3.0f} %  {}", bar, 100 * std::clamp(fraction, 0.0, 1.0), text);
