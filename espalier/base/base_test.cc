@@ -119,5 +119,9 @@ TEST(Words, Utf8IsToldFromOtherBytes) {
   }
 }
 
+TEST(InputError, StaysOnOneLineWhateverItQuotes) {
+  EXPECT_STREQ(InputError("f: entry 'a\nb\x01'").what(), "f: entry 'a b '");
+}
+
 }  // namespace
 }  // namespace espalier

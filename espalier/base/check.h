@@ -12,7 +12,8 @@ namespace espalier {
 
 class InputError : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  // Control characters become spaces: a message may quote any bytes and stays on one line.
+  explicit InputError(std::string text);
 };
 
 class InternalError : public std::logic_error {

@@ -80,7 +80,7 @@ constexpr std::array kTable = {
           "special_logsumexp sum_to_size"},
     Names{"softmax log_softmax _softmax _log_softmax special_softmax special_log_softmax cumsum cumprod "
           "cummax cummin "
-          "logcumsumexp sort argsort msort topk flip roll diff renorm unique_dim searchsorted",
+          "logcumsumexp sort argsort msort topk flip roll diff unique_dim searchsorted",
           {.along_dim = true}},
     Names{
         "block_diag cartesian_prod cat column_stack combinations concat concatenate diag diag_embed diagflat "

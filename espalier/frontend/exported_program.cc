@@ -122,6 +122,19 @@ std::vector<UserInput> user_inputs(const FlatProgram& program, const ZipReader& 
   return result;
 }
 
+Graph build_graph(const FlatProgram& program, const std::string& name, std::optional<TensorId> loss,
+                  std::optional<bool> training) {
+  try {
+    GraphParts parts = derive_graph(program);
+    parts.name = file_stem(name);
+    parts.loss = loss;
+    parts.training_mode = training.value_or(training_flags(program).value_or(true));
+    return Graph(std::move(parts));
+  } catch (const InputError& error) {  // only to name the file
+    throw InputError(name + ": " + error.what());
+  }
+}
+
 std::vector<std::string> unknown_warnings(const Graph& graph) {
   std::vector<std::string> result;
   for (const UnknownOperator& unknown : unknown_operators(graph)) {
@@ -149,11 +162,8 @@ ExportedProgram read_exported_program(std::string_view bytes, const std::string&
   FlatProgram program = read_program(json, model, archive, name, notes.fixed_batch);
 
   std::vector<std::string> warnings;
-  GraphParts parts = derive_graph(program);
-  parts.name = file_stem(name);
-  parts.loss = find_loss(program, name, options, warnings);
-  parts.training_mode = notes.training.value_or(training_flags(program).value_or(true));
-  Graph graph(std::move(parts));
+  const std::optional<TensorId> loss = find_loss(program, name, options, warnings);
+  Graph graph = build_graph(program, name, loss, notes.training);
   for (std::string& warning : unknown_warnings(graph)) warnings.push_back(std::move(warning));
 
   ExportedProgram result{.imported = {.graph = std::move(graph),

@@ -159,7 +159,13 @@ class Builder {
 }  // namespace
 
 BuiltProfile build_profile(Profile profile) {
-  return Builder(std::move(profile)).build();
+  const std::string file = profile.file;
+  try {
+    return Builder(std::move(profile)).build();
+  } catch (const InputError& error) {  // only to name the file
+    const std::string text = error.what();
+    throw InputError(text.starts_with(file) ? text : file + ": " + text);
+  }
 }
 
 Cluster flat_cluster(const std::string& kind, std::size_t devices, Bytes memory, std::int64_t bandwidth) {

@@ -1,0 +1,12 @@
+#include "espalier/base/json.h"
+#include "espalier/cost/text.h"
+#include "tests/fuzz/fuzz.h"
+
+using namespace espalier;  // NOLINT: a target is one function
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  return accepts_or_refuses(data, size, [](std::string_view text) {
+    const CostTable costs = costs_from_json(parse_json(text, "f"), "f");
+    if (!(costs_from_json(costs_to_json(costs), "f") == costs)) std::abort();
+  });
+}

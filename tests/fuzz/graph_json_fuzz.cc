@@ -1,0 +1,12 @@
+#include "espalier/base/json.h"
+#include "espalier/graph/text.h"
+#include "tests/fuzz/fuzz.h"
+
+using namespace espalier;  // NOLINT: a target is one function
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  return accepts_or_refuses(data, size, [](std::string_view text) {
+    const Graph graph = graph_from_json(parse_json(text, "f"), "f");
+    if (!(graph_from_json(graph_to_json(graph), "f") == graph)) std::abort();
+  });
+}

@@ -1,0 +1,11 @@
+#include "espalier/plan/plan_file.h"
+#include "tests/fuzz/fuzz.h"
+
+using namespace espalier;  // NOLINT: a target is one function
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  return accepts_or_refuses(data, size, [](std::string_view text) {
+    const PlanFile file = parse_plan_file(text, "f");
+    if (!(parse_plan_file(print_plan_file(file), "f") == file)) std::abort();
+  });
+}
