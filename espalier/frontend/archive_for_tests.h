@@ -17,7 +17,7 @@ inline std::string make_zip(const std::vector<std::pair<std::string, std::string
                             const std::string& root = "model/") {
   std::string out, directory;
   const auto put = [](std::string& to, std::uint64_t value, int width) {
-    for (int i = 0; i < width; ++i) to += static_cast<char>(value >> 8 * i & 0xff);
+    for (int i = 0; i < width; ++i) to += static_cast<char>(i < 8 ? value >> 8 * i & 0xff : 0);
   };
   for (const auto& [short_name, data] : entries) {
     const std::string name = root + short_name;
