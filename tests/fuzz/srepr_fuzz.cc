@@ -3,8 +3,8 @@
 
 using namespace espalier;  // NOLINT: a target is one function
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  return accepts_or_refuses(data, size, [](std::string_view text) {
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t length) {
+  return accepts_or_refuses(data, length, [](std::string_view text) {
     srepr_symbols(text);
     const SizeExpr size = parse_srepr(text, "s0");
     size.at(BatchSize(7));
