@@ -107,7 +107,7 @@ void add_profile(Program& program) {
   verb->add_option("-m,--micro-batch", flags->job.micro_batches,
                    "sizes to measure; default: 1, 2, 4, 8 as exported")
       ->delimiter(',')
-      ->type_name("N,…")
+      ->type_name("N,...")
       ->check(positive());
   verb->add_option("-o,--output", flags->output, "the cost file to write; default: costs.json")
       ->type_name("FILE");

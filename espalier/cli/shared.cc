@@ -48,7 +48,7 @@ void JobFlags::add_planning(CLI::App* verb) {
       ->check(positive());
   verb->add_option("-m,--micro-batch", micro_batches, "sizes that a plan may use, such as 4 or 2,4,8")
       ->delimiter(',')
-      ->type_name("N,…")
+      ->type_name("N,...")
       ->check(positive());
   verb->add_option("--costs", options.costs, "measured costs, from `espalier profile`")->type_name("FILE");
   verb->add_option("--threads", options.threads, "threads of each worker")->type_name("N")->check(positive());
@@ -89,8 +89,9 @@ ScheduleKind schedule_of(const std::string& text) {
 std::string verdict_text(const Trace& trace, BatchSize batch) {
   const double rate =
       trace.iteration.count() > 0 ? static_cast<double>(batch.count()) / to_seconds(trace.iteration) : 0;
-  return fmt::format("{} per iteration of {} samples, {:.4g} samples/s, devices {:.1f} % idle",
-                     to_text(trace.iteration), batch.count(), rate, 100 * bubble_ratio(trace));
+  const std::string samples = rate < 1000 ? fmt::format("{:.4g}", rate) : fmt::format("{:.0f}", rate);
+  return fmt::format("{} per iteration of {} samples, {} samples/s, devices {:.1f} % idle",
+                     to_text(trace.iteration), batch.count(), samples, 100 * bubble_ratio(trace));
 }
 
 std::string bound_text(Duration iteration, const Bound& bound) {

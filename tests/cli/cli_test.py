@@ -208,6 +208,11 @@ class Cli(unittest.TestCase):
     def test_no_colour_reaches_a_file(self):
         self.assertNotIn("\x1b", self.espalier("plan", MODEL, "--cluster", CLUSTER).stdout)
 
+    def test_pictures_in_the_documents_are_what_the_program_draws(self):
+        update = FIXTURES.parent.parent / "docs" / "images" / "update"
+        done = subprocess.run([update, "--check"], capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
+
     def test_launch_refuses_verbs_that_are_not_for_several_processes(self):
         self.refused("launch", "-n", "2", "--", "plan", MODEL, says=["plan", "run"])
 
