@@ -139,13 +139,12 @@ void Evaluator::Scratch::bind(const std::shared_ptr<const State>& state) {
 }
 
 bool Evaluator::Scratch::stage(const PipelinePlan& plan) {
-  if (plan.stages.empty() || plan.stages.size() >= StepSimulation::kMaxCrossings) return false;
+  if (plan.stages.empty()) return false;
   const BatchSize size = plan.stages[0].micro_batch;
   const auto micro_batch = state_->tables.micro_batch_index(size);
   if (!micro_batch || !take_devices(plan)) return false;
   micro_batch_ = *micro_batch;
   input.micro_batches = plan.micro_batches(StageId(0));
-  if (2 * std::size_t{input.micro_batches} >= StepSimulation::kMaxActions) return false;
   input.stages.clear();
   input.units.clear();
   input.edges.clear();
@@ -166,7 +165,7 @@ bool Evaluator::Scratch::stage(const PipelinePlan& plan) {
     if (!add_stage(plan, s)) return false;
   }
   add_edges(plan);
-  if (input.crossings.size() >= StepSimulation::kMaxCrossings || !limits_shrink(plan)) return false;
+  if (!limits_shrink(plan)) return false;
   add_all_reduces();
   add_ties();
   return true;
@@ -175,7 +174,6 @@ bool Evaluator::Scratch::stage(const PipelinePlan& plan) {
 // One stage per device, one device per replica; counts the busy devices of each group.
 bool Evaluator::Scratch::take_devices(const PipelinePlan& plan) {
   const std::size_t devices = state_->cluster.devices().size();
-  if (devices >= StepSimulation::kMaxDevices) return false;
   taken_.assign(devices, 0);
   busy_in_group_.assign(state_->cluster.groups().size(), 0);
   for (const Stage& stage : plan.stages) {

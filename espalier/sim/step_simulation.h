@@ -93,68 +93,89 @@ struct StepPeak {  // of a unit's device, parameters and their like apart
 
 class StepSimulation {
  public:
-  // Room for ties to be told apart; larger plans are not for this class.
-  static constexpr std::size_t kMaxDevices = 1 << 15, kMaxActions = 1 << 20, kMaxCrossings = 1 << 14;
-
-  // False if the orders wait in a circle.
+  // False if the orders wait in a circle, or the plan is so large that ties could not be told apart.
   bool run(const StepInput& input);
   Time iteration() const { return iteration_; }
   const std::vector<StepPeak>& peaks() const { return peaks_; }  // by unit
 
  private:
+  // Everything by direction has forward at 0 and backward at 1: code that need not know which is not told,
+  // and the processor cannot guess wrong.
+  enum Direction : std::uint32_t { kForward = 0, kBackward = 1 };
+
+  static constexpr Time kNever = Duration::max().count();
+
+  // A forward or backward of a unit, by base + 2 · rank + direction; rank: place in the unit's share.
+  struct Slot {
+    Time ready = 0;              // latest arrival so far
+    Time end = kNever;           // known once it has run
+    std::uint32_t missing = 0;   // messages
+    std::uint32_t position = 0;  // in the device's list
+    bool awaited = false;        // its unit waits for it
+  };
+
   // A unit on its way through its list.
   struct Unit {
     Time lane = 0;  // when its device is free
-    Time forward = 0, backward = 0, recompute = 0;
-    std::uint32_t forwards = 0, backwards = 0;  // done
+    Time duration[2] = {0, 0};
+    Time recompute = 0;
+    std::uint32_t done[2] = {0, 0};
     std::uint32_t count = 0, limit = 0;
-    std::uint32_t base = 0;                                  // of its ranks in inputs_ and starts
-    std::uint32_t waits = 0;                                 // the input that it waits for
-    std::uint32_t out = 0, out_end = 0, in = 0, in_end = 0;  // its forward channels, in out_ and in_
+    std::uint32_t forwards_before = 0;  // the next backward: min(count, limit + backwards done)
+    std::uint32_t base = 0;             // slot of its first forward
+    std::uint32_t posts[2] = {0, 0}, posts_end[2] = {0, 0};  // channels to look at after an action, in posts_
     std::uint32_t tail = 0;                                  // collectives done
     std::uint32_t stage = 0, replica = 0;
-    bool gives_back_after_forward = false, gives_back_after_backward = false;
+
+    std::uint32_t slot(std::uint32_t rank, std::uint32_t direction) const {
+      return base + 2 * rank + direction;
+    }
   };
 
-  // One direction between two units x → y: its messages go in order, the first may be waiting for links.
+  // One direction between two units: its messages go in order, the first may be waiting for links. It may go
+  // once `producer` and `release` have ended; both point to a slot that never ends or that always has where
+  // there is nothing (more) to send, or no receive slot to wait for.
   struct Channel {
+    const Slot* producer = nullptr;
+    const Slot* release = nullptr;
     Time wire_free = 0;
-    std::uint32_t left = 0;                                 // micro-batches, the current one included
-    std::uint32_t hop = 0, first_hop = 0, last_hop = 0;     // messages of a micro-batch
-    std::uint32_t micro_batch = 0, rank_x = 0, rank_y = 0;  // rank: place in the unit's share
-    std::uint32_t step = 0, step_x = 0, step_y = 0;         // to the next one that both units have
-    std::uint32_t x = 0, y = 0;
-    std::uint32_t slots = 0;  // of y
-    std::uint32_t link_count = 0;
-    bool queued = false;
+    std::uint32_t hop = 0, first_hop = 0, last_hop = 0;  // messages of a micro-batch
+    std::uint32_t left = 0;                              // micro-batches, the current one included
+    std::uint32_t micro_batch = 0, from_slot = 0, to_slot = 0;
+    std::uint32_t step = 0, from_step = 0, to_step = 0;  // to the next micro-batch that both units have
+    std::uint32_t from = 0, to = 0;                      // units
+    std::uint32_t direction = kForward;
+    std::uint32_t slots_back =
+        0;  // from to_slot to that of the micro-batch that used its receive slot before
+    std::uint32_t first_release = 0;  // the first to_slot for which there is one; forward only
+    LinkIndex two_links[2] = {0, 0};  // the first two, or one twice
     const LinkIndex* links = nullptr;
   };
 
   struct Hop {  // what one edge needs on one channel
     Time hold = 0, latency = 0;
-    Time send = 0, receive = 0;  // endpoints
-    std::uint64_t tie = 0;       // source device, crossing, reader: with the position, what breaks ties
+    std::uint64_t tie = 0;  // all of Waiting's but the position
     std::uint32_t edge = 0;
-    bool free = false, saved = false;
+    std::uint32_t row = 0;         // of its messages
+    std::uint32_t link_count = 0;  // 0 if nobody else uses them
+    std::uint32_t saved = 0;       // 1: until the end of B
+    Time send = 0, receive = 0;    // endpoints
   };
 
-  struct Input {  // of a forward (even) or backward (odd)
-    Time ready = 0;
-    std::uint32_t missing = 0;
-  };
-
-  struct Message {  // by (edge, direction, micro-batch)
-    Time arrival = 0;
-    Time sent = 0, receive = 0;  // endpoints only: end of the send endpoint, cost of the receive endpoint
-  };
-
-  struct Waiting {
+  struct Waiting {  // for links
     Time ready = 0;
     std::uint64_t tie = 0;
-    std::uint32_t channel = 0;  // or channels + collective
     friend bool operator<(const Waiting& a, const Waiting& b) {
       return a.ready != b.ready ? a.ready < b.ready : a.tie < b.tie;
     }
+  };
+
+  // A tie orders what waits since the same time: collectives last, then by source device, position in its
+  // list and edge (ascending with crossing and reader). Its last bits say who waits: a channel, or channels +
+  // collective. Each part has as many bits as the plan needs.
+  struct TieLayout {
+    std::uint32_t edge = 0, position = 0, device = 0, collective = 0, bits = 0;  // where each begins; all
+    std::uint64_t who = 0;                                                       // mask
   };
 
   struct Gathering {
@@ -167,55 +188,74 @@ class StepSimulation {
     std::uint32_t from = 0, to = 0, edge = 0, edges = 0, channel = 0;
   };
 
-  struct Freed {
-    Time time = 0;
-    std::int64_t bytes = 0;
+  struct Endpoints {
+    Time sent = 0, receive = 0;  // end of the send endpoint; cost of the receive endpoint
   };
 
   void make_units();
   void find_pairs();
   void make_channels();
   void add_channel(const Pair& pair, std::uint32_t rx, std::uint32_t ry);
-  void add_hops(const Pair& pair, Channel& channel, const Route& route, bool forward, std::uint32_t device);
-  void spare_lone_links();
+  void add_hops(const Pair& pair, Channel& channel, const Route& route);
+  void make_slots();
+  void list_posts();
+  void begin_channels();
   void make_tails();
+  void lay_out_ties();
+  bool times_fit(std::uint32_t bits) const;
+  void spare_lone_links();
 
-  template <bool kEndpoints>
+  template <bool kEndpoints, bool kPacked>
   bool run_all();
-  template <bool kEndpoints>
+  template <bool kEndpoints, bool kPacked>
   void advance(std::uint32_t index);
-  template <bool kEndpoints>
-  void run_forward(Unit& unit);
-  template <bool kEndpoints>
-  void run_backward(Unit& unit);
+  Time start_after_endpoints(const Unit& unit, std::uint32_t rank, std::uint32_t direction, Time lane);
+  void run_send_endpoints(Unit& unit, std::uint32_t rank, std::uint32_t direction);
+  template <bool kPacked>
   void run_tail(std::uint32_t index);
   void run_collective(std::uint32_t collective, Time ready);
+  template <bool kEndpoints, bool kPacked>
+  void post(Channel& channel);
   template <bool kEndpoints>
-  void post_forward(std::uint32_t index);
-  template <bool kEndpoints>
-  void post_backward(std::uint32_t index);
-  template <bool kEndpoints, bool kForward>
   void deliver(Channel& channel, Time ready);
-  void enqueue(const Waiting& waiting);
+  void turn_to_next(Channel& channel);
+  template <class Key>
+  void insert(std::vector<Key>& queue, Key key);
+  template <bool kPacked>
+  void enqueue(Time ready, std::uint64_t tie);
+  template <bool kPacked>
+  bool take_first(Waiting& first);
 
-  void measure_memory(std::uint32_t index);
-  void free_later(Time time, std::int64_t bytes);
-
-  Message& message(std::uint32_t edge, bool forward, std::uint32_t micro_batch) {
-    return messages_[(2 * edge + (forward ? 0 : 1)) * micro_batches_ + micro_batch];
+  std::uint32_t row(std::uint32_t edge, std::uint32_t direction) const {
+    return (2 * edge + direction) * (micro_batches_ + 1);
   }
   std::uint32_t micro_batch_of(const Unit& unit, std::uint32_t rank) const {
     return rank * input_->stages[unit.stage].replicas + unit.replica;
   }
-  // The channel that carries an edge's message of a micro-batch.
-  std::uint32_t channel_of(std::uint32_t edge, std::uint32_t micro_batch) const;
+  const Hop& hop_of(std::uint32_t edge, std::uint32_t direction, std::uint32_t micro_batch) const;
+
+  // Memory, in step_memory.cc.
+  struct Held;
+  struct Freed {
+    Time time = 0;
+    std::int64_t bytes = 0;
+  };
+  struct Stream {  // what arrivals of one edge free, in order
+    const Time* arrival = nullptr;
+    std::int64_t bytes = 0;
+    std::uint32_t at = 0;
+  };
+  void measure_memory(std::uint32_t index);
 
   const StepInput* input_ = nullptr;
   std::uint32_t micro_batches_ = 0;
   std::vector<Unit> units_;
-  std::vector<Input> inputs_;                                           // by 2 · (base + rank) + backward
-  std::vector<Time> forward_start_, backward_start_, recompute_start_;  // by base + rank
-  std::vector<Message> messages_;
+  std::vector<Slot> slots_;
+  Slot never_, always_;                // where there is nothing to wait for
+  std::vector<Time> recompute_start_;  // by slot / 2
+  // By row + micro-batch; the last of a row is never. Arrival times of messages.
+  std::vector<Time> arrival_;
+  std::vector<Endpoints> endpoints_;  // the same, where endpoints cost something
   std::vector<Pair> pairs_;
   std::vector<std::uint32_t> pair_edges_;                    // by pair
   std::vector<std::uint32_t> pair_of_edge_, pair_of_stage_;  // the latter while pairs are being found
@@ -224,18 +264,21 @@ class StepSimulation {
   std::vector<Channel> channels_;             // even: forward; odd: back between the same units
   std::vector<std::uint32_t> channel_index_;  // by pair's first + replica x · replicas y + replica y
   std::vector<Hop> hops_;
-  std::vector<std::uint32_t> out_, in_;
+  std::vector<std::uint32_t> posts_;
   std::vector<Time> link_free_;
   std::vector<std::uint32_t> link_users_;
   std::vector<std::uint32_t> tail_, tail_begin_;  // collectives by unit, in order
   std::vector<Gathering> gatherings_;
-  std::vector<Waiting> queue_;  // ascending from queue_head_
+  TieLayout ties_;
+  std::vector<std::uint64_t> packed_queue_;  // ascending from queue_head_: time and tie in one number
+  std::vector<Waiting> queue_;               // the same where they do not fit
   std::size_t queue_head_ = 0;
   std::vector<std::uint32_t> runnable_;
   std::size_t unfinished_ = 0;
   Time iteration_ = 0;
-  std::vector<Freed> freed_;  // ascending from freed_head_
-  std::size_t freed_head_ = 0;
+  std::vector<Freed> freed_;  // ascending
+  std::vector<Stream> streams_;
+  std::vector<std::uint32_t> sorted_outputs_, sorted_gradients_;  // crossings, edges
   std::vector<StepPeak> peaks_;
 };
 
