@@ -24,6 +24,8 @@ void ProgramPlace::fail(const std::string& problem) const {
     where += "node " + quote(node);
     if (!source.empty()) where += " (" + source + ")";
     where += " ";
+  } else if (!input.empty()) {
+    where += "input " + quote(input) + " ";
   }
   throw InputError(where + problem);
 }
@@ -122,8 +124,9 @@ SizeExpr SizeReader::read(const Json& value, const ProgramPlace& place) {
   for (const std::string& symbol : srepr_symbols(expression)) {
     if (symbol == batch_symbol) continue;
     if (symbol.starts_with('u')) {
-      place.fail("makes a tensor whose size depends on data (" + quote(symbol) +
-                 "): its time and memory cannot be planned; give it a fixed size, with a mask or padding");
+      place.fail("depends on data (" + quote(symbol) +
+                 " is known only when it runs), so its time and memory cannot be planned; " +
+                 "give it a fixed size, with a mask or padding");
     }
     place.fail(
         "has a dynamic size " + quote(symbol) +

@@ -22,8 +22,9 @@ std::string one_line(std::string_view text);
 // Where in the program a message points: the file, the node, the user's source line.
 struct ProgramPlace {
   std::string file;
-  std::string node;    // empty: not in a node
-  std::string source;  // empty: unknown
+  std::string node;        // empty: not in a node
+  std::string input = {};  // outside nodes, the input that is being read
+  std::string source;      // of the node; empty: unknown
 
   [[noreturn]] void fail(const std::string& problem) const;
 };

@@ -270,19 +270,19 @@ TEST(Program, SizesThatAreNotTheBatchAreRefusedWithTheUsersLine) {
   Json& node = data.op("nonzero.default", "nz", {{"self", tensor("l")}}, {1, 2}, 5);
   data.graph["tensor_values"]["nz"]["sizes"][0] = TestProgram::symbol("u0");
   EXPECT_THAT(error_of(data),
-              HasSubstr("net.pt2: node 'nz' (net.py:7) makes a tensor whose size depends on data ('u0')"));
+              HasSubstr("net.pt2: node 'nz' (net.py:7) depends on data ('u0' is known only when it runs)"));
   (void)node;
 
   TestProgram item = linear();
   item.graph["sym_int_values"]["i"] = TestProgram::symbol("u3");
   item.node("item.default", "i", {{"self", tensor("l")}},
             Json::array({Json{{"as_sym_int", {{"as_name", "i"}}}}}));
-  EXPECT_THAT(error_of(item), HasSubstr("node 'i' (net.py:7) makes a tensor whose size depends on data"));
+  EXPECT_THAT(error_of(item), HasSubstr("node 'i' (net.py:7) depends on data"));
 
   TestProgram second;
   second.input("x", {0, 4});
   second.graph["tensor_values"]["x"]["sizes"][1] = TestProgram::symbol("s7");
-  EXPECT_THAT(error_of(second), HasSubstr("dynamic size 's7' that is not the batch"));
+  EXPECT_THAT(error_of(second), HasSubstr("input 'x' has a dynamic size 's7' that is not the batch"));
 
   TestProgram two;
   two.input("x", {0, 4});

@@ -166,6 +166,7 @@ class Reader {
   void read_inputs(const Json& signature, Scope& scope) {
     for (const Json& spec : list(signature, "input_specs", place_)) {
       const Tagged kind = tagged(spec, "an input", place_);
+      place_.input = input_name(*kind.value);
       if (kind.tag == "user_input") {
         read_user_input(member(*kind.value, "arg", place_), scope);
       } else if (kind.tag == "parameter") {
@@ -181,6 +182,15 @@ class Reader {
                     ", which is not supported: only tensors and constants can be planned and sent");
       }
     }
+    place_.input.clear();
+  }
+
+  static std::string input_name(const Json& spec) {
+    const Json* holder = find_member(spec, "arg");
+    if (holder != nullptr && find_member(*holder, "as_tensor") != nullptr)
+      holder = find_member(*holder, "as_tensor");
+    const Json* const name = holder == nullptr ? nullptr : find_member(*holder, "name");
+    return name != nullptr && name->is_string() ? name->get<std::string>() : std::string();
   }
 
   void read_user_input(const Json& argument, Scope& scope) {
@@ -341,6 +351,7 @@ class Reader {
   // graph, inputs…).
   void inline_wrapper(const Json& node, const std::string& target, Scope& scope, bool grad_enabled,
                       int depth) {
+    if (place_.source.empty()) place_.source = first_source(node);
     const ProgramPlace here = place_;
     const std::string kind = target.substr(std::string_view("torch.ops.higher_order.").size());
     const bool sets_grad = kind == "wrap_with_set_grad_enabled";
@@ -372,6 +383,24 @@ class Reader {
     read_nodes(graph, inner, sets_grad ? flag->get<bool>() : grad_enabled, depth + 1);
     place_ = here;
     bind_outputs(list(graph, "outputs", place_), list(node, "outputs", place_), inner, scope);
+  }
+
+  // The line of the first node below a wrapper: the wrapper itself may have none.
+  static std::string first_source(const Json& wrapper) {
+    const Json* const inputs = find_member(wrapper, "inputs");
+    if (inputs == nullptr || !inputs->is_array()) return {};
+    for (const Json& input : *inputs) {
+      const Json* at = &input;
+      for (const char* const key : {"arg", "as_graph", "graph", "nodes"})
+        at = at == nullptr ? at : find_member(*at, key);
+      if (at == nullptr || !at->is_array()) continue;
+      for (const Json& node : *at) {
+        const Json* const metadata = find_member(node, "metadata");
+        const std::string source = metadata == nullptr ? std::string() : source_line(*metadata);
+        if (!source.empty()) return source;
+      }
+    }
+    return {};
   }
 
   void bind(const Json& formal, const Json& actual, const Scope& outer, Scope& inner) {

@@ -22,20 +22,20 @@ std::string no_loss_recipe() {
 }
 
 void refuse_other_archives(const ZipReader& archive, const std::string& name) {
-  if (archive.find("archive_format")) return;
+  if (archive.contains("archive_format")) return;
   const auto folder = [&](std::string_view prefix) {
     return std::any_of(archive.entries().begin(), archive.entries().end(),
                        [&](const ZipReader::Entry& entry) { return entry.name.starts_with(prefix); });
   };
-  if (archive.find("serialized_exported_program.json")) {
+  if (archive.contains("serialized_exported_program.json")) {
     throw InputError(
         name + ": is an exported program in the form of torch 2.7 and older; load it there and " + kExport);
   }
-  if (archive.find("constants.pkl") || folder("code/")) {
+  if (archive.contains("constants.pkl") || folder("code/")) {
     throw InputError(name + ": is TorchScript, which holds code and not a graph; take the Python model and " +
                      kExport);
   }
-  if (archive.find("data.pkl")) {
+  if (archive.contains("data.pkl")) {
     throw InputError(name +
                      ": is a pickle of weights or of a whole model, which has no graph; build the model in " +
                      "Python, load it there and " + kExport);

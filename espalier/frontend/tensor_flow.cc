@@ -537,7 +537,7 @@ GraphParts derive_graph(const FlatProgram& program) {
 std::optional<bool> training_flags(const FlatProgram& program) {
   std::optional<bool> result;
   for (const FlatNode& node : program.nodes) {
-    for (const std::string_view name : {"train", "training", "use_input_stats"}) {
+    for (const std::string_view name : {"train", "training"}) {
       if (const std::optional<bool> value = flag(node.call, name)) result = result.value_or(false) || *value;
     }
   }

@@ -97,6 +97,7 @@ struct Record {
   std::uint64_t local = 0;  // of its local header
   std::uint64_t offset = 0;
   std::uint64_t size = 0;
+  bool compressed = false;
 };
 
 // Fields of 0xffffffff are replaced by those of the zip64 extra field, in this order.
@@ -139,9 +140,12 @@ Record read_record(const Bytestream& in, std::uint64_t& at) {
   const std::string quoted = "entry '" + record.name.substr(0, 100) + "'";
   read_zip64_extra(in, at + 46 + name_length, extra_length, record.size, stored, record.local);
   if ((flags & 1) != 0) in.fail(quoted + " is encrypted; expected a plain archive");
-  if (method != 0 || stored != record.size) {
-    in.fail(quoted + " is compressed; PyTorch stores entries uncompressed, so save the file again");
+  record.compressed = method != 0;
+  if (method == 0 && stored != record.size) {
+    in.fail(quoted + " is stored in " + std::to_string(stored) + " bytes and should have " +
+            std::to_string(record.size));
   }
+  record.size = stored;
   in.slice(record.local, 30, quoted.c_str());
   if (in.number(record.local, 4, quoted.c_str()) != kLocalSignature) {
     in.fail(quoted + " has no local header at byte " + std::to_string(record.local));
@@ -194,7 +198,10 @@ ZipReader::ZipReader(std::string_view bytes, std::string name) : bytes_(bytes), 
   refuse_overlaps(in, records, directory.offset);
   const std::size_t root = root_folder(records).size();
   for (Record& record : records) {
-    entries_.push_back({.name = record.name.substr(root), .offset = record.offset, .size = record.size});
+    entries_.push_back({.name = record.name.substr(root),
+                        .offset = record.offset,
+                        .size = record.size,
+                        .compressed = record.compressed});
   }
   std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.name < b.name; });
   const auto twice = std::adjacent_find(entries_.begin(), entries_.end(),
@@ -208,15 +215,25 @@ const ZipReader::Entry* ZipReader::find_entry(std::string_view name) const {
   return found != entries_.end() && found->name == name ? &*found : nullptr;
 }
 
+std::string_view ZipReader::data(const Entry& entry) const {
+  if (entry.compressed) {
+    throw InputError(
+        name_ + ": entry '" + entry.name.substr(0, 100) +
+        "' is compressed; PyTorch stores what is read here uncompressed, so save the file again");
+  }
+  return bytes_.substr(entry.offset, entry.size);
+}
+
 std::optional<std::string_view> ZipReader::find(std::string_view name) const {
   const Entry* const entry = find_entry(name);
   if (entry == nullptr) return std::nullopt;
-  return bytes_.substr(entry->offset, entry->size);
+  return data(*entry);
 }
 
 std::string_view ZipReader::get(std::string_view name) const {
-  const std::uint64_t at = offset(name);  // refuses a missing entry
-  return bytes_.substr(at, find_entry(name)->size);
+  const Entry* const entry = find_entry(name);
+  if (entry == nullptr) throw InputError(name_ + ": entry '" + std::string(name) + "' is missing");
+  return data(*entry);
 }
 
 std::uint64_t ZipReader::offset(std::string_view name) const {

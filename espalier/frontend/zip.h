@@ -1,7 +1,7 @@
 #pragma once
 
-// Reading the zip files that PyTorch writes: entries stored, never compressed; sizes only in the central
-// directory.
+// Reading the zip files that PyTorch writes: entries stored, not compressed; sizes only in the central
+// directory. A compressed entry is listed and cannot be read: TorchScript has some.
 
 #include <cstdint>
 #include <optional>
@@ -20,15 +20,19 @@ class ZipReader {
   struct Entry {
     std::string name;          // with the root folder stripped
     std::uint64_t offset = 0;  // of its data in the archive
-    std::uint64_t size = 0;
+    std::uint64_t size = 0;    // as it lies there
+    bool compressed = false;
   };
   const std::vector<Entry>& entries() const { return entries_; }  // sorted by name
+  // Nothing, or an error, if it is missing; both throw InputError if it is compressed.
   std::optional<std::string_view> find(std::string_view name) const;
-  std::string_view get(std::string_view name) const;  // throws InputError if it is missing
+  std::string_view get(std::string_view name) const;
   std::uint64_t offset(std::string_view name) const;
+  bool contains(std::string_view name) const { return find_entry(name) != nullptr; }
 
  private:
   const Entry* find_entry(std::string_view name) const;
+  std::string_view data(const Entry& entry) const;
 
   std::string_view bytes_;
   std::string name_;
