@@ -5,9 +5,10 @@
 //   machine "AMD EPYC, 2 cores" threads=1 torch=2.13.0
 //   overhead cpu action=20us neighbour=30 adam=50us+12ps/B
 //   link 2GB latency=40us send=100us+400ps/B receive=20us+100ps/B
-//   cost "linear(f32[b,16],f32[16,16])" cpu batch=4 f=2ms i=2ms w=2ms [saved=in0,out0] [private=64B]
-//   [between=64B]
-//        [workspace=1KiB] [tp=2] [recompute] origin=measured
+//   cost linear(f32[b,16],f32[16,16]) cpu batch=4 f=2ms i=2ms w=2ms saved=in0,out0 origin=measured
+//
+// A cost line also takes private=64B between=64B workspace=1KiB tp=2 recompute extrapolated. What is left out
+// is zero; lines of one class, kind and variant make one row. Names that hold blanks stand in quotes.
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>

@@ -9,6 +9,8 @@
 namespace espalier {
 namespace {
 
+constexpr std::int64_t kMaxMicroBatches = 1 << 20;
+
 std::string quoted(const std::string& name) {
   return "'" + name + "'";
 }
@@ -252,6 +254,10 @@ class PlanChecker {
       }
       if (batch >= 1 && batch % size != 0) {
         violate("micro-batch", text + " does not divide the batch " + std::to_string(batch));
+      }
+      if (batch / size > kMaxMicroBatches) {
+        violate("micro-batch", text + " makes " + std::to_string(batch / size) +
+                                   " of the batch; expected at most " + std::to_string(kMaxMicroBatches));
       }
       const BatchRange range = graph_.batch();
       if (size < range.min.count() || size > range.max.count()) {

@@ -331,6 +331,13 @@ TEST(CheckPlan, MicroBatchesDivideTheBatchAndOneAnother) {
   EXPECT_THAT(broken(256, 128, 128), ElementsAre("micro-batch"));  // the graph ends at 64
 }
 
+TEST(CheckPlan, ABatchHasAtMostAMillionMicroBatches) {
+  // 2^32 + 4 micro-batches would look like 4 in 32 bits.
+  PipelinePlan p = plan();
+  p.batch = BatchSize(((std::int64_t{1} << 32) + 4) * 4);
+  EXPECT_THAT(rules(check_plan(towers(), four_devices(), p)), ElementsAre("micro-batch"));
+}
+
 TEST(CheckPlan, StagesThatReadFromEachOtherAreNotConvex) {
   const Graph graph =
       parse_graph("x = input() : f32[b]\na = relu(x)\nb1 = relu(a)\nc = add(a, b1)\nd = relu(c)\nreturn d\n");

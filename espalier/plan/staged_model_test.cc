@@ -620,7 +620,7 @@ TEST(StagedModel, EqualsASlowComputationOnRandomGraphs) {
   const Cluster cluster = parse_cluster("3xA100-80GB+5xV100-16GB");
   Rng rng(17);
   int compared = 0, crossings = 0;
-  for (int i = 0; i < 1500; ++i) {
+  for (int i = 0; i < 700; ++i) {
     const RandomCase random = random_case(rng);
     const auto plan = random_plan(random.graph, cluster, rng);
     if (!plan) continue;
@@ -630,8 +630,8 @@ TEST(StagedModel, EqualsASlowComputationOnRandomGraphs) {
     crossings += static_cast<int>(model.crossings.size());
     if (HasFailure()) FAIL() << print_graph(random.graph) << print_plan(*plan, random.graph, cluster);
   }
-  EXPECT_GT(compared, 800);
-  EXPECT_GT(crossings, 1000);
+  EXPECT_GT(compared, 350);
+  EXPECT_GT(crossings, 500);
 }
 
 // ---- the checker ----

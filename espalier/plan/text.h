@@ -2,14 +2,19 @@
 
 // Written forms of plans. Lines for people and tests:
 //
-//   batch 16 micro_batch 4 schedule 1f1b
-//   stage img  gpu:0 { img_conv .. img_pool }               operators by name; `a .. b` is a run in graph
-//   order stage txt  gpu:1 | gpu:2 { txt } in_flight 2            two replicas; a + b is a tensor-parallel
-//   group stage head gpu:3 { sims loss } after img txt recompute { sims }
+//   batch 16 micro_batch 4 schedule 1f1b [tokens both]
+//   stage img  gpu:0 { img_conv .. img_pool }
+//   stage txt  gpu:1 | gpu:2 { txt } in_flight 2
+//   stage head gpu:3 + gpu:4 { sims loss } after img txt recompute { sims }
 //
-// Parts of a stage line come in any order after its devices. in_flight defaults to in_flight_limits, shares
-// to round_robin (else `share 0,2,4 | 1,3`), `after` is completed by data edges. A placement: `gpu:0 { a b ..
-// f }` a line.
+// `a .. b` is a run in graph order; `|` stands between replicas, `+` within a tensor-parallel group. Behind
+// its operators a stage line has, in any order, after, in_flight, recompute, micro_batch (if not the first
+// line's) and share (`share 0,2,4 | 1,3`: each replica's micro-batches). in_flight defaults to
+// in_flight_limits, shares to round_robin, and `after` is completed by data edges. A name that holds blanks
+// or braces, or is one of these words, stands in quotes. A placement: `gpu:0 { a b .. f }` a line.
+//
+// Parsing throws InputError "line 3: …" where a line cannot be read or names what is not there; rules of
+// plans are check_plan's business. parse(print(x)) == x.
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
