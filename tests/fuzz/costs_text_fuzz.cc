@@ -1,11 +1,14 @@
+#include "espalier/base/json.h"
 #include "espalier/cost/text.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace espalier;  // NOLINT: a target is one function
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  return accepts_or_refuses(data, size, [](std::string_view text) {
-    const CostTable costs = parse_costs(text);
-    if (!(parse_costs(print_costs(costs)) == costs)) std::abort();
-  });
+  return accepts_or_refuses(
+      data, size, [](std::string_view text) { return parse_costs(text); },
+      [](const CostTable& costs) {
+        require(parse_costs(print_costs(costs)) == costs);
+        require(costs_from_json(costs_to_json(costs), "f") == costs);
+      });
 }

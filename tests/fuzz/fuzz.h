@@ -6,20 +6,44 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <string_view>
 
 #include "espalier/base/check.h"
 
 namespace espalier {
 
-template <class F>
-int accepts_or_refuses(const std::uint8_t* data, std::size_t size, F read) {
+inline std::size_t accepted_inputs = 0;  // the replay asks: a corpus of refused inputs alone has gone stale
+
+// `read` gives a value or an InputError. What `check` does with the value must not fail at all.
+template <class Read, class Check>
+int accepts_or_refuses(const std::uint8_t* data, std::size_t size, Read read, Check check) {
+  using Value = decltype(read(std::string_view()));
+  std::optional<Value> value;
   try {
-    read(std::string_view(reinterpret_cast<const char*>(data), size));
+    value.emplace(read(std::string_view(reinterpret_cast<const char*>(data), size)));
   } catch (const InputError& error) {
     if (std::string_view(error.what()).find('\n') != std::string_view::npos) std::abort();
+    return 0;
   }
+  ++accepted_inputs;
+  check(*value);
   return 0;
+}
+
+template <class Read>
+int accepts_or_refuses(const std::uint8_t* data, std::size_t size, Read read) {
+  return accepts_or_refuses(
+      data, size,
+      [&read](std::string_view text) {
+        read(text);
+        return true;
+      },
+      [](bool) {});
+}
+
+inline void require(bool holds) {
+  if (!holds) std::abort();
 }
 
 }  // namespace espalier

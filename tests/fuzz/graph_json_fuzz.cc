@@ -5,8 +5,10 @@
 using namespace espalier;  // NOLINT: a target is one function
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  return accepts_or_refuses(data, size, [](std::string_view text) {
-    const Graph graph = graph_from_json(parse_json(text, "f"), "f");
-    if (!(graph_from_json(graph_to_json(graph), "f") == graph)) std::abort();
-  });
+  return accepts_or_refuses(
+      data, size, [](std::string_view text) { return graph_from_json(parse_json(text, "f"), "f"); },
+      [](const Graph& graph) {
+        require(parse_graph(print_graph(graph)) == graph);
+        require(graph_from_json(graph_to_json(graph), "f") == graph);
+      });
 }

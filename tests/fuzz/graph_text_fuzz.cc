@@ -1,11 +1,14 @@
+#include "espalier/base/json.h"
 #include "espalier/graph/text.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace espalier;  // NOLINT: a target is one function
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  return accepts_or_refuses(data, size, [](std::string_view text) {
-    const Graph graph = parse_graph(text);
-    if (!(parse_graph(print_graph(graph)) == graph)) std::abort();
-  });
+  return accepts_or_refuses(
+      data, size, [](std::string_view text) { return parse_graph(text); },
+      [](const Graph& graph) {
+        require(parse_graph(print_graph(graph)) == graph);
+        require(graph_from_json(graph_to_json(graph), "f") == graph);
+      });
 }

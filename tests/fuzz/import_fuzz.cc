@@ -1,8 +1,8 @@
-#include "espalier/frontend/imported.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/check_imported.h"
 
 using namespace espalier;  // NOLINT: a target is one function
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  return accepts_or_refuses(data, size, [](std::string_view text) { import_bytes(text, "f"); });
+  return accepts_or_refuses(
+      data, size, [](std::string_view text) { return import_bytes(text, "f"); }, check_imported);
 }

@@ -1,11 +1,12 @@
-#include "espalier/frontend/imported.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/check_imported.h"
 
 using namespace espalier;  // NOLINT: a target is one function
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  return accepts_or_refuses(data, size, [](std::string_view text) {
-    import_pipedream(text, "f");
-    import_pipedream(text, "f", {.repair = Repair::kLiteral});
-  });
+  accepts_or_refuses(
+      data, size, [](std::string_view text) { return import_pipedream(text, "f"); }, check_imported);
+  return accepts_or_refuses(
+      data, size,
+      [](std::string_view text) { return import_pipedream(text, "f", {.repair = Repair::kLiteral}); },
+      check_imported);
 }

@@ -3,11 +3,17 @@
 
 using namespace espalier;  // NOLINT: a target is one function
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t length) {
-  return accepts_or_refuses(data, length, [](std::string_view text) {
-    srepr_symbols(text);
-    const SizeExpr size = parse_srepr(text, "s0");
-    size.at(BatchSize(7));
-    if (size.text().size() < 4000 && !(parse_size_expr(size.text()) == size)) std::abort();
-  });
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  return accepts_or_refuses(
+      data, size,
+      [](std::string_view text) {
+        srepr_symbols(text);
+        SizeExpr expression = parse_srepr(text, "s0");
+        expression.at(BatchSize(7));
+        return expression;
+      },
+      [](const SizeExpr& expression) {
+        const std::string text = expression.text();
+        if (text.size() < 4000) require(parse_size_expr(text) == expression);
+      });
 }

@@ -5,8 +5,10 @@
 using namespace espalier;  // NOLINT: a target is one function
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  return accepts_or_refuses(data, size, [](std::string_view text) {
-    const Trace trace = trace_from_json(parse_json(text, "f"), "f");
-    if (!(trace_from_json(trace_to_json(trace), "f") == trace)) std::abort();
-  });
+  return accepts_or_refuses(
+      data, size, [](std::string_view text) { return trace_from_json(parse_json(text, "f"), "f"); },
+      [](const Trace& trace) {
+        require(parse_trace(print_trace(trace)) == trace);
+        require(trace_from_json(trace_to_json(trace), "f") == trace);
+      });
 }

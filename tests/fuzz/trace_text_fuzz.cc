@@ -1,0 +1,15 @@
+#include "espalier/base/json.h"
+#include "espalier/trace/trace.h"
+#include "tests/fuzz/fuzz.h"
+
+using namespace espalier;  // NOLINT: a target is one function
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  return accepts_or_refuses(
+      data, size, [](std::string_view text) { return parse_trace(text); },
+      [](const Trace& trace) {
+        require(parse_trace(print_trace(trace)) == trace);
+        require(trace_from_json(trace_to_json(trace), "f") == trace);
+        chrome_trace(trace);
+      });
+}
