@@ -5,12 +5,12 @@ include(GoogleTest OPTIONAL)
 # The library espalier_<name> from espalier/<name>/**/*.cc (less main.cc), and its test program
 # espalier_<name>_test from the *_test.cc beside them. A module without a source is an empty library. TORCH
 # modules see libtorch, and define ESPALIER_TORCH for whoever links them, who does not see it. TESTING modules
-# live in testing/ and are linked by tests only.
+# live in testing/ and are linked by tests and benchmarks only.
 function(esp_module name)
   cmake_parse_arguments(ARG "TORCH;TESTING" "" "DEPENDS" ${ARGN})
   set(folder ${CMAKE_SOURCE_DIR}/espalier/${name})
   if(ARG_TESTING)
-    if(NOT ESPALIER_TESTS)
+    if(NOT ESPALIER_TESTS AND NOT ESPALIER_BENCH)
       return()
     endif()
     set(folder ${CMAKE_SOURCE_DIR}/testing)

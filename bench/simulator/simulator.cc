@@ -1,40 +1,52 @@
-// How many plans and tasks does the simulator do in a second?
+// How many plans and tasks does the simulator do in a second? Parts, by name on the command line:
 //
-//   engine      run_tasks on compiled pipeline schedules (8 stages, one switch whose links carry one transfer
-//               at a time) of about 1 000, 100 000 and 1 000 000 tasks
-//   evaluator   fresh PipelinePlans, 8 stages × 32 micro-batches, the same switch, random cuts of a layered
-//               graph: each plan once, with a scratch that has seen none of them ("new stages") and again
-//               ("known stages", what a planner's neighbouring plans mostly are)
-//   full        stage_model + make_schedule + compile + run_tasks + memory on the same plans
-//   reference   the slow second simulator of the tests on the same schedules
+//   engine N              run_tasks on a compiled pipeline schedule (8 stages, one switch whose links carry
+//   one
+//                         transfer at a time) of about N tasks
+//   evaluator N [skips]   fresh PipelinePlans, 8 stages × 32 micro-batches, the same switch, random cuts of N
+//                         layers: each plan once, with a scratch that has seen none of them ("new stages"),
+//                         then again ("known stages", what a planner's neighbouring plans mostly are), and in
+//                         full: stage_model + make_schedule + compile + run_tasks + memory
+//   reference             simulate and the slow second simulator of the tests, in turn, on such schedules
 //
-// Contenders' answers are compared before anything is timed. Counts first, seconds second: of one thread's
-// processor time, the best of several rounds, since other work may share the machine. Prints a table, or CSV
-// with --csv.
+// Contenders' answers are compared before anything is timed. Times are of one thread's processor time, the
+// best of several rounds, since other work may share the machine. Prints CSV without a header: what, size,
+// count, unit, seconds, note; the last row is the largest memory that the process held.
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <ctime>
+#include <fstream>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
 #include "espalier/sim/evaluator.h"
 #include "espalier/sim/simulate.h"
+#include "testing/reference_simulator.h"
 
 namespace espalier {
 namespace {
 
-struct Row {
-  std::string what;
-  std::uint64_t count;  // plans or tasks in a round
-  std::string unit;
-  double seconds;  // of the best round
-  std::string note;
-};
+// `count` plans or tasks in a round, whose best took so many seconds.
+void print(const std::string& what, const std::string& size, std::uint64_t count, const char* unit,
+           double seconds, const std::string& note) {
+  std::printf("%s,%s,%llu,%s,%.9f,%s\n", what.c_str(), size.c_str(), static_cast<unsigned long long>(count),
+              unit, seconds, note.c_str());
+}
+
+void print_peak_memory() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) {
+      const unsigned long long kib = std::stoull(line.substr(6));
+      print("peak memory", "process", 1024 * kib, "bytes", 0, "");
+    }
+  }
+}
 
 double thread_seconds() {
   timespec now{};
@@ -172,49 +184,55 @@ std::size_t bytes_of(const TaskGraph& graph) {
          bytes(graph.successors) + bytes(graph.lane_order) + bytes(graph.order_begin) + bytes(graph.order);
 }
 
-void engine(std::vector<Row>& rows) {
-  const Cluster cluster = one_switch(8);
-  for (const std::uint32_t micro_batches : {34u, 3'334u, 33'334u}) {
-    Rng rng(1);
-    StagedModel model;
-    for (std::size_t s = 0; s < 8; ++s) {
-      const Duration time = microseconds(static_cast<std::int64_t>(900 + rng.below(200)));
-      StagedStage stage;
-      stage.name = "s" + std::to_string(s);
-      stage.micro_batches = micro_batches;
-      stage.in_flight = static_cast<std::uint32_t>(8 - s);
-      stage.replicas = {{{DeviceId(s)}, round_robin(micro_batches, 0, 1), {time, time, time, {}, {}}}};
-      if (s > 0) stage.after = {StageId(s - 1)};
-      model.stages.push_back(stage);
-      if (s == 7) break;
-      Crossing crossing;
-      crossing.tensor = "t" + std::to_string(s);
-      crossing.from = StageId(s);
-      crossing.readers = {{StageId(s + 1), true, mebibytes(1), mebibytes(1)}};
-      model.crossings.push_back(crossing);
-    }
-    const CompiledSchedule compiled = compile(model, cluster, make_schedule(model, 8));
-    const std::size_t tasks = compiled.tasks.size();
-    Duration makespan;
-    const int repeat = tasks < 10'000 ? 200 : 1;
-    const double seconds = best_of(tasks < 10'000 ? 50 : 15,
-                                   [&] {
-                                     for (int i = 0; i < repeat; ++i)
-                                       makespan = run_tasks(compiled.tasks).makespan;
-                                   }) /
-                           repeat;
-    ESP_CHECK(makespan == simulate(model, cluster).iteration, makespan);
-    char note[100];
-    std::snprintf(note, sizeof note, "%.1f successors and links a task, graph %.0f B, run %.0f B a task",
-                  static_cast<double>(compiled.tasks.successors.size() + compiled.tasks.links.size()) /
-                      static_cast<double>(tasks),
-                  static_cast<double>(bytes_of(compiled.tasks)) / static_cast<double>(tasks),
-                  2.0 * sizeof(Duration) + sizeof(std::uint32_t));
-    rows.push_back({"engine", tasks, "tasks", seconds, note});
+// A chain of 8 stages, a message of 1 MiB each way between neighbours.
+StagedModel chain(std::uint32_t micro_batches) {
+  Rng rng(1);
+  StagedModel model;
+  for (std::size_t s = 0; s < 8; ++s) {
+    const Duration time = microseconds(static_cast<std::int64_t>(900 + rng.below(200)));
+    StagedStage stage;
+    stage.name = "s" + std::to_string(s);
+    stage.micro_batches = micro_batches;
+    stage.in_flight = static_cast<std::uint32_t>(8 - s);
+    stage.replicas = {{{DeviceId(s)}, round_robin(micro_batches, 0, 1), {time, time, time, {}, {}}}};
+    if (s > 0) stage.after = {StageId(s - 1)};
+    model.stages.push_back(stage);
+    if (s == 7) break;
+    Crossing crossing;
+    crossing.tensor = "t" + std::to_string(s);
+    crossing.from = StageId(s);
+    crossing.readers = {{StageId(s + 1), true, mebibytes(1), mebibytes(1)}};
+    model.crossings.push_back(crossing);
   }
+  return model;
 }
 
-void evaluator(std::vector<Row>& rows, std::size_t operators, Skips skips) {
+// Each micro-batch is 2 actions on each device and 2 messages between neighbours: 30 tasks.
+void engine(std::size_t about) {
+  const StagedModel model = chain(static_cast<std::uint32_t>(about / 30));
+  const CompiledSchedule compiled = compile(model, one_switch(8), make_schedule(model, 8));
+  const std::size_t tasks = compiled.tasks.size();
+  Duration makespan = run_tasks(compiled.tasks).makespan;
+  // The second simulator is slow: the shortest chain only.
+  const StagedModel small = chain(34);
+  const Schedule schedule = make_schedule(small, 8);
+  ESP_CHECK(run_tasks(compile(small, one_switch(8), schedule).tasks).makespan ==
+            testing::reference_simulate(small, one_switch(8), schedule).iteration);
+  const int repeat = tasks < 10'000 ? 200 : 1;
+  const auto run = [&] {
+    for (int i = 0; i < repeat; ++i) makespan = run_tasks(compiled.tasks).makespan;
+  };
+  const double seconds = best_of(tasks < 10'000 ? 50 : 15, run) / repeat;
+  char note[100];
+  std::snprintf(note, sizeof note, "%.1f successors and links a task; graph %.0f B and run %.0f B a task",
+                static_cast<double>(compiled.tasks.successors.size() + compiled.tasks.links.size()) /
+                    static_cast<double>(tasks),
+                static_cast<double>(bytes_of(compiled.tasks)) / static_cast<double>(tasks),
+                2.0 * sizeof(Duration) + sizeof(std::uint32_t));
+  print("engine", std::to_string(about) + " tasks", tasks, "tasks", seconds, note);
+}
+
+void evaluator(std::size_t operators, Skips skips) {
   Rng rng(operators);
   const Layers layers = layered_graph(operators, skips, rng);
   const Cluster cluster = one_switch(8);
@@ -231,7 +249,8 @@ void evaluator(std::vector<Row>& rows, std::size_t operators, Skips skips) {
   const StagedModel first = stage_model(layers.graph, cluster, layers.costs, training(), plans[0]);
   const std::size_t tasks = compile(first, cluster, make_schedule(first, 8)).tasks.size();
   const std::string size =
-      std::to_string(operators) + " operators, about " + std::to_string(tasks) + " tasks a plan";
+      std::to_string(operators) + (skips == Skips::kNone ? " layers" : " layers with skips");
+  const std::string about = "about " + std::to_string(tasks) + " tasks a plan";
 
   std::int64_t sum = 0;
   const auto evaluate_all = [&] {
@@ -246,48 +265,71 @@ void evaluator(std::vector<Row>& rows, std::size_t operators, Skips skips) {
     fresh = std::min(fresh, best_of(1, evaluate_all));
     walked = Evaluator::counts(*scratch).stages_walked - before;
   }
-  rows.push_back(
-      {"evaluator, new stages", plans.size(), "plans", fresh,
-       size + ", " + std::to_string(walked) + " of " + std::to_string(8 * plans.size()) + " stages walked"});
-  rows.push_back({"evaluator, known stages", plans.size(), "plans", best_of(40, evaluate_all), size});
+  print("evaluator; new stages", size, plans.size(), "plans", fresh,
+        about + "; " + std::to_string(walked) + " of " + std::to_string(8 * plans.size()) + " stages walked");
+  const std::uint64_t before = Evaluator::counts(*scratch).stages_walked;
+  const double known = best_of(40, evaluate_all);
+  walked = (Evaluator::counts(*scratch).stages_walked - before) / 40;
+  print("evaluator; known stages", size, plans.size(), "plans", known,
+        about + "; " + std::to_string(walked) + " of " + std::to_string(8 * plans.size()) + " stages walked");
   const std::vector<PipelinePlan> few(plans.begin(), plans.begin() + 20);
-  rows.push_back({"full", few.size(), "plans",
-                  best_of(5,
-                          [&] {
-                            for (const PipelinePlan& plan : few)
-                              sum += evaluator.simulate_in_full(plan).iteration.count();
-                          }),
-                  size});
+  const auto in_full = [&] {
+    for (const PipelinePlan& plan : few) sum += evaluator.simulate_in_full(plan).iteration.count();
+  };
+  print("in full", size, few.size(), "plans", best_of(5, in_full), about);
   ESP_CHECK(sum > 0);
 }
 
-void print(const std::vector<Row>& rows, bool csv) {
-  if (csv) {
-    std::printf("what,count,unit,seconds,per_second,note\n");
-    for (const Row& row : rows) {
-      std::printf("\"%s\",%llu,%s,%.9f,%.0f,\"%s\"\n", row.what.c_str(),
-                  static_cast<unsigned long long>(row.count), row.unit.c_str(), row.seconds,
-                  static_cast<double>(row.count) / row.seconds, row.note.c_str());
-    }
-    return;
+// Spans of equal (device, stream, start, end) may stand in any order.
+Trace canonical(Trace trace) {
+  std::sort(trace.spans.begin(), trace.spans.end(), [](const Span& a, const Span& b) {
+    const auto key = [](const Span& s) {
+      return std::tie(s.device, s.stream, s.start, s.end, s.kind, s.action, s.message, s.peer);
+    };
+    return key(a) < key(b);
+  });
+  return trace;
+}
+
+void reference() {
+  const StagedModel model = chain(32);
+  const Cluster cluster = one_switch(8);
+  const Schedule schedule = make_schedule(model, 8);
+  const std::size_t tasks = compile(model, cluster, schedule).tasks.size();
+  Trace ours, theirs;
+  double best = 1e30, slow = 1e30;
+  std::vector<double> ratios;
+  for (int round = 0; round < 7; ++round) {
+    const double a = best_of(5, [&] { ours = simulate(model, cluster, schedule); });
+    const double b = best_of(1, [&] { theirs = testing::reference_simulate(model, cluster, schedule); });
+    ESP_CHECK(canonical(ours) == canonical(theirs), round);
+    best = std::min(best, a);
+    slow = std::min(slow, b);
+    ratios.push_back(b / a);
   }
-  for (const Row& row : rows) {
-    std::printf("%-26s %9llu %s  %10.3f ms  %12.0f %s/s   %s\n", row.what.c_str(),
-                static_cast<unsigned long long>(row.count), row.unit.c_str(), row.seconds * 1e3,
-                static_cast<double>(row.count) / row.seconds, row.unit.c_str(), row.note.c_str());
-  }
+  std::sort(ratios.begin(), ratios.end());
+  char note[100];
+  std::snprintf(note, sizeof note, "ratios of 7 turns: median %.1f; %.1f to %.1f", ratios[3], ratios.front(),
+                ratios.back());
+  print("simulate; with its trace", "32 micro-batches", tasks, "tasks", best, "");
+  print("reference simulator", "32 micro-batches", tasks, "tasks", slow, note);
 }
 
 }  // namespace
 }  // namespace espalier
 
 int main(int argc, char** argv) {
-  const bool csv = argc > 1 && std::strcmp(argv[1], "--csv") == 0;
-  std::vector<espalier::Row> rows;
-  espalier::engine(rows);
-  for (const std::size_t operators : {64u, 256u, 1024u}) {
-    espalier::evaluator(rows, operators, espalier::Skips::kNone);
+  const std::string part = argc > 1 ? argv[1] : "";
+  const std::size_t size = argc > 2 ? std::stoul(argv[2]) : 0;
+  if (part == "engine") {
+    espalier::engine(size);
+  } else if (part == "evaluator") {
+    espalier::evaluator(size, argc > 3 ? espalier::Skips::kEverySecond : espalier::Skips::kNone);
+  } else if (part == "reference") {
+    espalier::reference();
+  } else {
+    std::fprintf(stderr, "bench_simulator engine N | evaluator N [skips] | reference\n");
+    return 2;
   }
-  espalier::evaluator(rows, 256, espalier::Skips::kEverySecond);
-  espalier::print(rows, csv);
+  espalier::print_peak_memory();
 }

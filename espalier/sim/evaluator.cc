@@ -1,7 +1,7 @@
 // The evaluator puts a plan together from stage profiles (stage_profile.h) and runs it (step_simulation.h).
 // Profiles depend on a stage's operators, micro-batch, recomputation and device kinds only, and a planner's
-// next plan shares most stages with its last, so the scratch keeps those it met in a small direct-mapped
-// table: a collision costs a walk, never a wrong answer.
+// next plan shares most stages with its last, so the scratch keeps those it met in a small table with two
+// places for each hash: a collision costs a walk, never a wrong answer.
 
 #include "espalier/sim/evaluator.h"
 
@@ -263,12 +263,14 @@ const StageProfile& Evaluator::Scratch::profile_of(const Stage& stage) {
   const std::uint64_t hash =
       mix64((std::uint64_t{key.first} << 32 | key.last) ^
             mix64(key.kinds << 20 ^ std::uint64_t{key.micro_batch} << 1 ^ (key.recompute ? 1 : 0)));
-  auto& [known, profile] = remembered_[hash % kRemembered];
-  if (known != key) {
-    known = StageKey();  // should the walk throw
-    walk(profile);
-    known = key;
+  auto* const places = &remembered_[hash % (kRemembered / 2) * 2];
+  for (int i = 0; i < 2; ++i) {
+    if (places[i].first == key) return places[i].second;
   }
+  auto& [known, profile] = places[counts.stages_walked % 2];  // either will do
+  known = StageKey();                                         // should the walk throw
+  walk(profile);
+  known = key;
   return profile;
 }
 

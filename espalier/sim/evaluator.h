@@ -1,8 +1,8 @@
 #pragma once
 
 // The planners' oracle: a PipelinePlan in, iteration time and peak memory per device out, equal to the full
-// simulation to the nanosecond and byte, some tens of microseconds a plan. Built once per problem;
-// thread-safe, because the scratch belongs to the caller.
+// simulation to the nanosecond and byte, some tens of microseconds a plan (docs/benchmarks.md). Built once
+// per problem; thread-safe, because the scratch belongs to the caller.
 
 #include <cstdint>
 #include <memory>

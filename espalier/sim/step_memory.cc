@@ -118,27 +118,25 @@ void StepSimulation::measure_memory(std::uint32_t index) {
   const std::int64_t forward_start = stage.saved + outputs + stage.forward_workspace;
   const std::int64_t backward_start = stage.backward_workspace + gradients_out;
   const std::int64_t backward_end = stage.saved + stage.recomputed + stage.backward_workspace + kept_outputs;
-  std::uint32_t done[2] = {0, 0};
-  while (done[kBackward] < unit.count) {
-    const bool forward = done[kForward] < std::min(unit.count, unit.limit + done[kBackward]);
-    const std::uint32_t direction = forward ? kForward : kBackward;
-    const std::uint32_t rank = done[direction]++;
-    const std::uint32_t at = unit.slot(rank, direction);
-    const Time end = slots_[at].end, start = end - unit.duration[direction];
-    const std::int64_t given_back = rank + stage.slots >= unit.count ? slots_after[direction] : 0;
-    if (forward) {
-      held.move_to(start);
-      held.activations += forward_start;
-      held.grew = true;
-      for (const std::uint32_t c : sorted_outputs_) {
-        if (!input.crossings[c].saved) free_output(c, micro_batch_of(unit, rank), end);
-      }
-      held.move_to(end);
-      held.activations -= stage.forward_workspace;
-      held.buffers += gradients_in - given_back;
-      held.grew |= gradients_in > stage.forward_workspace;
-      continue;
+  const auto given_back = [&](std::uint32_t rank, Direction direction) {
+    return rank + stage.slots >= unit.count ? slots_after[direction] : 0;
+  };
+  const auto forward = [&](std::uint32_t rank) __attribute__((always_inline)) {
+    const Time end = slots_[unit.slot(rank, kForward)].end;
+    held.move_to(end - unit.duration[kForward]);
+    held.activations += forward_start;
+    held.grew = true;
+    for (const std::uint32_t c : sorted_outputs_) {
+      if (!input.crossings[c].saved) free_output(c, micro_batch_of(unit, rank), end);
     }
+    held.move_to(end);
+    held.activations -= stage.forward_workspace;
+    held.buffers += gradients_in - given_back(rank, kForward);
+    held.grew |= gradients_in > stage.forward_workspace;
+  };
+  const auto backward = [&](std::uint32_t rank) __attribute__((always_inline)) {
+    const std::uint32_t at = unit.slot(rank, kBackward);
+    const Time end = slots_[at].end;
     if (stage.recomputes) {
       held.move_to(recompute_start_[at / 2]);
       held.activations += stage.recomputed + stage.forward_workspace;
@@ -146,7 +144,7 @@ void StepSimulation::measure_memory(std::uint32_t index) {
       held.move_to(recompute_start_[at / 2] + unit.recompute);
       held.activations -= stage.forward_workspace;
     }
-    held.move_to(start);
+    held.move_to(end - unit.duration[kBackward]);
     held.activations += backward_start;
     held.grew = true;
     const std::uint32_t j = micro_batch_of(unit, rank);
@@ -158,8 +156,16 @@ void StepSimulation::measure_memory(std::uint32_t index) {
     }
     held.move_to(end);
     held.activations -= backward_end;
-    held.buffers -= gradients_in + given_back;
+    held.buffers -= gradients_in + given_back(rank, kBackward);
+  };
+  // As advance() goes: some forwards, then backward and forward in turn, then the other backwards.
+  std::uint32_t forwards = 0, backwards = 0;
+  while (forwards < unit.limit) forward(forwards++);
+  while (forwards < unit.count) {
+    backward(backwards++);
+    forward(forwards++);
   }
+  while (backwards < unit.count) backward(backwards++);
   held.look();
   peaks_[index] = held.peak;
 }

@@ -42,11 +42,15 @@ void StepSimulation::make_units() {
     unit.stage = from.stage;
     unit.replica = i - stage.first_unit;
     unit.count = (micro_batches_ + stage.replicas - 1 - unit.replica) / stage.replicas;
-    unit.limit = unit.forwards_before = std::min(stage.limit, unit.count);
+    unit.limit = std::min(stage.limit, unit.count);
     unit.base = base;
     base += 2 * unit.count;
   }
-  slots_.resize(base);
+  slots_.resize(base + 2);
+  slots_[base] = slots_[base + 1] = Slot();
+  never_ = base;
+  always_ = base + 1;
+  slots_[always_].end = 0;
   recompute_start_.resize(base / 2);
 }
 
@@ -106,6 +110,7 @@ void StepSimulation::make_channels() {
       for (std::uint32_t ry = 0; ry < input.stages[pair.to].replicas; ++ry) add_channel(pair, rx, ry);
     }
   }
+  hops_.push_back({});  // channels without any look at it
   const std::size_t messages = 2 * input.edges.size() * (micro_batches_ + 1);
   arrival_.resize(messages);
   for (std::size_t last = micro_batches_; last < messages; last += micro_batches_ + 1)
@@ -190,7 +195,8 @@ void StepSimulation::add_hops(const Pair& pair, Channel& channel, const Route& r
 void StepSimulation::make_slots() {
   for (const Unit& unit : units_) {
     Slot forward, backward;
-    forward.missing = edges_in_begin_[unit.stage + 1] - edges_in_begin_[unit.stage];
+    backward.missing = 1;
+    forward.missing = 1 + edges_in_begin_[unit.stage + 1] - edges_in_begin_[unit.stage];
     for (std::uint32_t e = edges_out_begin_[unit.stage]; e < edges_out_begin_[unit.stage + 1]; ++e) {
       backward.missing += input_->edges[e].returns ? 1 : 0;
     }

@@ -42,8 +42,6 @@ bool StepSimulation::run(const StepInput& input) {
 }
 
 void StepSimulation::begin_channels() {
-  never_.end = kNever;
-  always_.end = 0;
   for (Channel& channel : channels_) turn_to_next(channel);
 }
 
@@ -55,8 +53,10 @@ bool StepSimulation::run_all() {
   iteration_ = 0;
   unfinished_ = units_.size();
   const auto channels = static_cast<std::uint32_t>(channels_.size());
-  runnable_.resize(units_.size());
-  std::iota(runnable_.begin(), runnable_.end(), 0);
+  runnable_.clear();
+  for (std::uint32_t unit = 0; unit < units_.size(); ++unit) {
+    if (asks_for_next(units_[unit])) runnable_.push_back(unit);
+  }
   for (;;) {
     while (!runnable_.empty()) {
       const std::uint32_t unit = runnable_.back();
@@ -76,22 +76,18 @@ bool StepSimulation::run_all() {
   return unfinished_ == 0;
 }
 
-// Runs a unit until it waits for something.
+// Runs a unit, whose next action has all that it waits for, until one has not.
 template <bool kEndpoints, bool kPacked>
 void StepSimulation::advance(std::uint32_t index) {
   Unit& unit = units_[index];
-  while (unit.done[kBackward] < unit.count) {
-    const bool forward = unit.done[kForward] < unit.forwards_before;
-    const std::uint32_t direction = forward ? kForward : kBackward;
+  if (unit.done[kBackward] == unit.count) return run_tail<kPacked>(index);
+  for (;;) {
+    const std::uint32_t direction = unit.next;
     const std::uint32_t rank = unit.done[direction];
     const std::uint32_t at = unit.slot(rank, direction);
     Slot& slot = slots_[at];
-    if (slot.missing > 0) {
-      slot.awaited = true;
-      return;
-    }
     recompute_start_[at / 2] = unit.lane;  // of a backward; a forward's is overwritten by it
-    const Time lane = unit.lane + (forward ? 0 : unit.recompute);
+    const Time lane = unit.lane + (direction == kForward ? 0 : unit.recompute);
     const Time start =
         kEndpoints ? start_after_endpoints(unit, rank, direction, lane) : std::max(lane, slot.ready);
     const Time finish = start + unit.duration[direction];
@@ -99,14 +95,25 @@ void StepSimulation::advance(std::uint32_t index) {
     slot.end = finish;
     unit.lane = finish;
     unit.done[direction] = rank + 1;
-    unit.forwards_before = std::min(unit.count, unit.limit + unit.done[kBackward]);
+    step_on(unit);
     if constexpr (kEndpoints) run_send_endpoints(unit, rank, direction);
     const std::uint32_t* const end = posts_.data() + unit.posts_end[direction];
     for (const std::uint32_t* c = posts_.data() + unit.posts[direction]; c != end; ++c) {
       post<kEndpoints, kPacked>(channels_[*c]);
     }
+    if (unit.done[kBackward] == unit.count) return run_tail<kPacked>(index);
+    if (!asks_for_next(unit)) return;
   }
-  run_tail<kPacked>(index);
+}
+
+inline void StepSimulation::step_on(Unit& unit) {
+  const std::uint32_t forwards_before = std::min(unit.count, unit.limit + unit.done[kBackward]);
+  unit.next = unit.done[kForward] < forwards_before ? kForward : kBackward;
+}
+
+// A unit's own arrival at its next action is one more thing that the action waits for.
+inline bool StepSimulation::asks_for_next(const Unit& unit) {
+  return --slots_[unit.slot(unit.done[unit.next], unit.next)].missing == 0;
 }
 
 // Receive endpoints occupy the device one after the other, each once its message is there.
@@ -196,15 +203,15 @@ void StepSimulation::run_collective(std::uint32_t index, Time ready) {
 template <bool kEndpoints, bool kPacked>
 inline void StepSimulation::post(Channel& channel) {
   for (;;) {
-    Time ready = std::max(channel.producer->end, channel.release->end);
+    Time ready = std::max(slots_[channel.producer].end, slots_[channel.release].end);
     if (ready == kNever) return;
     const Hop& hop = hops_[channel.hop];
     if constexpr (kEndpoints)
-      ready = std::max(channel.release->end, endpoints_[hop.row + channel.micro_batch].sent);
+      ready = std::max(slots_[channel.release].end, endpoints_[hop.row + channel.micro_batch].sent);
     ready = std::max(ready, channel.wire_free);
     if (hop.link_count > 0) {
-      enqueue<kPacked>(ready, hop.tie + (std::uint64_t{channel.producer->position} << ties_.position));
-      channel.producer = &never_;  // until it is delivered
+      enqueue<kPacked>(ready, hop.tie + (std::uint64_t{slots_[channel.producer].position} << ties_.position));
+      channel.producer = never_;  // until it is delivered
       return;
     }
     deliver<kEndpoints>(channel, ready);
@@ -232,7 +239,7 @@ inline void StepSimulation::deliver(Channel& channel, Time ready) {
 
   Slot& slot = slots_[channel.to_slot];
   slot.ready = std::max(slot.ready, arrival);
-  if (--slot.missing == 0 && slot.awaited) runnable_.push_back(channel.to);
+  if (--slot.missing == 0) runnable_.push_back(channel.to);
   if (++channel.hop == channel.last_hop) {
     channel.hop = channel.first_hop;
     channel.micro_batch += channel.step;
@@ -244,13 +251,10 @@ inline void StepSimulation::deliver(Channel& channel, Time ready) {
 }
 
 inline void StepSimulation::turn_to_next(Channel& channel) {
-  channel.producer = &never_;
-  channel.release = &always_;
-  if (channel.left == 0) return;
-  channel.producer = slots_.data() + channel.from_slot;
-  if (channel.to_slot >= channel.first_release) {
-    channel.release = slots_.data() + (channel.to_slot - channel.slots_back + hops_[channel.hop].saved);
-  }
+  const std::uint32_t release = channel.to_slot - channel.slots_back + hops_[channel.hop].saved;
+  channel.producer = channel.left == 0 ? never_ : channel.from_slot;
+  const std::uint32_t waits = channel.to_slot >= channel.first_release ? ~std::uint32_t{0} : 0;
+  channel.release = always_ ^ ((always_ ^ release) & waits);  // a branch would often be guessed wrong
 }
 
 template <class Key>

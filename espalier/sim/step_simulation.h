@@ -109,9 +109,8 @@ class StepSimulation {
   struct Slot {
     Time ready = 0;              // latest arrival so far
     Time end = kNever;           // known once it has run
-    std::uint32_t missing = 0;   // messages
+    std::uint32_t missing = 0;   // messages, and its unit
     std::uint32_t position = 0;  // in the device's list
-    bool awaited = false;        // its unit waits for it
   };
 
   // A unit on its way through its list.
@@ -121,8 +120,8 @@ class StepSimulation {
     Time recompute = 0;
     std::uint32_t done[2] = {0, 0};
     std::uint32_t count = 0, limit = 0;
-    std::uint32_t forwards_before = 0;  // the next backward: min(count, limit + backwards done)
-    std::uint32_t base = 0;             // slot of its first forward
+    std::uint32_t next = kForward;                           // direction of the action that comes next
+    std::uint32_t base = 0;                                  // slot of its first forward
     std::uint32_t posts[2] = {0, 0}, posts_end[2] = {0, 0};  // channels to look at after an action, in posts_
     std::uint32_t tail = 0;                                  // collectives done
     std::uint32_t stage = 0, replica = 0;
@@ -133,11 +132,11 @@ class StepSimulation {
   };
 
   // One direction between two units: its messages go in order, the first may be waiting for links. It may go
-  // once `producer` and `release` have ended; both point to a slot that never ends or that always has where
-  // there is nothing (more) to send, or no receive slot to wait for.
+  // once the slots `producer` and `release` have ended; they are never_ or always_ where there is nothing
+  // (more) to send, or no receive slot to wait for. (Numbers and not pointers, which as far as the compiler
+  // knows might be those inside our vectors.)
   struct Channel {
-    const Slot* producer = nullptr;
-    const Slot* release = nullptr;
+    std::uint32_t producer = 0, release = 0;
     Time wire_free = 0;
     std::uint32_t hop = 0, first_hop = 0, last_hop = 0;  // messages of a micro-batch
     std::uint32_t left = 0;                              // micro-batches, the current one included
@@ -145,9 +144,10 @@ class StepSimulation {
     std::uint32_t step = 0, from_step = 0, to_step = 0;  // to the next micro-batch that both units have
     std::uint32_t from = 0, to = 0;                      // units
     std::uint32_t direction = kForward;
-    std::uint32_t slots_back =
-        0;  // from to_slot to that of the micro-batch that used its receive slot before
-    std::uint32_t first_release = 0;  // the first to_slot for which there is one; forward only
+    // From to_slot to that of the micro-batch that used its receive slot before, and the first to_slot for
+    // which there is one; forward only.
+    std::uint32_t slots_back = 0;
+    std::uint32_t first_release = 0;
     LinkIndex two_links[2] = {0, 0};  // the first two, or one twice
     const LinkIndex* links = nullptr;
   };
@@ -209,6 +209,8 @@ class StepSimulation {
   bool run_all();
   template <bool kEndpoints, bool kPacked>
   void advance(std::uint32_t index);
+  static void step_on(Unit& unit);
+  bool asks_for_next(const Unit& unit);
   Time start_after_endpoints(const Unit& unit, std::uint32_t rank, std::uint32_t direction, Time lane);
   void run_send_endpoints(Unit& unit, std::uint32_t rank, std::uint32_t direction);
   template <bool kPacked>
@@ -250,9 +252,9 @@ class StepSimulation {
   const StepInput* input_ = nullptr;
   std::uint32_t micro_batches_ = 0;
   std::vector<Unit> units_;
-  std::vector<Slot> slots_;
-  Slot never_, always_;                // where there is nothing to wait for
-  std::vector<Time> recompute_start_;  // by slot / 2
+  std::vector<Slot> slots_;               // two more than there are
+  std::uint32_t never_ = 0, always_ = 0;  // slots that never end, that always have
+  std::vector<Time> recompute_start_;     // by slot / 2
   // By row + micro-batch; the last of a row is never. Arrival times of messages.
   std::vector<Time> arrival_;
   std::vector<Endpoints> endpoints_;  // the same, where endpoints cost something
