@@ -1,7 +1,7 @@
 // The evaluator puts a plan together from stage profiles (stage_profile.h) and runs it (step_simulation.h).
 // Profiles depend on a stage's operators, micro-batch, recomputation and device kinds only, and a planner's
-// next plan shares most stages with its last, so the scratch keeps those it met in a small table with two
-// places for each hash: a collision costs a walk, never a wrong answer.
+// next plan shares most stages with its last, so the scratch keeps those it met in a table with two
+// places for each hash, which grows with them to a few MiB: a collision costs a walk, never a wrong answer.
 
 #include "espalier/sim/evaluator.h"
 
@@ -44,7 +44,12 @@ struct StageKey {
   friend bool operator==(const StageKey&, const StageKey&) = default;
 };
 
-constexpr std::size_t kRemembered = 4096;
+std::uint64_t hash_of(const StageKey& key) {
+  return mix64((std::uint64_t{key.first} << 32 | key.last) ^
+               mix64(key.kinds << 20 ^ std::uint64_t{key.micro_batch} << 1 ^ (key.recompute ? 1 : 0)));
+}
+
+constexpr std::size_t kFirstRemembered = 256, kMostRemembered = 16384;  // stages
 
 }  // namespace
 
@@ -95,6 +100,8 @@ class Evaluator::Scratch {
   bool shares_are_round_robin(const Stage& stage) const;
   bool collect_kinds(const Stage& stage);
   const StageProfile& profile_of(const Stage& stage);
+  std::pair<StageKey, StageProfile>* places_of(const StageKey& key);
+  void grow_memory();
   void add_units(const Stage& stage, const StageProfile& profile, std::uint32_t index);
   void add_edges(const PipelinePlan& plan);
   void number_crossings();
@@ -124,7 +131,8 @@ class Evaluator::Scratch {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> held_;  // (shared parameter, stage)
   ProfileTables::Scratch walk_;
   StageProfile odd_profile_;
-  std::vector<std::pair<StageKey, StageProfile>> remembered_;
+  std::vector<std::pair<StageKey, StageProfile>> remembered_;  // two places for each hash
+  std::size_t kept_ = 0;                                       // stages put there so far
 };
 
 // --- from a plan to StepInput
@@ -134,7 +142,9 @@ void Evaluator::Scratch::bind(const std::shared_ptr<const State>& state) {
   state_ = state;
   routes_ = state->routes;
   walk_ = {};
-  remembered_.assign(kRemembered, {});
+  remembered_.clear();
+  remembered_.resize(kFirstRemembered);
+  kept_ = 0;
   crossing_of_.assign(state->tables.tensors(), kNone);
 }
 
@@ -260,18 +270,30 @@ const StageProfile& Evaluator::Scratch::profile_of(const Stage& stage) {
   }
   const StageKey key{static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(last),
                      static_cast<std::uint32_t>(micro_batch_), !stage.recompute.empty(), kind_mask_};
-  const std::uint64_t hash =
-      mix64((std::uint64_t{key.first} << 32 | key.last) ^
-            mix64(key.kinds << 20 ^ std::uint64_t{key.micro_batch} << 1 ^ (key.recompute ? 1 : 0)));
-  auto* const places = &remembered_[hash % (kRemembered / 2) * 2];
+  auto* const places = places_of(key);
   for (int i = 0; i < 2; ++i) {
     if (places[i].first == key) return places[i].second;
   }
-  auto& [known, profile] = places[counts.stages_walked % 2];  // either will do
-  known = StageKey();                                         // should the walk throw
+  if (++kept_ > remembered_.size() / 2 && remembered_.size() < kMostRemembered) grow_memory();
+  auto& [known, profile] = places_of(key)[counts.stages_walked % 2];  // either will do
+  known = StageKey();                                                 // should the walk throw
   walk(profile);
   known = key;
   return profile;
+}
+
+std::pair<StageKey, StageProfile>* Evaluator::Scratch::places_of(const StageKey& key) {
+  return &remembered_[hash_of(key) % (remembered_.size() / 2) * 2];
+}
+
+void Evaluator::Scratch::grow_memory() {
+  std::vector<std::pair<StageKey, StageProfile>> old(4 * remembered_.size());
+  old.swap(remembered_);
+  for (auto& each : old) {
+    if (each.first == StageKey()) continue;
+    auto* const places = places_of(each.first);
+    places[places[0].first == StageKey() ? 0 : 1] = std::move(each);
+  }
 }
 
 void Evaluator::Scratch::add_units(const Stage& stage, const StageProfile& profile, std::uint32_t index) {
