@@ -104,7 +104,7 @@ class GraphWriter {
 
   std::string read_parameter(std::size_t i) {
     if (options_.ties && !parameters_.empty() && chance(rng_, 15)) return pick(rng_, parameters_);
-    const std::string name = numbered("w", i);
+    std::string name = numbered("w", i);
     text_ += name + " = parameter(" + name;
     if (options_.ties && chance(rng_, 10)) text_ += ", tied=tied_" + name;
     if (options_.non_gradient && chance(rng_, 10)) text_ += ", frozen";
@@ -115,7 +115,7 @@ class GraphWriter {
 
   std::string read_duplicable(std::size_t i) {
     if (!duplicables_.empty() && chance(rng_, 60)) return pick(rng_, duplicables_);
-    const std::string name = numbered("mask", i);
+    std::string name = numbered("mask", i);
     const std::string from = duplicables_.empty() || chance(rng_, 50) ? "c" : duplicables_.back();
     text_ += name + " = arange(" + from + ") : i64[8] @duplicable\n";
     duplicables_.push_back(name);

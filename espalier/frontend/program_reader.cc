@@ -396,7 +396,7 @@ class Reader {
       if (at == nullptr || !at->is_array()) continue;
       for (const Json& node : *at) {
         const Json* const metadata = find_member(node, "metadata");
-        const std::string source = metadata == nullptr ? std::string() : source_line(*metadata);
+        std::string source = metadata == nullptr ? std::string() : source_line(*metadata);
         if (!source.empty()) return source;
       }
     }

@@ -51,7 +51,7 @@ std::vector<std::uint16_t> operators_from_json(const JsonCursor& json) {
 
 // Relative, so that a folder with model and plan can be moved.
 std::string path_from_json(const JsonCursor& json) {
-  const std::string path = json.string();
+  std::string path = json.string();
   if (!path.empty() && path[0] == '/') {
     json.fail("is '" + path.substr(0, 80) + "'; expected a path relative to this file");
   }

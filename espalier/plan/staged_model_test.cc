@@ -30,7 +30,7 @@ Training training_of(const PipelinePlan& plan) {
 StagedModel staged(const Graph& graph, const Cluster& cluster, const CostTable& costs,
                    const PipelinePlan& plan) {
   EXPECT_THAT(check_plan(graph, cluster, plan), IsEmpty());
-  const StagedModel model = stage_model(graph, cluster, costs, training_of(plan), plan);
+  StagedModel model = stage_model(graph, cluster, costs, training_of(plan), plan);
   EXPECT_THAT(check_staged_model(model, cluster), IsEmpty());
   const std::string json = print_json(staged_model_to_json(model, cluster));
   EXPECT_EQ(staged_model_from_json(parse_json(json, "p"), "p", cluster), model);

@@ -63,7 +63,7 @@ class TraceWriter {
       case Source::Kind::kJoin:
         return;
     }
-    trace_.spans.push_back(std::move(span));
+    trace_.spans.push_back(span);
   }
 
   void describe_message(const Source& source, Span& span) const {
@@ -91,7 +91,7 @@ class TraceWriter {
     span.posted = times_.ready[task];
     span.start = times_.start[task];
     span.end = arrival(task);
-    trace_.spans.push_back(std::move(span));
+    trace_.spans.push_back(span);
   }
 
   // Sums all changes of an instant, then samples if something differs from the sample before.

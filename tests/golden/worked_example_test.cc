@@ -41,7 +41,7 @@ Trace run(WorkedExample which, TokenRule tokens = TokenRule::kBothWays) {
   const auto [model, cluster] = worked_example(which, tokens);
   const Schedule schedule = parse_schedule(worked_example_orders(which), model, cluster);
   EXPECT_EQ(check_schedule(model, schedule), std::vector<std::string>());
-  const Trace trace = simulate(model, cluster, schedule);
+  Trace trace = simulate(model, cluster, schedule);
   EXPECT_EQ(check_trace(model, cluster, schedule, trace), std::vector<std::string>());
   EXPECT_EQ(trace, reference_simulate(model, cluster, schedule));
   return trace;
