@@ -291,18 +291,24 @@ void DeviceWorker::sum_tie(const Action& action) {
 void DeviceWorker::apply_update(const Action& action) {
   const auto start = Clock::now();
   StageHere& here = stage(action.stage);
-  for (const Variable& variable : here.holding->parameters) {
-    if (job_.owners[variable.id.index()] != std::pair(action.stage, device_)) continue;
-    const at::Tensor gradient = variable.value.grad();
-    if (!gradient.defined()) continue;
-    const double norm = gradient.norm(2, at::kDouble).item<double>();
-    outcome_.gradient_norm_squared += norm * norm;
-    if (options_.keep_gradients) outcome_.gradients[variable.id] = gradient.clone();
+  std::vector<Variable>& parameters = here.holding->parameters;
+  const auto owned = [&](const Variable& variable) {
+    return job_.owners[variable.id.index()] == std::pair(action.stage, device_);
+  };
+  if (options_.keep_gradients) {
+    for (const Variable& variable : parameters) {
+      const at::Tensor gradient = variable.value.grad();
+      if (owned(variable) && gradient.defined()) outcome_.gradients[variable.id] = gradient.clone();
+    }
   }
-  if (options_.update) {
-    update(session_.optimizer(), session_.step() + 1, here.holding->parameters);
-  } else {
-    for (Variable& variable : here.holding->parameters) variable.value.mutable_grad().reset();
+  const bool skip =
+      options_.faults.fault == Fault::kSkippedUpdate && options_.faults.stage == action.stage.index();
+  const std::vector<double> squares = options_.update && !skip
+                                          ? update(session_.optimizer(), session_.step() + 1, parameters)
+                                          : drop_gradients(parameters);
+  const bool copies = options_.faults.fault == Fault::kNormOfCopies;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (copies || owned(parameters[i])) outcome_.gradient_norm_squared += squares[i];
   }
   record(action, Stream::kCompute, start);
 }

@@ -34,9 +34,13 @@ struct Holding {
   std::vector<Variable> buffers;     // and frozen parameters, ascending id
 };
 
-// One step of the optimizer on every parameter that has a gradient, as torch.optim does it; `step` counts
-// from 1. Gradients are then dropped.
-void update(const Optimizer& optimizer, std::uint64_t step, std::vector<Variable>& parameters);
+// One step of the optimizer on every parameter that has a gradient, as torch.optim does it (to a rounding:
+// see adam_kernel.cc); `step` counts from 1. Gradients are then dropped. Returns the sum of squares of each
+// one's gradient, 0 where there is none.
+std::vector<double> update(const Optimizer& optimizer, std::uint64_t step, std::vector<Variable>& parameters);
+
+// The same without the step.
+std::vector<double> drop_gradients(std::vector<Variable>& parameters);
 
 class Session {
  public:

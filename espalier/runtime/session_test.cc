@@ -48,6 +48,31 @@ TEST(Update, SgdWithMomentumAndDecay) {
   EXPECT_NEAR(weights[1], 0.9016, 1e-12);
 }
 
+// Three updates of a parameter whose rows lie in columns, with gradients of many sizes.
+std::pair<at::Tensor, std::vector<double>> three_updates(const Optimizer& optimizer, at::ScalarType type) {
+  std::vector<Variable> variables(1);
+  const at::Tensor values = at::arange(7 * 613, at::kDouble).sin_().view({613, 7});
+  variables[0].value = values.to(type, false, true).t().requires_grad_(true);
+  std::vector<double> squares;
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    const at::Tensor gradient = (values * static_cast<double>(step)).tan_().pow_(3).to(at::kFloat);
+    variables[0].value.mutable_grad() = gradient.t().contiguous().to(type);  // in rows
+    squares.push_back(update(optimizer, step, variables)[0]);
+    EXPECT_FALSE(variables[0].value.grad().defined());
+  }
+  return {variables[0].value.detach(), squares};
+}
+
+TEST(Update, OnePassOverFloatsIsTheUpdateInDoubleRounded) {
+  for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kAdamW}) {
+    const Optimizer optimizer{.kind = kind, .learning_rate = 0.01, .weight_decay = 0.1};
+    const auto [once, squares] = three_updates(optimizer, at::kFloat);
+    const auto [right, right_squares] = three_updates(optimizer, at::kDouble);
+    EXPECT_LE((once.to(at::kDouble) - right).abs().max().item<double>(), 5e-7);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(squares[i] / right_squares[i], 1, 1e-12);
+  }
+}
+
 TEST(Update, AdamMovesByTheLearningRateFirst) {
   // m1 = 0.1·0.5, v1 = 0.001·0.25; both divided by 1 - beta: 0.5 / (√0.25 + 1e-8) ≈ 1, so w ≈ 1 - 0.01.
   // m2 = 0.9·0.05 - 0.1·0.25 = 0.02, v2 = 0.999·0.00025 + 0.001·0.0625 = 0.00031225;

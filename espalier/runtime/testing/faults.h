@@ -20,6 +20,8 @@ enum class Fault : std::uint8_t {
   kUnscaledLoss,        // the sum over micro-batches instead of the mean
   kNoAllReduce,         // replicas keep their own gradients
   kWrongDataOrder,      // one stage reads the samples of another micro-batch
+  kNormOfCopies,        // the gradient norm counts each copy of a tied parameter
+  kSkippedUpdate,       // one stage does not update its parameters
 };
 
 struct FaultPlan {
