@@ -28,6 +28,8 @@ std::string what_text(Difference::What what) {
   switch (what) {
     case Difference::What::kLoss:
       return "loss";
+    case Difference::What::kGradientNorm:
+      return "gradient norm";
     case Difference::What::kGradient:
       return "gradient";
     case Difference::What::kBuffer:
@@ -52,6 +54,8 @@ void print(Console& console, const VerifyResult& result, double tolerance) {
                               {"bit_equality_due", result.bit_equality_due},
                               {"loss", result.loss},
                               {"reference_loss", result.reference_loss},
+                              {"gradient_norm", result.gradient_norm},
+                              {"reference_gradient_norm", result.reference_gradient_norm},
                               {"gradients", result.gradients},
                               {"buffers", result.buffers},
                               {"parameters", result.parameters},

@@ -108,9 +108,15 @@ struct VerifyOptions {
 
 // One value that differs by more than the tolerance, or at all where bit-equality is due.
 struct Difference {
-  enum class What : std::uint8_t { kLoss, kGradient, kBuffer, kParameter } what = What::kGradient;
+  enum class What : std::uint8_t {
+    kLoss,
+    kGradientNorm,
+    kGradient,
+    kBuffer,
+    kParameter
+  } what = What::kGradient;
   std::string name;    // of the parameter or buffer
-  double measure = 0;  // ‖Δ‖ / max(‖g‖, 1e-3·‖G‖); for the loss |Δ| / |loss|
+  double measure = 0;  // ‖Δ‖ / max(‖g‖, 1e-3·‖G‖); for loss and norm |Δ| / |reference|
   std::string op;      // the operator that reads it
   friend bool operator==(const Difference&, const Difference&) = default;
 };
@@ -124,7 +130,7 @@ struct VerifyResult {  // complete on rank 0
   std::uint64_t gradients = 0, buffers = 0, parameters = 0;  // compared
   double worst = 0;                                          // measure, over all of them
   std::string worst_name;
-  std::vector<Difference> differences;  // loss, then gradients as backward meets them, buffers, parameters
+  std::vector<Difference> differences;  // loss, norm, gradients as backward meets them, buffers, parameters
   std::string first;    // "operator 'head' (head, model.py:12), micro-batch 3: output differs"
   std::string verdict;  // one line
 };

@@ -29,7 +29,7 @@ struct Cut {
   CutOptions options = {};
 };
 
-VerifyResult verify(const Cut& cut, const FaultPlan& faults = {}) {
+VerifyResult verify(const Cut& cut, const FaultPlan& faults = {}, std::uint64_t steps = 2) {
   const std::string path = kFixtures + cut.fixture + ".pt2";
   const LoadedModel model(path);
   const auto at = model.graph().find_operator(cut.at);
@@ -41,7 +41,7 @@ VerifyResult verify(const Cut& cut, const FaultPlan& faults = {}) {
                                  staged_for_tests(model.graph(), cluster, plan, training.optimizer));
   file.seed = 5;
   VerifyOptions options;
-  options.steps = 2;
+  options.steps = steps;
   return verify_plan_with(file, path, options, faults);
 }
 
@@ -136,6 +136,26 @@ TEST(Verify, AMissingAllReduceShowsInItsStageAlone) {
     EXPECT_THAT(name, AnyOf(StartsWith("blocks.0."), StartsWith("embed."), StartsWith("position.")));
   }
   EXPECT_THAT(result.first, HasSubstr("the gradient of 'embed.weight' differs"));  // the head reads it too
+}
+
+TEST(Verify, ANormThatCountsCopiesIsNamedAlone) {
+  const VerifyResult result = verify(kGpt, {Fault::kNormOfCopies, 0});
+  EXPECT_FALSE(result.equal);
+  ASSERT_EQ(result.differences.size(), 1U) << result.verdict;
+  EXPECT_EQ(result.differences[0].what, Difference::What::kGradientNorm);
+  EXPECT_GT(result.gradient_norm, result.reference_gradient_norm);
+  EXPECT_THAT(result.verdict, HasSubstr("first: gradient norm"));
+}
+
+TEST(Verify, AnUpdateThatOneStageSkipsShowsInItsParametersAlone) {
+  const VerifyResult result = verify(kGpt, {Fault::kSkippedUpdate, 1}, 1);
+  EXPECT_FALSE(result.equal);
+  EXPECT_NEAR(result.gradient_norm / result.reference_gradient_norm, 1, 1e-6);
+  EXPECT_EQ(names(result, Difference::What::kParameter).size(), result.differences.size());
+  for (const std::string& name : names(result, Difference::What::kParameter)) {
+    EXPECT_THAT(name, AnyOf(StartsWith("blocks.1."), StartsWith("norm.")));
+  }
+  EXPECT_THAT(result.first, HasSubstr("the parameter 'blocks.1."));
 }
 
 TEST(Verify, AWrongDataOrderShowsInTheFirstOperatorThatReadsTheInput) {

@@ -154,7 +154,14 @@ struct Watchdog::State {
     return "";
   }
 
+  void start_to_count() {
+    const std::lock_guard guard(lock);
+    last_answer = now();
+    for (Beat& beat : beats) beat.changed = last_answer;
+  }
+
   void look() {
+    Time last = now();
     while (true) {
       {
         std::unique_lock guard(lock);
@@ -163,6 +170,8 @@ struct Watchdog::State {
         const bool late = !alarm.empty() && now() - alarm_time > span(options.grace);
         if (late) end_process();
       }
+      if (now() - last > span(options.silence) / 2) start_to_count();
+      last = now();
       if (const std::string reason = trouble(); !reason.empty()) raise(reason);
     }
   }

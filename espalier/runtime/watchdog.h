@@ -4,10 +4,13 @@
 // process's waits with a message that names it. Works under any launcher: workers write a beat into the store
 // twice a second and read the others'.
 //
-//   worker 1 killed      its beat stops           everybody: "worker 1 (cpu:1) has been silent for 5.1 s"
-//   worker 0 stopped     the store stops too      everybody: "the meeting place … does not answer; worker 0
-//   hosts it" an operator throws   failed() publishes it    everybody: "worker 1 (cpu:1) failed: operator
-//   'conv1' …" launcher killed      the parent changes       everybody: "the launcher (process 4711) is gone"
+// - worker 1 is killed, its beat stops: "worker 1 (cpu:1) has been silent for 5.1 s";
+// - worker 0 is stopped, and the store with it: "the meeting place … does not answer; worker 0 hosts it";
+// - an operator throws, failed() publishes it: "worker 1 (cpu:1) failed: operator 'conv1' …";
+// - the launcher is killed, the parent changes: "the launcher (process 4711) is gone".
+//
+// Who was stopped and goes on cannot know how long the others were silent: it starts to count again. So a run
+// that was stopped as a whole (Ctrl-Z, a sleeping computer) goes on.
 
 #include <functional>
 #include <memory>

@@ -186,6 +186,24 @@ class Faults:
                     os.kill(victim, signal.SIGKILL)
                 self.expect_stopped(run, f"worker {rank}")
 
+    def test_a_run_that_is_stopped_as_a_whole_goes_on(self):
+        run = self.train()
+        run.wait_for_steps()
+        stopped = list(run.processes())
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(7)  # longer than a worker may be silent
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        deadline = time.monotonic() + LIMIT
+        while time.monotonic() < deadline:  # any complaint comes within the silence of five seconds
+            self.assertIsNone(run.process.poll(), run.text())
+            time.sleep(0.05)
+        run.process.send_signal(signal.SIGINT)
+        run.wait_until_gone()
+        if self.launcher != "torchrun":
+            self.assertEqual(run.process.returncode, 130, run.text())
+
     def test_an_operator_that_throws_is_named_with_its_source(self):
         data = self.folder / "bad.safetensors"
         write_tokens_beyond_the_table(data)
