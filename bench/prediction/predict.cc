@@ -1,16 +1,22 @@
 // Predicts a plan's step from a cost file, and measures its steps together with their replays.
 //
 //   bench_prediction predict PLAN.json COSTS.json
-//   bench_prediction measure PLAN.json COSTS.json STEPS
+//   bench_prediction measure MODEL.pt2 COSTS.json ROUNDS STEPS PLAN.json…
 //
 // A replay is the simulator fed with a step's own measured action times: what is left of the error is the
-// event model's, not the costs'. Links and endpoints are those of the cost file. `measure` starts one worker
-// per device and prints a JSON line with every step.
+// event model's, not the costs'. Links and endpoints are those of the cost file. `measure` starts two
+// workers, which profile the model for one round, run some steps of each plan, and so on: profile and steps
+// meet the same states of the machine. It writes the profile to COSTS.json and prints a JSON line with every
+// step.
 
+#include <ATen/Parallel.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -19,8 +25,11 @@
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
+#include "espalier/cost/text.h"
 #include "espalier/runtime/launcher.h"
+#include "espalier/runtime/model_profiler.h"
 #include "espalier/runtime/runtime.h"
+#include "espalier/runtime/workbench.h"
 #include "espalier/sim/simulate.h"
 
 namespace espalier {
@@ -123,34 +132,99 @@ int start_workers(std::uint32_t workers, const std::vector<std::string>& argumen
   return launch(options);
 }
 
-int measure(const std::vector<std::string>& arguments) {
-  const Opened opened = open(arguments.at(1), arguments.at(2));
-  std::set<DeviceId> devices;
-  for (const Stage& stage : opened.plan.stages) {
-    for (const Replica& replica : stage.replicas) {
-      devices.insert(replica.devices.begin(), replica.devices.end());
+// One plan, ready to run steps between other work of the same workers.
+class Runner {
+ public:
+  Runner(const std::string& path, const LoadedModel& model, Workers& workers)
+      : path_(path),
+        file_(parse_plan_file(read_file(path), path)),
+        workers_(workers),
+        planned_(planned_job(file_, model.graph())),
+        program_(model.exported, planned_.plan.stages.at(0).micro_batch, at::kCPU),
+        job_(make_job(program_, planned_.plan, planned_.staged, planned_.schedule, planned_.device_names)),
+        data_(synthetic_data(model.exported, file_.seed)),
+        session_(model.exported, model.file.bytes(), file_.training.optimizer, file_.seed, at::kCPU),
+        executor_(job_, session_, *data_, *workers.transport, {}) {}
+
+  // The first one after other work is not kept.
+  void steps(std::uint32_t count) {
+    for (std::uint32_t i = 0; i <= count; ++i) {
+      TimedStep timed = timed_step(workers_, executor_, done_++, planned_.plan.batch,
+                                   planned_.plan.micro_batches(StageId(0)));
+      auto trace = gather_trace(workers_, planned_, std::move(timed.outcome), timed.start);
+      if (i > 0 && trace) taken_.push_back({timed.report.time, std::move(*trace)});
     }
   }
-  if (devices.size() > 1 && std::getenv("RANK") == nullptr) {
-    return start_workers(static_cast<std::uint32_t>(devices.size()), arguments);
+
+  // By the costs and the link of a cost file. On rank 0.
+  Json report(const std::string& costs) const {
+    const Opened opened = open(path_, costs);
+    const Replay replay(opened, judge(opened.job, opened.plan).staged);
+    Json steps = Json::array();
+    for (const auto& [time, trace] : taken_) {
+      Duration busy;
+      for (const Duration each : busy_time(trace)) busy += each;
+      steps.push_back({{"time_ns", time.count()},
+                       {"trace_ns", trace.iteration.count()},
+                       {"replay_ns", replay.of(trace).count()},
+                       {"busy_ns", busy.count()},
+                       {"actions_ns", to_json(time_by_action(trace))}});
+    }
+    return steps;
   }
-  const Replay replay(opened, judge(opened.job, opened.plan).staged);
-  Json steps = Json::array();
-  RunOptions options;
+  const std::string& path() const { return path_; }
+  BatchSize micro_batch() const { return program_.micro_batch(); }
+
+ private:
+  std::string path_;
+  PlanFile file_;
+  Workers& workers_;
+  PlannedJob planned_;
+  Program program_;
+  Job job_;
+  std::unique_ptr<DataSource> data_;
+  Session session_;
+  Executor executor_;
+  std::uint64_t done_ = 0;
+  std::vector<std::pair<Duration, Trace>> taken_;
+};
+
+// Rounds: first the profiler's, then some steps of each plan.
+int measure(const std::vector<std::string>& arguments) {
+  if (std::getenv("RANK") == nullptr) return start_workers(2, arguments);
+  const std::string& costs = arguments.at(2);
+  const auto rounds = static_cast<std::uint32_t>(std::stoul(arguments.at(3)));
+  const auto steps = static_cast<std::uint32_t>(std::stoul(arguments.at(4)));
+  keep_freed_memory();
+  keep_to_own_cores(world_from_environment(), 1);
+  at::set_num_threads(1);
+  const LoadedModel model(arguments.at(1));
+  ProfileOptions options;
   options.world = world_from_environment();
-  options.steps = std::stoull(arguments.at(3));
-  options.trace = TraceSteps::kAll;
-  options.on_trace = [&](const StepReport& report, const Trace& trace) {
-    Duration busy;
-    for (const Duration time : busy_time(trace)) busy += time;
-    steps.push_back({{"time_ns", report.time.count()},
-                     {"trace_ns", trace.iteration.count()},
-                     {"replay_ns", replay.of(trace).count()},
-                     {"busy_ns", busy.count()},
-                     {"actions_ns", to_json(time_by_action(trace))}});
-  };
-  run_plan(opened.file, opened.model, options);
-  if (options.world.rank == 0) std::fputs((Json{{"steps", steps}}.dump() + "\n").c_str(), stdout);
+  options.rounds = rounds;
+  options.repeat_slow = false;  // no step is repeated either
+  PlannedJob everybody;
+  everybody.schedule.devices.assign(2, {{ActionKind::kForward, StageId(0), 0}});
+  everybody.device_names = {"worker 0", "worker 1"};
+  Workers workers = join_workers(options.world, everybody, milliseconds(300'000));
+  std::vector<std::unique_ptr<Runner>> runners;
+  for (std::size_t i = 5; i < arguments.size(); ++i) {
+    runners.push_back(std::make_unique<Runner>(arguments[i], model, workers));
+    const BatchSize size = runners.back()->micro_batch();
+    auto& sizes = options.micro_batches;
+    if (std::find(sizes.begin(), sizes.end(), size) == sizes.end()) sizes.push_back(size);
+  }
+  ModelProfiler profiler(model, options, workers);
+  for (std::uint32_t round = 0; round < rounds; ++round) {
+    profiler.round();
+    for (const auto& runner : runners) runner->steps(steps);
+  }
+  const CostTable table = profiler.table();
+  if (options.world.rank != 0) return 0;
+  write_file_atomically(costs, costs_to_json(table).dump(1) + "\n");
+  Json plans = Json::object();
+  for (const auto& runner : runners) plans[runner->path()] = runner->report(costs);
+  std::fputs((plans.dump() + "\n").c_str(), stdout);
   return 0;
 }
 
@@ -159,8 +233,8 @@ int call(const std::vector<std::string>& arguments) {
     predict(arguments[1], arguments[2]);
     return 0;
   }
-  if (arguments.size() == 4 && arguments[0] == "measure") return measure(arguments);
-  std::fputs("usage: bench_prediction predict PLAN COSTS | measure PLAN COSTS STEPS\n", stderr);
+  if (arguments.size() > 5 && arguments[0] == "measure") return measure(arguments);
+  std::fputs("usage: bench_prediction predict PLAN COSTS | measure MODEL COSTS ROUNDS STEPS PLAN…\n", stderr);
   return 2;
 }
 

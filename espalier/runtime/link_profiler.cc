@@ -1,17 +1,16 @@
 #include "espalier/runtime/link_profiler.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <vector>
+#include <utility>
 
-#include "espalier/runtime/pass_profiler.h"
+#include "espalier/base/check.h"
 
 namespace espalier {
 namespace {
 
-constexpr std::array<std::int64_t, 2> kSizes{std::int64_t{1} << 10, std::int64_t{1} << 20};
-constexpr int kMessages = 16;
+constexpr std::array<std::int64_t, 2> kSizes{std::int64_t{4} << 10, std::int64_t{1} << 20};
+constexpr double kSpan = static_cast<double>(kSizes[1] - kSizes[0]);
 
 double since(Clock::time_point start) {
   return static_cast<double>(
@@ -19,115 +18,116 @@ double since(Clock::time_point start) {
 }
 
 double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
-class LinkMeter {
- public:
-  explicit LinkMeter(Workers& workers) : workers_(workers), transport_(*workers.transport) {}
-
-  MeasuredLink run() {
-    std::array<double, 2> one_way{}, sender{}, receiver{};
-    for (std::size_t i = 0; i < kSizes.size(); ++i) {
-      one_way[i] = round_trip(kSizes[i]) / 2;
-      const auto [send, receive] = endpoints(kSizes[i]);
-      sender[i] = send;
-      receiver[i] = receive;
-    }
-    const double bytes = static_cast<double>(kSizes[1] - kSizes[0]);
-    MeasuredLink link;
-    link.send = cost(sender);
-    link.receive = cost(receiver);
-    const double per_byte = std::max((one_way[1] - one_way[0]) / bytes, 1e-3);
-    link.bandwidth = std::llround(1e9 / per_byte);
-    // On the wire is what is left of a message's way when both ends have had their part.
-    const double ends = static_cast<double>(link.send.fixed.count() + link.receive.fixed.count());
-    link.latency = round_duration(std::max(one_way[0] - ends, one_way[0] / 4));
-    return link;
-  }
-
- private:
-  bool talks() const { return transport_.rank() < 2; }
-  Link to_peer() const { return {self(), peer(), Lane::kMessages}; }
-  Link from_peer() const { return {peer(), self(), Lane::kMessages}; }
-  DeviceId self() const { return workers_.first_devices[transport_.rank()]; }
-  DeviceId peer() const { return workers_.first_devices[1 - transport_.rank()]; }
-
-  // What rank 0 or 1 measured, to everybody.
-  double shared(double mine, std::uint32_t from) {
-    return exchange(transport_, workers_.first_devices, std::span(&mine, 1))[from][0];
-  }
-
-  static EndpointCost cost(const std::array<double, 2>& at) {
-    const double bytes = static_cast<double>(kSizes[1] - kSizes[0]);
-    const double per_byte = std::max(0.0, (at[1] - at[0]) / bytes);
-    EndpointCost cost;
-    cost.picoseconds_per_byte = std::llround(1000 * per_byte);
-    cost.fixed = round_duration(std::max(0.0, at[0] - per_byte * static_cast<double>(kSizes[0])));
-    return cost;
-  }
-
-  double round_trip(std::int64_t bytes) {
-    std::vector<double> times;
-    const at::Tensor payload = at::zeros({bytes}, at::kByte);
-    for (int i = 0; i < kMessages && talks(); ++i) {
-      const auto reply = transport_.post_receive(from_peer(), at::kByte, bytes);
-      const auto start = Clock::now();
-      if (transport_.rank() == 0) {
-        const auto sent = transport_.post_send(to_peer(), payload);
-        reply->wait();
-        times.push_back(since(start));
-        sent->wait();
-      } else {
-        reply->wait();
-        transport_.post_send(to_peer(), payload)->wait();
-      }
-    }
-    return shared(times.empty() ? 0 : median(times), 0);
-  }
-
-  // Both ends compute; one sends between its computations, the other takes what came.
-  std::pair<double, double> endpoints(std::int64_t bytes) {
-    double sending = 0, receiving = 0;
-    std::vector<double> quiet, busy;
-    const at::Tensor payload = at::zeros({bytes}, at::kByte);
-    for (int round = 0; round < 5; ++round) {
-      shared(0, 0);  // start together
-      if (talks()) quiet.push_back(loop(nullptr, bytes));
-      shared(0, 0);
-      if (talks()) busy.push_back(loop(&payload, bytes));
-    }
-    if (talks()) {
-      const double each = std::max(0.0, (median(busy) - median(quiet)) / kMessages);
-      (transport_.rank() == 0 ? sending : receiving) = each;
-    }
-    return {shared(sending, 0), shared(receiving, 1)};
-  }
-
-  double loop(const at::Tensor* payload, std::int64_t bytes) {
-    std::vector<std::shared_ptr<Pending>> posted;
-    const auto start = Clock::now();
-    for (int i = 0; i < kMessages; ++i) {
-      if (payload != nullptr) {
-        posted.push_back(transport_.rank() == 0 ? transport_.post_send(to_peer(), *payload)
-                                                : transport_.post_receive(from_peer(), at::kByte, bytes));
-      }
-      speed_probe();
-    }
-    const double time = since(start);
-    for (const auto& pending : posted) pending->wait();
-    return time;
-  }
-
-  Workers& workers_;
-  Transport& transport_;
+struct Line {  // through what was measured at the two sizes
+  double fixed = 0, per_byte = 0;
 };
+
+Line through(const std::array<double, 2>& at) {
+  const double per_byte = std::max(0.0, (at[1] - at[0]) / kSpan);
+  return {std::max(0.0, at[0] - per_byte * static_cast<double>(kSizes[0])), per_byte};
+}
+
+EndpointCost endpoint(const Line& line) {
+  EndpointCost cost;
+  cost.fixed = round_duration(line.fixed);
+  cost.picoseconds_per_byte = std::llround(1000 * line.per_byte);
+  return cost;
+}
 
 }  // namespace
 
-MeasuredLink measure_link(Workers& workers) {
-  return LinkMeter(workers).run();
+LinkProfiler::LinkProfiler(Workers& workers, std::function<void()> compute)
+    : workers_(workers), transport_(*workers.transport), compute_(std::move(compute)) {
+  ESP_CHECK(transport_.ranks() > 1);
+}
+
+// What one worker measured, to everybody; also a meeting.
+double LinkProfiler::shared(double mine, std::uint32_t from) {
+  return exchange(transport_, workers_.first_devices, std::span(&mine, 1))[from][0];
+}
+
+void LinkProfiler::round() {
+  for (std::size_t size = 0; size < kSizes.size(); ++size) {
+    to_and_fro(size);
+    one_direction(size);
+  }
+}
+
+// One way is half of a message and its answer, from the call that sends to the end of the wait, without what
+// the other worker computed in between.
+void LinkProfiler::to_and_fro(std::size_t size) {
+  std::vector<double> round_trips(kMessages), computing(kMessages);
+  const bool asks = transport_.rank() == 0;
+  shared(0, 0);
+  if (transport_.rank() < 2) {
+    const at::Tensor payload = at::zeros({kSizes[size]}, at::kByte);
+    for (std::size_t i = 0; i < kMessages; ++i) {
+      const auto incoming = transport_.post_receive(from_peer(), at::kByte, kSizes[size]);
+      if (!asks) incoming->wait();
+      const auto before = Clock::now();
+      compute_();
+      computing[i] = since(before);
+      const auto start = Clock::now();
+      const auto sent = transport_.post_send(to_peer(), payload);
+      samples_[size].send.push_back(since(start));
+      if (asks) {
+        incoming->wait();
+        round_trips[i] = since(start);
+      }
+      sent->wait();
+    }
+  }
+  const auto all = exchange(transport_, workers_.first_devices, computing);
+  for (std::size_t i = 0; asks && i < kMessages; ++i) {
+    samples_[size].one_way.push_back(std::max(0.0, round_trips[i] - all[1][i]) / 2);
+  }
+}
+
+// Both compute all the time. What a receive takes of its worker: to post it, and to wait for what has come.
+void LinkProfiler::one_direction(std::size_t size) {
+  shared(0, 0);
+  if (transport_.rank() > 1) return;
+  const at::Tensor payload = at::zeros({kSizes[size]}, at::kByte);
+  std::vector<std::shared_ptr<Pending>> sent;
+  for (int i = 0; i < kMessages; ++i) {
+    if (transport_.rank() == 0) {
+      sent.push_back(transport_.post_send(to_peer(), payload));
+      compute_();
+      continue;
+    }
+    const auto start = Clock::now();
+    const auto incoming = transport_.post_receive(from_peer(), at::kByte, kSizes[size]);
+    const double posting = since(start);
+    compute_();
+    const auto end = Clock::now();
+    incoming->wait();
+    samples_[size].receive.push_back(posting + since(end));
+  }
+  for (const auto& pending : sent) pending->wait();
+}
+
+MeasuredLink LinkProfiler::link() {
+  std::array<double, 2> one_way{}, send{}, receive{};
+  for (std::size_t size = 0; size < kSizes.size(); ++size) {
+    one_way[size] = shared(median(samples_[size].one_way), 0);
+    send[size] = (shared(median(samples_[size].send), 0) + shared(median(samples_[size].send), 1)) / 2;
+    receive[size] = shared(median(samples_[size].receive), 1);
+  }
+  const Line whole = through(one_way), sender = through(send), receiver = through(receive);
+  MeasuredLink link;
+  link.send = endpoint(sender);
+  link.receive = endpoint(receiver);
+  // On the wire is what is left of a message's way when both ends have had their part.
+  const double per_byte = std::max(whole.per_byte - sender.per_byte - receiver.per_byte, 1e-3);
+  link.bandwidth = std::llround(1e9 / per_byte);
+  link.latency = round_duration(std::max(whole.fixed - sender.fixed - receiver.fixed, 1000.0));
+  return link;
 }
 
 }  // namespace espalier

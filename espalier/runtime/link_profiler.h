@@ -2,16 +2,47 @@
 
 // What messages between two workers cost, with the run's own transport. Includes libtorch; runtime/ only.
 //
-// Latency and bandwidth come from messages to and fro while nobody computes. What a message takes from the
-// compute thread at either end (the call itself, and the core time that the transport's threads take) comes
-// from loops of computation with and without messages (docs/cost-model.md).
+// Workers compute before each message: a message between two stages finds the transport's code, its threads
+// and its buffers cold, and takes two to four times as long as one that follows another (docs/cost-model.md).
+// Rounds are short, so that they can stand between other measurements; figures are medians over all of them.
+
+#include <array>
+#include <functional>
+#include <vector>
 
 #include "espalier/cost/cost_table.h"
 #include "espalier/runtime/workbench.h"
 
 namespace espalier {
 
-// Called by all workers; the first two talk, the others wait. The same result everywhere.
-MeasuredLink measure_link(Workers& workers);
+class LinkProfiler {
+ public:
+  static constexpr int kMessages = 4;  // of each size and kind in a round
+
+  // `workers` must outlive it and be two at least. `compute`: what stands before each message.
+  LinkProfiler(Workers& workers, std::function<void()> compute);
+
+  // The first two workers talk. Collective, as is the next; there the result is the same everywhere.
+  void round();
+  MeasuredLink link();
+
+ private:
+  struct Samples {  // nanoseconds
+    std::vector<double> one_way, send, receive;
+  };
+
+  void to_and_fro(std::size_t size);
+  void one_direction(std::size_t size);
+  Link to_peer() const { return {self(), peer(), Lane::kMessages}; }
+  Link from_peer() const { return {peer(), self(), Lane::kMessages}; }
+  DeviceId self() const { return workers_.first_devices[transport_.rank()]; }
+  DeviceId peer() const { return workers_.first_devices[1 - transport_.rank()]; }
+  double shared(double mine, std::uint32_t from);
+
+  Workers& workers_;
+  Transport& transport_;
+  std::array<Samples, 2> samples_;  // by size
+  std::function<void()> compute_;
+};
 
 }  // namespace espalier

@@ -56,6 +56,11 @@ World world_from_environment() {
     world.restart = number("TORCHELASTIC_RESTART_COUNT", *count, 1U << 30);
   }
   world.host = variable("GROUP_RANK").value_or("0");
+  const auto local_rank = variable("LOCAL_RANK"), local_size = variable("LOCAL_WORLD_SIZE");
+  if (local_rank && local_size) {
+    world.local_size = std::max(1U, number("LOCAL_WORLD_SIZE", *local_size, world.size));
+    world.local_rank = number("LOCAL_RANK", *local_rank, world.local_size - 1);
+  }
   return world;
 }
 
@@ -97,6 +102,7 @@ RunResult train(const PlanFile& file, const LoadedModel& model, const PlannedJob
 
 RunResult run_plan(const PlanFile& file, const std::string& model_path, const RunOptions& options) {
   keep_freed_memory();
+  keep_to_own_cores(options.world, options.threads);
   const LoadedModel model(model_path);
   const PlannedJob planned = planned_job(file, model.graph());
   Workers workers = join_workers(options.world, planned, options.timeout);

@@ -35,14 +35,16 @@ struct World {
   std::uint32_t size = 1;
   std::string address = "127.0.0.1";  // of the store where the workers meet
   std::uint16_t port = 0;
-  bool agent_store = false;   // torchrun hosts the store itself; else rank 0 does
-  std::uint32_t restart = 0;  // torchrun's restart count: keys of an earlier try are not read
-  std::string host;           // name of this host: clocks are compared between hosts
+  bool agent_store = false;      // torchrun hosts the store itself; else rank 0 does
+  std::uint32_t restart = 0;     // torchrun's restart count: keys of an earlier try are not read
+  std::string host;              // name of this host: clocks are compared between hosts
+  std::uint32_t local_rank = 0;  // among the workers of this host
+  std::uint32_t local_size = 1;
   friend bool operator==(const World&, const World&) = default;
 };
 
-// RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_*; none of them: one process. Throws InputError
-// where only some are there, or one is not a number.
+// RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_*, TORCHELASTIC_*; none of them: one process. Throws
+// InputError where only some are there, or one is not a number.
 World world_from_environment();
 
 struct StepReport {
@@ -137,14 +139,15 @@ struct VerifyResult {  // complete on rank 0
 VerifyResult verify_plan(const PlanFile& plan, const std::string& model, const VerifyOptions& options);
 
 struct ProfileProgress {
-  std::string phase;  // "operators, micro-batch 4"
+  std::string phase;  // "operators, micro-batches of 2 4"
   std::uint32_t done = 0, total = 0;
 };
 struct ProfileOptions {
   World world;  // all workers measure at once; rank 0 returns the table
   std::vector<BatchSize>
       micro_batches;  // empty: the export's size if fixed, else the first three of 1, 2, 4, 8 in its range
-  std::uint32_t rounds = 20;  // at each micro-batch; fewer, at least 7, where passes are long
+  std::uint32_t rounds = 20;  // over all micro-batches; fewer, at least 7, where passes are long
+  bool repeat_slow = true;    // samples that a slow state of the host met are taken again, once
   std::uint32_t threads = 1;
   std::uint64_t seed = 0;
   std::string device;

@@ -1,0 +1,328 @@
+#include "espalier/runtime/model_profiler.h"
+
+#include <torch/version.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+#include "espalier/base/check.h"
+#include "espalier/cost/analytic.h"
+#include "espalier/runtime/executor.h"
+
+namespace espalier {
+namespace {
+
+constexpr double kSlowProbe = 1.12;
+constexpr int kTries = 2;  // of a sample
+constexpr int kPasses = 3;
+constexpr double kLongPass = 15e6;  // nanoseconds
+constexpr std::size_t kPieces = 8;
+constexpr OptimizerKind kKinds[] = {OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kAdamW};
+
+double median(std::vector<double> values) {
+  ESP_CHECK(!values.empty());
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+double since(Clock::time_point start) {
+  return static_cast<double>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
+}
+
+}  // namespace
+
+// What is known of one micro-batch size: by operator, then sample; nanoseconds.
+struct ModelProfiler::Size {
+  Size(const LoadedModel& model, BatchSize batch_size, at::Device device, Session& session,
+       const DataSource& data)
+      : batch(batch_size),
+        program(model.exported, batch, device),
+        profiler(program, session, data),
+        forward(model.graph().operators().size()),
+        backward(model.graph().operators().size()) {}
+
+  BatchSize batch;
+  Program program;
+  PassProfiler profiler;
+  std::vector<OperatorMemory> memory;
+  std::vector<std::vector<double>> forward, backward;
+  std::vector<double> whole_forward, whole_backward;  // without timestamps
+};
+
+ModelProfiler::ModelProfiler(const LoadedModel& model, const ProfileOptions& options, Workers& workers)
+    : model_(model), options_(options), workers_(workers) {
+  if (!graph().loss()) throw InputError(graph().name() + ": has no loss, so it has no backward to measure");
+  const at::Device device = parse_device(options.device);
+  data_ = synthetic_data(model.exported, options.seed);
+  session_ = std::make_unique<Session>(model.exported, model.file.bytes(), Optimizer{}, options.seed, device);
+  for (const BatchSize size : sizes_of(graph(), options)) {
+    sizes_.push_back(std::make_unique<Size>(model, size, device, *session_, *data_));
+    sizes_.back()->memory = sizes_.back()->profiler.memory();
+  }
+  take_update(*sizes_.front());  // makes the optimizer's state
+  updates_.clear();
+  piece_overhead_ = average({sizes_.front()->profiler.action_overhead(kPieces)})[0];
+  if (workers.transport->ranks() > 1) {
+    link_ = std::make_unique<LinkProfiler>(workers, computation_before_messages());
+  }
+}
+
+ModelProfiler::~ModelProfiler() = default;
+
+// A pass of the model where it is short: between small actions messages count. Else some milliseconds that go
+// through more memory than a core's own caches hold.
+std::function<void()> ModelProfiler::computation_before_messages() {
+  PassProfiler& profiler = sizes_.front()->profiler;
+  const PassTimes pass = profiler.plain();
+  if (average({pass.forward + pass.backward})[0] < kLongPass) return [&profiler] { profiler.plain(); };
+  const at::Tensor numbers = at::ones({1 << 20}), sum = at::zeros({1 << 20});
+  return [numbers, sum] {
+    speed_probe();
+    sum.add_(numbers);
+    speed_probe();
+  };
+}
+
+std::vector<BatchSize> ModelProfiler::sizes_of(const Graph& graph, const ProfileOptions& options) {
+  const BatchRange range = graph.batch();
+  std::vector<BatchSize> sizes = options.micro_batches;
+  if (sizes.empty() && range.fixed()) sizes = {range.min};
+  if (sizes.empty()) {
+    for (const std::int64_t size : {1, 2, 4, 8}) {
+      if (BatchSize(size) >= range.min && BatchSize(size) <= range.max && sizes.size() < 3)
+        sizes.push_back(BatchSize(size));
+    }
+    if (sizes.empty()) sizes = {range.min};
+  }
+  std::sort(sizes.begin(), sizes.end());
+  return sizes;
+}
+
+std::vector<BatchSize> ModelProfiler::micro_batches() const {
+  std::vector<BatchSize> sizes;
+  for (const auto& size : sizes_) sizes.push_back(size->batch);
+  return sizes;
+}
+
+// The mean over workers, everywhere the same.
+std::vector<double> ModelProfiler::average(const std::vector<double>& mine) {
+  const auto all = exchange(*workers_.transport, workers_.first_devices, mine);
+  std::vector<double> mean(mine.size(), 0.0);
+  for (const auto& worker : all) {
+    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += worker[i] / static_cast<double>(all.size());
+  }
+  return mean;
+}
+
+void ModelProfiler::meet() {
+  average({0});
+}
+
+// Takes a sample while the core is at its speed; the last try counts whatever the probe says.
+template <class Sample>
+void ModelProfiler::at_speed(const Sample& sample) {
+  const int tries = options_.repeat_slow ? kTries : 1;
+  for (int i = 0; i < tries; ++i) {
+    const double before = speed_probe();
+    auto taken = sample();
+    const double probe = std::max(before, speed_probe());
+    best_probe_ = best_probe_ == 0 ? probe : std::min(best_probe_, probe);
+    if (probe > kSlowProbe * best_probe_ && i + 1 < tries) continue;
+    taken();
+    return;
+  }
+}
+
+void ModelProfiler::round() {
+  const auto start = Clock::now();
+  for (const auto& size : sizes_) {
+    meet();
+    take_passes(*size);
+    take_update(*size);
+  }
+  take_alone(*sizes_.front());
+  take_gap(*sizes_.front());
+  if (link_) link_->round();
+  round_seconds_ = average({1e-9 * since(start)})[0];
+}
+
+// The mean of some passes, as a step is a sum of some; the median is taken over rounds, as over steps.
+void ModelProfiler::take_passes(Size& size) {
+  at_speed([&] {
+    size.profiler.plain();  // fills the caches
+    PassTimes whole;
+    for (int i = 0; i < kPasses; ++i) {
+      const PassTimes plain = size.profiler.plain();
+      whole.forward += plain.forward / kPasses;
+      whole.backward += plain.backward / kPasses;
+    }
+    const PassTimes stamped = size.profiler.stamped();
+    return [&size, whole, stamped] {
+      size.whole_forward.push_back(whole.forward);
+      size.whole_backward.push_back(whole.backward);
+      for (std::size_t op = 0; op < stamped.forward_of.size(); ++op) {
+        size.forward[op].push_back(stamped.forward_of[op]);
+        size.backward[op].push_back(stamped.backward_of[op]);
+      }
+    };
+  });
+}
+
+void ModelProfiler::take_alone(Size& size) {
+  const std::uint32_t workers = workers_.transport->ranks();
+  for (std::uint32_t turn = 0; turn < workers && workers > 1; ++turn) {
+    meet();
+    if (turn != workers_.transport->rank()) continue;
+    at_speed([&] {
+      size.profiler.plain();
+      const PassTimes plain = size.profiler.plain();
+      return [&, plain] {
+        const double busy = size.whole_forward.back() + size.whole_backward.back();
+        busy_over_alone_.push_back(busy / (plain.forward + plain.backward));
+      };
+    });
+  }
+  meet();
+}
+
+// One kind after the other, as the runtime does it: after a backward pass, so that parameters and state are
+// out of the caches, with the norms of the gradients.
+void ModelProfiler::take_update(Size& size) {
+  std::vector<Variable>& all = size.profiler.holding().parameters;
+  if (all.empty()) return;
+  if (std::none_of(all.begin(), all.end(), [](const Variable& v) { return v.value.grad().defined(); })) {
+    size.profiler.plain();
+  }
+  const bool first = updates_done_ == 0;
+  const Optimizer optimizer{.kind = first ? OptimizerKind::kAdam : kKinds[updates_done_ % std::size(kKinds)],
+                            .learning_rate = 1e-9};
+  const auto start = Clock::now();
+  for (const Variable& variable : all) {
+    if (variable.value.grad().defined()) variable.value.grad().norm(2, at::kDouble).item<double>();
+  }
+  update(optimizer, ++updates_done_, all);
+  updates_[optimizer.kind].push_back(since(start));
+}
+
+// Between two actions of a device stands its worker's own work, which is seen in a step of one stage.
+void ModelProfiler::take_gap(Size& size) {
+  const PlannedJob planned = one_stage_job(graph(), BatchSize(2 * size.batch.count()), size.batch);
+  const Job job =
+      make_job(size.program, planned.plan, planned.staged, planned.schedule, planned.device_names);
+  InProcessTransport transport(milliseconds(60'000));
+  Executor executor(job, *session_, *data_, transport, {.threads = options_.threads, .update = false});
+  const StepOutcome outcome = executor.step();
+  std::vector<const Span*> actions;
+  for (const Span& span : outcome.spans) {
+    if (span.kind == SpanKind::kAction) actions.push_back(&span);
+  }
+  for (std::size_t i = 1; i < actions.size(); ++i) {
+    gaps_.push_back(static_cast<double>((actions[i]->start - actions[i - 1]->end).count()));
+  }
+}
+
+// The part of backward that only the weights need: measured together, divided as the arithmetic is.
+double ModelProfiler::weight_share(OperatorId op, BatchSize size) const {
+  bool weights = false, inputs = false;
+  for (const TensorId id : graph().op(op).inputs) {
+    const Tensor& tensor = graph().tensor(id);
+    if (tensor.requires_grad) (tensor.parameter ? weights : inputs) = true;
+  }
+  if (!weights || !inputs) return weights ? 1 : 0;
+  const Work work = operator_work(graph(), op, size);
+  const double all = work.input_gradient_flops + work.weight_gradient_flops;
+  return all > 0 ? work.weight_gradient_flops / all : 0;
+}
+
+// Medians by operator, scaled so that they sum up to the passes without timestamps; without the neighbour,
+// whose factor stage_model puts back where there is one.
+void ModelProfiler::add_points(std::map<std::string, CostRow>& rows, Size& size, double factor) {
+  const std::size_t n = graph().operators().size();
+  std::vector<double> times(2 * n);
+  const auto scale_into = [&](std::size_t at, const auto& samples, const std::vector<double>& whole) {
+    double sum = 0;
+    for (std::size_t op = 0; op < n; ++op) sum += times[at + op] = median(samples[op]);
+    for (std::size_t op = 0; op < n && sum > 0; ++op) times[at + op] *= median(whole) / sum;
+  };
+  scale_into(0, size.forward, size.whole_forward);
+  scale_into(n, size.backward, size.whole_backward);
+  times = average(times);
+
+  struct Sum {
+    double forward = 0, input = 0, weight = 0;
+    std::size_t operators = 0;
+    OperatorCost cost;
+  };
+  std::map<std::string, Sum> classes;
+  for (std::size_t i = 0; i < n; ++i) {
+    const Operator& op = graph().operators()[i];
+    const OperatorMemory& memory = size.memory[i];
+    Sum& sum = classes[op.op_class];
+    const double share = weight_share(OperatorId(i), size.batch);
+    sum.forward += times[i] / factor;
+    sum.input += times[n + i] / factor * (1 - share);
+    sum.weight += times[n + i] / factor * share;
+    ++sum.operators;
+    std::vector<SavedTensor> saved;
+    std::set_union(sum.cost.saved.begin(), sum.cost.saved.end(), memory.saved.begin(), memory.saved.end(),
+                   std::back_inserter(saved));
+    sum.cost.saved = std::move(saved);
+    sum.cost.private_bytes = std::max(sum.cost.private_bytes, memory.private_bytes);
+    sum.cost.workspace = std::max(sum.cost.workspace, memory.workspace);
+    // Between the halves the gradient that arrived is kept for the weights.
+    if (share > 0 && share < 1 && !op.outputs.empty()) {
+      sum.cost.between_halves = graph().tensor(op.outputs[0]).bytes(size.batch);
+    }
+  }
+  for (auto& [name, sum] : classes) {
+    const double count = static_cast<double>(sum.operators);
+    sum.cost.forward = round_duration(sum.forward / count);
+    sum.cost.input_gradient = round_duration(sum.input / count);
+    sum.cost.weight_gradient = round_duration(sum.weight / count);
+    sum.cost.origin = Origin::kMeasured;
+    CostRow& row = rows[name];
+    row.op_class = name;
+    row.kind = options_.kind;
+    row.points.push_back({size.batch, sum.cost});
+  }
+}
+
+KindOverhead ModelProfiler::overhead(double factor) {
+  KindOverhead kind{.kind = options_.kind, .per_action = {}, .neighbour_per_mille = 0, .updates = {}};
+  kind.per_action = round_duration(piece_overhead_ + average({median(gaps_)})[0]);
+  kind.neighbour_per_mille = static_cast<std::int32_t>(std::lround(1000 * (factor - 1)));
+  double bytes = 0;
+  for (const Variable& variable : sizes_.front()->profiler.holding().parameters) {
+    bytes += static_cast<double>(variable.value.nbytes());
+  }
+  if (bytes == 0) return kind;
+  for (const OptimizerKind optimizer : kKinds) {
+    while (updates_[optimizer].empty()) take_update(*sizes_.front());
+    KindOverhead::Update fitted;
+    fitted.optimizer = optimizer;
+    fitted.picoseconds_per_byte = std::llround(1000 * average({median(updates_[optimizer])})[0] / bytes);
+    kind.updates.push_back(fitted);
+  }
+  return kind;
+}
+
+CostTable ModelProfiler::table() {
+  const double alone = busy_over_alone_.empty() ? 1 : median(busy_over_alone_);
+  const double factor = std::max(1.0, average({alone})[0]);
+  CostTableParts parts;
+  parts.machine = machine_description();
+  parts.threads = options_.threads;
+  parts.torch_version = TORCH_VERSION;
+  std::map<std::string, CostRow> rows;
+  for (const auto& size : sizes_) add_points(rows, *size, factor);
+  for (auto& [name, row] : rows) parts.rows.push_back(std::move(row));
+  parts.overheads.push_back(overhead(factor));
+  if (link_) parts.link = link_->link();
+  return CostTable(std::move(parts));
+}
+
+}  // namespace espalier

@@ -1,0 +1,73 @@
+#pragma once
+
+// Measures a model in short rounds, which can stand between other work of the same workers: a host changes
+// its speed for seconds to minutes, and what is compared should have met the same states. Includes libtorch;
+// runtime/ only.
+//
+// All workers measure at the same time, since a core beside a busy one is slower; then each measures alone,
+// which gives the factor between the two. A round stands between probes of the core's speed and is taken
+// again, once, where the core was more than 12 % slower than at its best.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "espalier/cost/cost_table.h"
+#include "espalier/runtime/link_profiler.h"
+#include "espalier/runtime/pass_profiler.h"
+#include "espalier/runtime/workbench.h"
+
+namespace espalier {
+
+class ModelProfiler {
+ public:
+  // All must outlive it. Throws InputError where the model has no loss.
+  ModelProfiler(const LoadedModel& model, const ProfileOptions& options, Workers& workers);
+  ~ModelProfiler();
+
+  // Every micro-batch size once, one update, some messages. Collective, as is the next.
+  void round();
+
+  // From all rounds so far, at least one. Everywhere the same.
+  CostTable table();
+
+  std::vector<BatchSize> micro_batches() const;
+  double round_seconds() const { return round_seconds_; }  // the last one's; everywhere the same
+
+ private:
+  struct Size;
+  static std::vector<BatchSize> sizes_of(const Graph& graph, const ProfileOptions& options);
+
+  const Graph& graph() const { return model_.graph(); }
+  std::vector<double> average(const std::vector<double>& mine);
+  void meet();
+  std::function<void()> computation_before_messages();
+  template <class Sample>
+  void at_speed(const Sample& sample);
+  void take_passes(Size& size);
+  void take_alone(Size& size);
+  void take_update(Size& size);
+  void take_gap(Size& size);
+  double weight_share(OperatorId op, BatchSize size) const;
+  void add_points(std::map<std::string, CostRow>& rows, Size& size, double factor);
+  KindOverhead overhead(double factor);
+
+  const LoadedModel& model_;
+  const ProfileOptions& options_;
+  Workers& workers_;
+  std::unique_ptr<DataSource> data_;
+  std::unique_ptr<Session> session_;
+  std::vector<std::unique_ptr<Size>> sizes_;  // ascending
+  std::unique_ptr<LinkProfiler> link_;        // of several workers
+  double best_probe_ = 0;
+  std::vector<double> busy_over_alone_;  // by round, at the smallest size
+  std::map<OptimizerKind, std::vector<double>> updates_;
+  std::uint64_t updates_done_ = 0;
+  std::vector<double> gaps_;  // between two actions of a device
+  double piece_overhead_ = 0;
+  double round_seconds_ = 0;
+};
+
+}  // namespace espalier
