@@ -190,7 +190,7 @@ void ModelProfiler::take_alone(Size& size) {
 }
 
 // One kind after the other, as the runtime does it: after a backward pass, so that parameters and state are
-// out of the caches, with the norms of the gradients.
+// out of the caches.
 void ModelProfiler::take_update(Size& size) {
   std::vector<Variable>& all = size.profiler.holding().parameters;
   if (all.empty()) return;
@@ -201,9 +201,6 @@ void ModelProfiler::take_update(Size& size) {
   const Optimizer optimizer{.kind = first ? OptimizerKind::kAdam : kKinds[updates_done_ % std::size(kKinds)],
                             .learning_rate = 1e-9};
   const auto start = Clock::now();
-  for (const Variable& variable : all) {
-    if (variable.value.grad().defined()) variable.value.grad().norm(2, at::kDouble).item<double>();
-  }
   update(optimizer, ++updates_done_, all);
   updates_[optimizer.kind].push_back(since(start));
 }
