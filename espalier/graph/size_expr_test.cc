@@ -14,7 +14,7 @@ using testing::ThrowsMessage;
 auto refuses(const std::string& why) {
   return ThrowsMessage<InputError>(HasSubstr(why));
 }
-const SizeExpr b = SizeExpr::batch();
+const SizeExpr b = SizeExpr::batch();  // NOLINT(readability-identifier-naming): as shapes are written
 
 TEST(SizeExpr, ConstantsAreFolded) {
   EXPECT_EQ((SizeExpr(3) + 4) * 2, SizeExpr(14));
