@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "espalier/base/check.h"
+#include "espalier/base/json.h"
 #include "espalier/base/rng.h"
 #include "espalier/graph/text.h"
 #include "espalier/plan/text.h"
@@ -241,6 +243,30 @@ TEST(PlacementText, ReadsBackAndNamesWhatIsMissing) {
               ThrowsMessage<InputError>(HasSubstr("two devices")));
 }
 
+TEST(PlacementJson, ReadsBackAndNamesWhatIsWrong) {
+  const Graph graph = towers();
+  const Cluster cluster = four_devices();
+  const Placement placement = parse_placement("gpu:0 { img }\ngpu:2 { pool .. loss }", graph, cluster);
+  const Json good = placement_to_json(placement, graph, cluster);
+  EXPECT_EQ(good.dump(),
+            R"({"format":"espalier.placement/1","devices":[{"device":"gpu:0","operators":[["img"]]},)"
+            R"({"device":"gpu:2","operators":[["pool","loss"]]}]})");
+  EXPECT_EQ(placement_from_json(good, "p", graph, cluster), placement);
+  const auto with = [&](auto change) {
+    Json json = good;
+    change(json["devices"]);
+    return [&graph, &cluster, json] { placement_from_json(json, "p", graph, cluster); };
+  };
+  const auto says = [](const char* text) { return ThrowsMessage<InputError>(HasSubstr(text)); };
+  EXPECT_THAT(with([](Json& d) { d[0]["device"] = "tpu:0"; }), says("p: devices[0].device: is 'tpu:0'"));
+  EXPECT_THAT(with([](Json& d) { d[0]["operators"][0][0] = "z"; }), says("'z', which is no operator"));
+  EXPECT_THAT(with([](Json& d) { d.erase(0); }), says("'img' stands on no device"));
+  EXPECT_THAT(with([](Json& d) { d.push_back(d[0]); }), says("'img' a second time"));
+  EXPECT_THAT(with([](Json& d) { std::swap(d[1]["operators"][0][0], d[1]["operators"][0][1]); }),
+              says("against the model's order"));
+  EXPECT_THAT(with([](Json& d) { d[0]["operators"][0] = Json::array(); }), says("expected [first, last]"));
+}
+
 TEST(Placement, RulesHaveTheirFaults) {
   const Graph graph = towers();
   const Cluster cluster = four_devices();
@@ -308,6 +334,25 @@ TEST(CheckPlan, EveryRuleCatchesAFaultThatNoOtherCatches) {
                 p.stages[2].recompute = {OperatorId(6), OperatorId(5)};
               }),
               only("recompute"));
+}
+
+TEST(CheckPlan, WhatIsEmptyOrNotPositiveIsNamed) {
+  const auto found = [](auto change) {
+    PipelinePlan p = plan();
+    change(p);
+    return check_plan(towers(), four_devices(), p);
+  };
+  using P = PipelinePlan;
+  using testing::Contains;
+  EXPECT_THAT(found([](P& p) { p.stages.clear(); }), Contains("covered the plan has no stage"));
+  EXPECT_THAT(found([](P& p) { p.stages[1].operators.clear(); }), Contains(HasSubstr("has no operator")));
+  EXPECT_THAT(found([](P& p) { p.stages[0].replicas[0].devices.clear(); }),
+              ElementsAre(HasSubstr("has a replica without device")));
+  EXPECT_THAT(found([](P& p) { p.stages[0].replicas[0].micro_batches.clear(); }),
+              Contains(HasSubstr("has a replica without micro-batch")));
+  EXPECT_THAT(found([](P& p) { p.stages[0].micro_batch = BatchSize(0); }),
+              Contains(HasSubstr("micro-batch 0 is not positive")));
+  EXPECT_THAT(found([](P& p) { p.batch = BatchSize(0); }), Contains(HasSubstr("the batch is 0")));
 }
 
 TEST(CheckPlan, MicroBatchesDivideTheBatchAndOneAnother) {

@@ -31,6 +31,11 @@ std::string print_plan(const PipelinePlan& plan, const Graph& graph, const Clust
 Placement parse_placement(std::string_view text, const Graph& graph, const Cluster& cluster);
 std::string print_placement(const Placement& placement, const Graph& graph, const Cluster& cluster);
 
+nlohmann::ordered_json placement_to_json(const Placement& placement, const Graph& graph,
+                                         const Cluster& cluster);  // "format": "espalier.placement/1"
+Placement placement_from_json(const nlohmann::ordered_json& json, const std::string& where,
+                              const Graph& graph, const Cluster& cluster);
+
 nlohmann::ordered_json staged_model_to_json(const StagedModel& model, const Cluster& cluster);
 StagedModel staged_model_from_json(const nlohmann::ordered_json& json, const std::string& where,
                                    const Cluster& cluster);

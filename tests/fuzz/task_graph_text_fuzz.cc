@@ -1,0 +1,15 @@
+#include "espalier/base/json.h"
+#include "espalier/sim/task_graph_text.h"
+#include "tests/fuzz/fuzz.h"
+
+using namespace espalier;  // NOLINT: a target is one function
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  return accepts_or_refuses(
+      data, size, [](std::string_view text) { return parse_task_graph(text); },
+      [](const TaskGraph& graph) {
+        check_task_graph(graph);
+        require(parse_task_graph(print_task_graph(graph)) == graph);
+        require(task_graph_from_json(task_graph_to_json(graph), "f") == graph);
+      });
+}
