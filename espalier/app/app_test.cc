@@ -14,8 +14,10 @@
 namespace espalier {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 // Two towers and a head: the worked example. Forward/backward 2/4 ms a tower, 1/2 ms the head.
@@ -163,8 +165,40 @@ TEST_F(App, CostsOfAnotherMachineOrThreadCountAreWarnedOf) {
   options_.machine = {.local = {.devices = 2, .memory_each = gibibytes(1)}, .description = "Mine, 2 cores"};
   EXPECT_THAT(prepare_job(options_).warnings,
               ElementsAre(HasSubstr("2 threads"), HasSubstr("'Other, 4 cores'")));
+  const PlanningJob job = prepare_job(options_);
+  EXPECT_EQ(plan_file(job, plan_model(job, {}), folder_.string()).measured,
+            (MeasuredOn{"Other, 4 cores", 2}));
+  EXPECT_THAT(measurement_warnings("c", *job.measured, "Other, 4 cores", 2), IsEmpty());
+  EXPECT_THAT(measurement_warnings("c", *job.measured, "Mine", {}),
+              ElementsAre(HasSubstr("another machine")));
   options_.cluster = path("cluster.txt");  // a what-if: nothing to warn of
+  EXPECT_EQ(prepare_job(options_).measured, std::nullopt);
   EXPECT_THAT(prepare_job(options_).warnings, ElementsAre());
+}
+
+TEST_F(App, AProfilesCostsCountOnAnotherClusterAndLiteralOnesAreFoundAgain) {
+  // 2 ms forward and 4 ms backward; the input's 6 ms are data loading, which only --literal counts.
+  options_.model =
+      write("graph.txt",
+            "node1 -- Input0 -- forward_compute_time=6, backward_compute_time=0, activation_size=4, "
+            "parameter_size=0\n"
+            "node2 -- Linear -- forward_compute_time=2, backward_compute_time=4, activation_size=4, "
+            "parameter_size=4\n\tnode1 -- node2\n");
+  options_.costs.clear();
+  options_.cluster = "1xV100-16GB";
+  options_.batch = BatchSize(1);
+  options_.micro_batches = {BatchSize(1)};
+  for (const Repair repair : {Repair::kRepair, Repair::kLiteral}) {
+    options_.import.repair = repair;
+    const PlanningJob job = prepare_job(options_);
+    EXPECT_THAT(job.warnings, Contains(HasSubstr("'V100-16GB' is taken to be as fast")));
+    EXPECT_EQ(job.analytic_share, 0);
+    write("plan.json", print_plan_file(plan_file(job, plan_model(job, {}), folder_.string())));
+    const BoundOrReason bound = any_plan_bound(open_plan(path("plan.json")));
+    ASSERT_TRUE(bound.bound.has_value()) << bound.why_not;
+    EXPECT_GE(bound.bound->time, milliseconds(repair == Repair::kRepair ? 6 : 12));
+    EXPECT_LT(bound.bound->time, milliseconds(repair == Repair::kRepair ? 7 : 13));
+  }
 }
 
 TEST_F(App, LocalRunsOverTheMeasuredLink) {

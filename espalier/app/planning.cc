@@ -157,7 +157,8 @@ PlanFile plan_file(const PlanningJob& job, const Planned& planned, const std::st
   file.planner = planned.planner;
   file.seed = job.seed;
   file.cost_file = relative_path(job.cost_file, folder);
-  if (!job.cost_file.empty()) file.cost_hash = load_costs(job.cost_file).hash();
+  file.cost_hash = job.cost_hash;
+  file.measured = job.measured;
   if (!planned.outcome.why.empty()) file.notes.push_back(planned.outcome.why);
   file.notes.insert(file.notes.end(), job.notes.begin(), job.notes.end());
   file.notes.insert(file.notes.end(), planned.warnings.begin(), planned.warnings.end());
@@ -189,16 +190,22 @@ BoundOrReason any_plan_bound(const OpenedPlan& opened) {
   }
   try {
     Imported imported = import_file(opened.model);
+    if (opened.file.cost_file.empty() && imported.costs && imported.costs->hash() != opened.file.cost_hash) {
+      imported = import_file(opened.model, {.repair = Repair::kLiteral});
+    }
     if (imported.graph.fingerprint() != opened.file.fingerprint) {
       return {{}, "the bound for any plan needs the model; '" + opened.model + "' has changed since"};
     }
-    CostTable costs = imported.costs.value_or(CostTable(CostTableParts{}));
-    if (!opened.file.cost_file.empty()) {
-      costs = load_costs((fs::path(opened.path).parent_path() / opened.file.cost_file).string());
-      if (costs.hash() != opened.file.cost_hash) {
-        return {{},
-                "the bound for any plan needs the costs; '" + opened.file.cost_file + "' has changed since"};
-      }
+    const std::string& cost_file = opened.file.cost_file;
+    CostTable costs = own_costs(imported, opened.cluster);
+    if (!cost_file.empty()) costs = load_costs((fs::path(opened.path).parent_path() / cost_file).string());
+    const bool changed = !cost_file.empty()
+                             ? costs.hash() != opened.file.cost_hash
+                             : imported.costs && imported.costs->hash() != opened.file.cost_hash;
+    if (changed) {
+      return {{},
+              "the bound for any plan needs the costs; '" + (cost_file.empty() ? opened.model : cost_file) +
+                  "' has changed since"};
     }
     costs =
         complete_costs(imported.graph, opened.cluster, std::move(costs), opened.file.training.micro_batches);

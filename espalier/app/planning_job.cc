@@ -78,27 +78,15 @@ double analytic_share(const Graph& graph, const Cluster& cluster, const CostTabl
   return all.count() > 0 ? static_cast<double>(analytic.count()) / static_cast<double>(all.count()) : 0;
 }
 
-void warn_of_costs(const JobOptions& options, const CostTableParts& costs, bool local,
-                   std::vector<std::string>& warnings) {
-  if (options.costs.empty() || !local) return;
-  if (costs.threads != options.threads) {
-    warnings.push_back(fmt::format("{} was measured with {} threads for each worker, the run will use {}",
-                                   options.costs, costs.threads, options.threads));
-  }
-  if (!options.machine.description.empty() && !costs.machine.empty() &&
-      costs.machine != options.machine.description) {
-    warnings.push_back(fmt::format("{} was measured on another machine: '{}', this one is '{}'",
-                                   options.costs, costs.machine, options.machine.description));
-  }
-}
-
-// Whether a table knows anything about any device of the cluster.
-bool covers(const CostTable& costs, const Cluster& cluster) {
+// The first kind of the cluster that a table knows nothing about.
+std::optional<std::string> uncovered(const CostTable& costs, const Cluster& cluster) {
   const std::vector<CostRow>& rows = costs.parts().rows;
-  return rows.empty() || std::any_of(rows.begin(), rows.end(), [&cluster](const CostRow& row) {
-           return std::any_of(cluster.kinds().begin(), cluster.kinds().end(),
-                              [&row](const DeviceKind& kind) { return kind.name == row.kind; });
-         });
+  if (rows.empty()) return std::nullopt;
+  for (const DeviceKind& kind : cluster.kinds()) {
+    if (std::none_of(rows.begin(), rows.end(), [&kind](const CostRow& row) { return row.kind == kind.name; }))
+      return kind.name;
+  }
+  return std::nullopt;
 }
 
 void warn_of_operators(const Graph& graph, std::vector<std::string>& warnings) {
@@ -167,6 +155,25 @@ CostTable load_costs(const std::string& path) {
   }
 }
 
+CostTable own_costs(const Imported& model, const Cluster& cluster) {
+  return model.costs ? costs_on(*model.costs, cluster) : CostTable(CostTableParts{});
+}
+
+std::vector<std::string> measurement_warnings(const std::string& costs, const MeasuredOn& measured,
+                                              const std::string& machine,
+                                              std::optional<std::uint32_t> threads) {
+  std::vector<std::string> warnings;
+  if (threads && *threads != measured.threads) {
+    warnings.push_back(fmt::format("{} was measured with {} thread{} for each worker, the run will use {}",
+                                   costs, measured.threads, measured.threads == 1 ? "" : "s", *threads));
+  }
+  if (!machine.empty() && !measured.machine.empty() && machine != measured.machine) {
+    warnings.push_back(fmt::format("{} was measured on another machine: '{}', this one is '{}'", costs,
+                                   measured.machine, machine));
+  }
+  return warnings;
+}
+
 BatchSize default_batch(const Graph& graph) {
   return kDefaultMicroBatches * graph.batch().min;
 }
@@ -194,15 +201,29 @@ PlanningJob prepare_job(const JobOptions& options) {
   Cluster cluster = own_cluster ? *imported.cluster : load_cluster(name, options.machine.local);
   if (own_cluster) notes.push_back("cluster: the model file's own");
 
-  CostTable costs = !options.costs.empty() ? load_costs(options.costs)
-                    : imported.costs       ? *imported.costs
-                                           : CostTable(CostTableParts{});
-  if (options.costs.empty() && imported.costs && !covers(*imported.costs, cluster)) {
-    warnings.push_back(fmt::format("the model file's own costs are for '{}', of which the cluster has none",
-                                   imported.costs->parts().rows.front().kind));
+  const bool given = !options.costs.empty();
+  CostTable costs = given ? load_costs(options.costs) : own_costs(imported, cluster);
+  std::uint64_t cost_hash = 0;
+  if (given) {
+    cost_hash = costs.hash();
+  } else if (imported.costs) {
+    cost_hash = imported.costs->hash();
+    if (const auto kind = uncovered(*imported.costs, cluster)) {
+      warnings.push_back(fmt::format(
+          "the model file's costs are for '{}': '{}' is taken to be as fast (speed= of a kind in a "
+          "cluster file says otherwise)",
+          imported.costs->parts().rows.front().kind, *kind));
+    }
   }
   const bool local = !own_cluster && is_local(name);
-  warn_of_costs(options, costs.parts(), local, warnings);
+  std::optional<MeasuredOn> measured;
+  if (given && local) {
+    measured = MeasuredOn{costs.parts().machine, costs.parts().threads};
+    for (std::string& line :
+         measurement_warnings(options.costs, *measured, options.machine.description, options.threads)) {
+      warnings.push_back(std::move(line));
+    }
+  }
   if (local && costs.parts().link) cluster = with_measured_link(cluster, *costs.parts().link);
 
   Training training;
@@ -241,6 +262,8 @@ PlanningJob prepare_job(const JobOptions& options) {
                      .pins = std::move(pins),
                      .seed = options.seed,
                      .cost_file = options.costs,
+                     .cost_hash = cost_hash,
+                     .measured = std::move(measured),
                      .analytic_share = estimated,
                      .notes = std::move(notes),
                      .warnings = std::move(warnings)};

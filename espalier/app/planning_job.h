@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "espalier/frontend/imported.h"
+#include "espalier/plan/plan_file.h"
 #include "espalier/planners/planner.h"
 
 namespace espalier {
@@ -41,10 +42,12 @@ struct PlanningJob {
   Training training;
   Pins pins;
   std::uint64_t seed = 0;
-  std::string cost_file;              // path; empty if none was given
-  double analytic_share = 0;          // of the time of one pass on the first device: nobody measured it
-  std::vector<std::string> notes;     // what was assumed
-  std::vector<std::string> warnings;  // what may go wrong
+  std::string cost_file;               // path; empty if none was given
+  std::uint64_t cost_hash = 0;         // of that file's table or the model file's, as read; 0: neither
+  std::optional<MeasuredOn> measured;  // of a cost file, where the cluster is `local`
+  double analytic_share = 0;           // of the time of one pass on the first device: nobody measured it
+  std::vector<std::string> notes;      // what was assumed
+  std::vector<std::string> warnings;   // what may go wrong
 
   Problem problem() const {
     return {
@@ -61,6 +64,12 @@ std::string batch_text(const BatchRange& range);
 // The parts, for those who have some of them already.
 Cluster load_cluster(const std::string& name, const LocalMachine& machine);
 CostTable load_costs(const std::string& path);
+// What a profile says of a cluster that it does not name: the same figures on each device.
+CostTable own_costs(const Imported& model, const Cluster& cluster);
+// Costs that were measured elsewhere, or with another number of threads than a run would use, mislead.
+std::vector<std::string> measurement_warnings(const std::string& costs, const MeasuredOn& measured,
+                                              const std::string& machine,
+                                              std::optional<std::uint32_t> threads);
 BatchSize default_batch(const Graph& graph);  // eight micro-batches of the exported size, or of the least
 // Divisors of the batch within the model's range: the largest, and each the largest up to half of the one
 // before it, six at most.

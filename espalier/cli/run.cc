@@ -111,6 +111,7 @@ int run_worker(Program& program, const OpenedPlan& opened, const RunFlags& flags
   options.threads = flags.threads;
   options.timeout = round_duration(flags.timeout * 1e9);
   options.stop = &watch_for_interrupts();
+  if (options.world.rank == 0) warn_of_measurement(program, opened, flags.threads);
   if (options.world.rank == 0) options.on_step = StepPrinter(console, flags.steps);
   const RunResult result = run_plan(opened.file, opened.model, options);
   console.finish();

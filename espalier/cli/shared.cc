@@ -77,6 +77,13 @@ JobOptions JobFlags::to_options(const Machine& machine) const {
   return result;
 }
 
+void warn_of_measurement(Program& program, const OpenedPlan& opened, std::optional<std::uint32_t> threads) {
+  if (!opened.file.measured) return;
+  const std::string costs = opened.file.cost_file.empty() ? "the cost file" : opened.file.cost_file;
+  program.console.warnings(
+      measurement_warnings(costs, *opened.file.measured, program.machine.description, threads));
+}
+
 ScheduleKind schedule_of(const std::string& text) {
   if (const auto kind = parse_schedule_kind(text)) return *kind;
   std::string choices;

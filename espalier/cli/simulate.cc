@@ -49,6 +49,7 @@ int simulate_plan(Program& program, const SimulateFlags& flags) {
     out.flush();
     if (!any.bound) console.notes({any.why_not});
     if (!fits) console.warnings({"this plan does not fit"});
+    warn_of_measurement(program, opened, {});
   }
   flags.outputs.write(console, opened.trace, opened.file.planner + ", " + flags.plan);
   return kDone;

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,10 @@ struct JobFlags {
   void add_training(CLI::App* verb);                    // optimizer, lr, …, seed
   JobOptions to_options(const Machine& machine) const;  // throws InputError
 };
+
+// On standard error, if the costs of a plan for this machine come from another, or from another number of
+// threads than `threads` (empty: nothing will run).
+void warn_of_measurement(Program& program, const OpenedPlan& opened, std::optional<std::uint32_t> threads);
 
 // "1f1b" or "gpipe". Throws InputError naming the choices.
 ScheduleKind schedule_of(const std::string& text);

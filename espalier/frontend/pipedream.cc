@@ -262,7 +262,7 @@ class Reader {
     }
     const std::size_t devices = stages.empty() ? 4 : stages.size();
     result.cluster = flat_cluster(kKind, devices, gibibytes(16), 3'125'000'000);
-    warnings_.push_back("the profile names no machine: " + std::to_string(devices) +
+    warnings_.push_back("the profile names no machine: without --cluster, " + std::to_string(devices) +
                         " devices of 16 GiB joined at 25 Gb/s are assumed");
     if (stages.empty()) return;
     if (without > 0) {

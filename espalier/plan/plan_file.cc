@@ -133,6 +133,15 @@ NamedStage stage_from_json(const JsonCursor& json) {
   return stage;
 }
 
+Json costs_to_json(const PlanFile& file) {
+  Json json = {{"file", file.cost_file}, {"hash", hex_text(file.cost_hash, 16)}};
+  if (file.measured) {
+    json["machine"] = file.measured->machine;
+    json["threads"] = file.measured->threads;
+  }
+  return json;
+}
+
 // What file.stages and file.staged say twice must agree.
 void check_agreement(const PlanFile& file, const JsonCursor& root) {
   if (file.stages.size() != file.staged.stages.size()) {
@@ -259,7 +268,7 @@ std::string print_plan_file(const PlanFile& file) {
                      {"planner", file.planner},
                      {"seed", file.seed},
                      {"training", training_to_json(file.training)},
-                     {"costs", {{"file", file.cost_file}, {"hash", hex_text(file.cost_hash, 16)}}},
+                     {"costs", costs_to_json(file)},
                      {"cluster", cluster_to_json(cluster)},
                      {"stages", std::move(stages)},
                      {"staged", staged_model_to_json(file.staged, cluster)},
@@ -282,9 +291,13 @@ PlanFile parse_plan_file(std::string_view text, const std::string& where) {
                                                : static_cast<std::uint64_t>(seed.integer(0, kMax));
   file.training = training_from_json(root.at("training"));
   const JsonCursor costs = root.at("costs");
-  costs.only({"file", "hash"});
+  costs.only({"file", "hash", "machine", "threads"});
   file.cost_file = path_from_json(costs.at("file"));
   file.cost_hash = fingerprint_from_json(costs.at("hash"));
+  if (costs.has("machine") || costs.has("threads")) {
+    file.measured = {costs.at("machine").string(),
+                     static_cast<std::uint32_t>(costs.at("threads").integer(1, 1 << 20))};
+  }
   const Cluster cluster = cluster_from_json(root.at("cluster").json(), root.at("cluster").where());
   file.cluster = cluster.parts();
   const JsonCursor stages = root.at("stages");

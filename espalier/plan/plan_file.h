@@ -27,6 +27,14 @@ struct NamedStage {
   friend bool operator==(const NamedStage&, const NamedStage&) = default;
 };
 
+// On what the costs were measured, where the plan is for this very machine (the cluster `local`): elsewhere,
+// or with other threads, a run takes another time.
+struct MeasuredOn {
+  std::string machine;  // "AMD EPYC, 2 cores"; empty: unknown
+  std::uint32_t threads = 1;
+  friend bool operator==(const MeasuredOn&, const MeasuredOn&) = default;
+};
+
 struct PlanFile {
   std::string model;  // relative to the plan file's folder; empty if it was made from no file
   std::uint64_t fingerprint = 0;
@@ -35,8 +43,9 @@ struct PlanFile {
   ClusterParts cluster;
   Training training;
   std::uint64_t seed = 0;
-  std::string cost_file;  // relative as well; empty: analytic or from the model file
-  std::uint64_t cost_hash = 0;
+  std::string cost_file;        // relative as well; empty: analytic or from the model file
+  std::uint64_t cost_hash = 0;  // of the table in that file or in the model's; 0: there was none
+  std::optional<MeasuredOn> measured;
   std::vector<NamedStage> stages;  // beside staged.stages, same order
   StagedModel staged;
   std::vector<std::string> notes;  // the planner's reasons and warnings, for people

@@ -63,6 +63,14 @@ TEST(PlanFile, ReadsBackAndResolvesToThePlan) {
   EXPECT_EQ(print_plan_file(read), print_plan_file(file));
 }
 
+TEST(PlanFile, RemembersOnWhatItsCostsWereMeasured) {
+  PlanFile file = Example().file();
+  file.measured = MeasuredOn{"A machine, 2 cores", 3};
+  const std::string text = print_plan_file(file);
+  EXPECT_THAT(text, HasSubstr(R"("machine":"A machine, 2 cores","threads":3)"));
+  EXPECT_EQ(parse_plan_file(text, "plan.json"), file);
+}
+
 TEST(PlanFile, StagesAreRunsOfNames) {
   const PlanFile file = Example().file();
   ASSERT_EQ(file.stages.size(), 2u);
@@ -126,6 +134,13 @@ TEST(PlanFile, ErrorsNameThePlaceAndWhatWouldBeRight) {
   EXPECT_THAT(with([](Json& j) { j["seed"] = -1; }), ThrowsMessage<InputError>(HasSubstr("plan.json: seed")));
   EXPECT_THAT(with([](Json& j) { j["model"] = "/m.pt2"; }),
               ThrowsMessage<InputError>(HasSubstr("relative to this file")));
+  EXPECT_THAT(with([](Json& j) { j["costs"]["machine"] = "one"; }),
+              ThrowsMessage<InputError>(HasSubstr("costs: 'threads' is missing")));
+  EXPECT_THAT(
+      with([](Json& j) {
+        j["costs"] = Json{{"file", ""}, {"hash", "0000000000000000"}, {"machine", ""}, {"threads", 0}};
+      }),
+      ThrowsMessage<InputError>(HasSubstr("costs.threads")));
   EXPECT_THAT(with([](Json& j) { j["fingerprint"] = "12"; }),
               ThrowsMessage<InputError>(HasSubstr("16 hexadecimal")));
   EXPECT_THAT(with([](Json& j) { j["operators"] = "12zz"; }),

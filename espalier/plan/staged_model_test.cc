@@ -667,6 +667,11 @@ TEST(CheckStagedModel, EveryRuleHasItsFault) {
                 m.stages[1].replicas[0].micro_batches = {0, 1, 2};
               }),
               one("not a partition"));
+  using testing::Contains;
+  EXPECT_THAT(faults([](M& m) { m.stages[1].micro_batches = 0; }), Contains(HasSubstr("has no micro-batch")));
+  EXPECT_THAT(faults([](M& m) { m.stages[1].replicas.clear(); }), Contains(HasSubstr("has no replica")));
+  EXPECT_THAT(faults([](M& m) { m.stages[1].replicas[0].micro_batches.clear(); }),
+              Contains(HasSubstr("a replica takes no micro-batch")));
   EXPECT_THAT(faults([](M& m) { m.stages[1].in_flight = 0; }), one("limit 0"));
   EXPECT_THAT(faults([](M& m) { m.stages[1].in_flight = 5; }), one("limit 5"));
   EXPECT_THAT(faults([](M& m) { m.stages[1].replicas[0].devices.clear(); }), one("no device"));
