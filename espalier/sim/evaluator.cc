@@ -9,6 +9,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
+#include "espalier/sim/run_profile.h"
 #include "espalier/sim/simulate.h"
 #include "espalier/sim/stage_profile.h"
 #include "espalier/sim/step_simulation.h"
@@ -18,6 +19,7 @@ namespace {
 
 using internal::ProfileTables;
 using internal::RouteTable;
+using internal::RunTables;
 using internal::StageProfile;
 using internal::StepCollective;
 using internal::StepEdge;
@@ -55,7 +57,13 @@ constexpr std::size_t kFirstRemembered = 256, kMostRemembered = 16384;  // stage
 
 struct Evaluator::State {
   State(const Graph& g, const Cluster& c, const CostTable& t, const Training& tr)
-      : graph(g), cluster(c), table(t), training(tr), tables(g, c, t, tr), routes(c) {
+      : graph(g),
+        cluster(c),
+        table(t),
+        training(tr),
+        tables(g, c, t, tr),
+        runs(g, tables, tr.micro_batches.size(), c.kinds().size()),
+        routes(c) {
     for (const DeviceKind& kind : c.kinds()) {
       overheads.push_back(t.overhead(kind.name));
       per_action.push_back(at_speed(overheads.back().per_action, kind).count());
@@ -70,6 +78,7 @@ struct Evaluator::State {
   const CostTable table;
   const Training training;
   const ProfileTables tables;
+  const RunTables runs;
   const RouteTable routes;
   std::vector<KindOverhead> overheads;  // by kind
   std::vector<Time> per_action;         // by kind
@@ -130,6 +139,7 @@ class Evaluator::Scratch {
   std::vector<StepEdge> unsorted_;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> held_;  // (shared parameter, stage)
   ProfileTables::Scratch walk_;
+  RunTables::Scratch run_;
   StageProfile odd_profile_;
   std::vector<std::pair<StageKey, StageProfile>> remembered_;  // two places for each hash
   std::size_t kept_ = 0;                                       // stages put there so far
@@ -187,6 +197,9 @@ bool Evaluator::Scratch::take_devices(const PipelinePlan& plan) {
   taken_.assign(devices, 0);
   busy_in_group_.assign(state_->cluster.groups().size(), 0);
   for (const Stage& stage : plan.stages) {
+    // What add_stage reads of a plan that no cache knows: asked for all at once.
+    __builtin_prefetch(stage.operators.data());
+    __builtin_prefetch(stage.operators.data() + stage.operators.size() - 1);
     for (const Replica& replica : stage.replicas) {
       if (replica.devices.size() != 1) return false;
       const std::size_t device = replica.devices[0].index();
@@ -267,6 +280,13 @@ const StageProfile& Evaluator::Scratch::profile_of(const Stage& stage) {
   if (last - first + 1 != size || !plain) {
     walk(odd_profile_);
     return odd_profile_;
+  }
+  if (kinds_.size() == 1) {
+    const RunTables::Run run{
+        static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(last),
+        stage.recompute.empty() ? RunTables::Recompute::kNone : RunTables::Recompute::kAll, micro_batch_,
+        kinds_[0]};
+    if (state_->runs.profile(run, run_, odd_profile_)) return odd_profile_;
   }
   const StageKey key{static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(last),
                      static_cast<std::uint32_t>(micro_batch_), !stage.recompute.empty(), kind_mask_};

@@ -51,6 +51,13 @@ class ProfileTables {
     std::vector<std::uint32_t> saved;
   };
 
+  struct FlatOperator {
+    std::uint32_t inputs = 0, outputs = 0;  // begin in `input_`, `output_`; the next operator's is the end
+    bool has_backward = false;
+    bool duplicable = false;
+    Bytes fresh_gradients;
+  };
+
   std::optional<std::size_t> micro_batch_index(BatchSize size) const;
   const Costs& costs(std::size_t micro_batch, std::size_t kind) const {
     return costs_[micro_batch * kinds_ + kind];
@@ -59,6 +66,11 @@ class ProfileTables {
     return tensor_bytes_[micro_batch * tensors_.size() + tensor];
   }
   std::uint32_t producer(std::uint32_t tensor) const { return tensors_[tensor].producer; }
+  const FlatOperator& operator_of(std::size_t id) const { return operators_[id]; }
+  // Does this tensor hold a parameter that several operators read?
+  bool shared(std::uint32_t tensor) const {
+    return tensors_[tensor].parameter != kNone && shared_parameter_[tensors_[tensor].parameter];
+  }
   std::size_t operators() const { return operators_.size() - 1; }
   std::size_t tensors() const { return tensors_.size(); }
 
@@ -90,12 +102,6 @@ class ProfileTables {
                StageProfile& result) const;
 
  private:
-  struct FlatOperator {
-    std::uint32_t inputs = 0, outputs = 0;  // begin in `input_`, `output_`; the next operator's is the end
-    bool has_backward = false;
-    bool duplicable = false;
-    Bytes fresh_gradients;
-  };
   struct FlatTensor {
     TensorRole role = TensorRole::kActivation;
     bool requires_grad = false;

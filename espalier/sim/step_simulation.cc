@@ -45,11 +45,23 @@ void StepSimulation::begin_channels() {
   for (Channel& channel : channels_) turn_to_next(channel);
 }
 
+template <bool kPacked>
+void StepSimulation::make_room_to_wait() {
+  std::size_t most = input_->collectives.size();
+  for (const Channel& channel : channels_) {
+    most += std::size_t{channel.left} * (channel.last_hop - channel.first_hop);
+  }
+  if constexpr (kPacked) {
+    if (packed_queue_.size() < most) packed_queue_.resize(most);
+  } else {
+    if (queue_.size() < most) queue_.resize(most);
+  }
+  queue_head_ = queue_end_ = 0;
+}
+
 template <bool kEndpoints, bool kPacked>
 bool StepSimulation::run_all() {
-  packed_queue_.clear();
-  queue_.clear();
-  queue_head_ = 0;
+  make_room_to_wait<kPacked>();
   iteration_ = 0;
   unfinished_ = units_.size();
   const auto channels = static_cast<std::uint32_t>(channels_.size());
@@ -259,12 +271,7 @@ inline void StepSimulation::turn_to_next(Channel& channel) {
 
 template <class Key>
 inline void StepSimulation::insert(std::vector<Key>& queue, Key key) {
-  if (queue_head_ == queue.size()) {
-    queue.clear();
-    queue_head_ = 0;
-  }
-  queue.push_back(key);
-  Key* at = queue.data() + queue.size() - 1;
+  Key* at = queue.data() + queue_end_++;
   const Key* const first = queue.data() + queue_head_;
   for (; at > first && key < at[-1]; --at) *at = at[-1];
   *at = key;
@@ -281,7 +288,7 @@ inline void StepSimulation::enqueue(Time ready, std::uint64_t tie) {
 
 template <bool kPacked>
 inline bool StepSimulation::take_first(Waiting& first) {
-  if (queue_head_ == (kPacked ? packed_queue_.size() : queue_.size())) return false;
+  if (queue_head_ == queue_end_) return false;
   if constexpr (kPacked) {
     const std::uint64_t key = packed_queue_[queue_head_++];
     first = {static_cast<Time>(key >> ties_.bits), key & ties_.who};

@@ -224,6 +224,8 @@ class StepSimulation {
   template <class Key>
   void insert(std::vector<Key>& queue, Key key);
   template <bool kPacked>
+  void make_room_to_wait();
+  template <bool kPacked>
   void enqueue(Time ready, std::uint64_t tie);
   template <bool kPacked>
   bool take_first(Waiting& first);
@@ -272,9 +274,11 @@ class StepSimulation {
   std::vector<std::uint32_t> tail_, tail_begin_;  // collectives by unit, in order
   std::vector<Gathering> gatherings_;
   TieLayout ties_;
-  std::vector<std::uint64_t> packed_queue_;  // ascending from queue_head_: time and tie in one number
-  std::vector<Waiting> queue_;               // the same where they do not fit
-  std::size_t queue_head_ = 0;
+  // What waits, ascending, from queue_head_ to queue_end_; with room for all that ever will, so that nothing
+  // need be asked when one is added. Time and tie in one number, or apart where they do not fit.
+  std::vector<std::uint64_t> packed_queue_;
+  std::vector<Waiting> queue_;
+  std::size_t queue_head_ = 0, queue_end_ = 0;
   std::vector<std::uint32_t> runnable_;
   std::size_t unfinished_ = 0;
   Time iteration_ = 0;
