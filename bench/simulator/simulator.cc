@@ -258,7 +258,7 @@ void evaluator(std::size_t operators, Skips skips) {
   };
   double fresh = 1e30;
   std::uint64_t walked = 0;
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 200; ++round) {
     scratch = Evaluator::make_scratch();
     evaluator.evaluate(plans[0], *scratch);
     const std::uint64_t before = Evaluator::counts(*scratch).stages_walked;
@@ -268,8 +268,8 @@ void evaluator(std::size_t operators, Skips skips) {
   print("evaluator; new stages", size, plans.size(), "plans", fresh,
         about + "; " + std::to_string(walked) + " of " + std::to_string(8 * plans.size()) + " stages walked");
   const std::uint64_t before = Evaluator::counts(*scratch).stages_walked;
-  const double known = best_of(40, evaluate_all);
-  walked = (Evaluator::counts(*scratch).stages_walked - before) / 40;
+  const double known = best_of(200, evaluate_all);
+  walked = (Evaluator::counts(*scratch).stages_walked - before) / 200;
   print("evaluator; known stages", size, plans.size(), "plans", known,
         about + "; " + std::to_string(walked) + " of " + std::to_string(8 * plans.size()) + " stages walked");
   const std::vector<PipelinePlan> few(plans.begin(), plans.begin() + 20);
