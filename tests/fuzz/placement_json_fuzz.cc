@@ -12,9 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const Cluster kCluster = parse_cluster("4xV100-16GB");
   return accepts_or_refuses(
       data, size,
-      [](std::string_view text) {
-        return placement_from_json(parse_json(text, "f"), "f", kGraph, kCluster);
-      },
+      [](std::string_view text) { return placement_from_json(parse_json(text, "f"), "f", kGraph, kCluster); },
       [](const Placement& placement) {
         check_placement(kGraph, kCluster, placement);
         require(placement_from_json(placement_to_json(placement, kGraph, kCluster), "f", kGraph, kCluster) ==
