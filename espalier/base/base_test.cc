@@ -24,7 +24,7 @@ TEST(Units, ReadableTextKeepsFourSignificantDigits) {
 
 TEST(Units, ExactTextParsesBack) {
   for (const std::int64_t n :
-       {0LL, 1LL, 999LL, 1'000LL, 2'500'000LL, 1'000'000'000LL, 123'456'789'012LL, -5LL}) {
+       {0LL, 1LL, 999LL, 1'000LL, 2'500'000LL, 1'000'000'000LL, 123'456'789'012LL, 1LL << 62}) {
     EXPECT_EQ(parse_duration(to_exact_text(Duration(n))), Duration(n)) << n;
     EXPECT_EQ(parse_bytes(to_exact_text(Bytes(n))), Bytes(n)) << n;
   }
@@ -44,6 +44,14 @@ TEST(Units, WrongTextSaysWhatWouldBeRight) {
   EXPECT_THAT([] { parse_bytes("lots"); }, ThrowsMessage<InputError>(HasSubstr("is not a size")));
   EXPECT_THAT([] { parse_bandwidth("0Gb"); }, ThrowsMessage<InputError>(HasSubstr("is not a bandwidth")));
   EXPECT_THROW(round_duration(1e30), InputError);
+}
+
+TEST(Units, WhatIsReadIsNotNegative) {
+  EXPECT_THAT([] { parse_duration("-10us"); },
+              ThrowsMessage<InputError>("'-10us' is negative: expected at least 0"));
+  EXPECT_THAT([] { parse_bytes("-1GB"); },
+              ThrowsMessage<InputError>("'-1GB' is negative: expected at least 0"));
+  EXPECT_THROW(parse_bytes("-1KiB"), InputError);
 }
 
 TEST(Units, TransferTimeRoundsUpAndNeverOverflows) {
@@ -117,6 +125,11 @@ TEST(Words, Utf8IsToldFromOtherBytes) {
        {"\x80", "\xc3", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff"}) {
     EXPECT_FALSE(is_utf8(bad));
   }
+}
+
+TEST(Words, LinesAreUtf8ButCommentsMayBeAnything) {
+  EXPECT_THAT([] { split_lines("a\nb \xff\n"); }, ThrowsMessage<InputError>("line 2: is not UTF-8"));
+  EXPECT_EQ(split_lines("# \xff\na \xc3\xa9\n").size(), 1u);
 }
 
 TEST(InputError, StaysOnOneLineWhateverItQuotes) {

@@ -87,6 +87,11 @@ std::optional<NumberAndUnit> split_number(std::string_view text) {
   return result;
 }
 
+std::int64_t not_negative(std::int64_t count, std::string_view text) {
+  if (count >= 0) return count;
+  throw InputError("'" + std::string(text.substr(0, 60)) + "' is negative: expected at least 0");
+}
+
 }  // namespace
 
 Duration round_duration(double nanoseconds) {
@@ -123,7 +128,8 @@ std::string bandwidth_text(std::int64_t bytes_per_second) {
 Duration parse_duration(std::string_view text) {
   if (const auto parts = split_number(text)) {
     for (const UnitName& unit : kTimeUnits) {
-      if (parts->unit == unit.name) return Duration(parts->times(unit.size, "a time in ns"));
+      if (parts->unit == unit.name)
+        return Duration(not_negative(parts->times(unit.size, "a time in ns"), text));
     }
   }
   throw InputError("'" + std::string(text) +
@@ -133,10 +139,12 @@ Duration parse_duration(std::string_view text) {
 Bytes parse_bytes(std::string_view text) {
   if (const auto parts = split_number(text)) {
     for (const UnitName& unit : kByteUnits) {
-      if (parts->unit == unit.name) return Bytes(parts->times(unit.size, "a size in bytes"));
+      if (parts->unit == unit.name)
+        return Bytes(not_negative(parts->times(unit.size, "a size in bytes"), text));
     }
     for (const UnitName& unit : kDecimalByteUnits) {
-      if (parts->unit == unit.name) return Bytes(parts->times(unit.size, "a size in bytes"));
+      if (parts->unit == unit.name)
+        return Bytes(not_negative(parts->times(unit.size, "a size in bytes"), text));
     }
   }
   throw InputError("'" + std::string(text) +

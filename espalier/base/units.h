@@ -79,11 +79,12 @@ std::string to_text(Duration duration);
 std::string to_text(Bytes bytes);
 
 // Exact and parsing back: "26ms", "500us", "1ns", "2s"; "16GiB", "64KiB", "12B" (the largest unit that
-// divides).
+// divides). A negative one is for people: it is not read.
 std::string to_exact_text(Duration duration);
 std::string to_exact_text(Bytes bytes);
 
-// "2.5ms", "16GiB", "80GB" (10^9), "12B", with or without a space. Throws InputError naming the text.
+// "2.5ms", "16GiB", "80GB" (10^9), "12B", with or without a space: from 0 to 2^62, which is what JSON may
+// hold too. Throws InputError naming the text.
 Duration parse_duration(std::string_view text);
 Bytes parse_bytes(std::string_view text);
 

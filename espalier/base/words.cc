@@ -91,6 +91,7 @@ std::vector<std::pair<std::size_t, std::vector<Word>>> split_lines(std::string_v
     text.remove_prefix(std::min(text.size(), line.size() + 1));
     const std::size_t start = line.find_first_not_of(" \t\r");
     if (start == std::string_view::npos || line[start] == '#') continue;
+    if (!is_utf8(line)) throw InputError("line " + std::to_string(number) + ": is not UTF-8");
     try {
       lines.emplace_back(number, split_words(line, punctuation));
     } catch (const InputError& error) {

@@ -27,8 +27,8 @@ std::vector<Word> split_words(std::string_view line, std::string_view punctuatio
 std::string quote_word(std::string_view text, std::string_view punctuation = {},
                        std::initializer_list<std::string_view> reserved = {});
 
-// The words of each line that has any and does not begin with '#', with its number (from 1). Errors inside
-// become "line 3: …".
+// The words of each line that has any and does not begin with '#', with its number (from 1). Such a line must
+// be UTF-8, since what it names may go to JSON. Errors inside become "line 3: …".
 std::vector<std::pair<std::size_t, std::vector<Word>>> split_lines(std::string_view text,
                                                                    std::string_view punctuation = {});
 

@@ -1,7 +1,6 @@
 #include "espalier/cluster/cluster.h"
 
 #include <algorithm>
-#include <cmath>
 #include <unordered_set>
 
 #include "espalier/base/check.h"
@@ -51,9 +50,8 @@ class Checker {
 
   void check_kind(const DeviceKind& kind) {
     const auto positive = [&](const char* what, double value) {
-      if (!(value > 0) || !std::isfinite(value)) {
-        report("device kind '" + kind.name + "': " + what + " must be positive");
-      }
+      if (!(value > 0)) report("device kind '" + kind.name + "': " + what + " must be positive");
+      if (value > kMaxRate) report("device kind '" + kind.name + "': " + what + " must be at most 1e30");
     };
     positive("memory", static_cast<double>(kind.memory.count()));
     positive("f32", kind.flops_f32);
@@ -61,6 +59,9 @@ class Checker {
     positive("memory bandwidth", static_cast<double>(kind.memory_bandwidth));
     positive("the number of multiprocessors", kind.multiprocessors);
     positive("speed", kind.speed);
+    if (kind.multiprocessors > kMaxMultiprocessors) {
+      report("device kind '" + kind.name + "' has more than a million multiprocessors");
+    }
     if (kind.launch_overhead < Duration()) {
       report("device kind '" + kind.name + "': the launch overhead is negative");
     }

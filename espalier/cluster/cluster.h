@@ -20,6 +20,10 @@
 
 namespace espalier {
 
+// Rates and speeds beyond it are wrong data.
+inline constexpr double kMaxRate = 1e30;
+inline constexpr int kMaxMultiprocessors = 1'000'000;
+
 // What a device is. Rates are peaks; the cost model turns them into times.
 struct DeviceKind {
   std::string name = {};              // "A100-80GB"; the key of a cost file
@@ -116,8 +120,8 @@ class Cluster {
 };
 
 // Every broken invariant, one line each: unique names (of kinds; of groups and devices together, since both
-// name links), positive rates and memory, no negative times, a tree in which group 0 is the only root and
-// parents come first, at least one device.
+// name links), positive rates and memory up to the limits above, no negative times, a tree in which group 0
+// is the only root and parents come first, at least one device.
 std::vector<std::string> check_cluster(const ClusterParts& parts);
 
 // A ring all-reduce of `bytes` among `members` (≥ 1): 2·(n-1) steps of bytes/n over the slowest route of the

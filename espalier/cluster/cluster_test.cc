@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
@@ -173,6 +175,7 @@ TEST(CheckCluster, RefusesRatesThatAreNotPositive) {
   expect_one(broken([](DeviceKind& k) { k.memory_bandwidth = 0; }), "memory bandwidth must be positive");
   expect_one(broken([](DeviceKind& k) { k.multiprocessors = 0; }), "multiprocessors must be positive");
   expect_one(broken([](DeviceKind& k) { k.speed = 0; }), "speed must be positive");
+  expect_one(broken([](DeviceKind& k) { k.flops_f32 = std::nan(""); }), "f32 must be positive");
   expect_one(broken([](DeviceKind& k) { k.launch_overhead = Duration(-1); }), "launch overhead is negative");
   ClusterParts parts = two_hosts();
   parts.groups[0].bandwidth = 0;
@@ -180,6 +183,27 @@ TEST(CheckCluster, RefusesRatesThatAreNotPositive) {
   parts = two_hosts();
   parts.devices[0].memory = Bytes();
   expect_one(parts, "device 'gpu:0': memory must be positive");
+}
+
+TEST(CheckCluster, RefusesRatesBeyondAllReason) {
+  const auto broken = [](auto change) {
+    ClusterParts parts = two_hosts();
+    change(parts.kinds[0]);
+    return parts;
+  };
+  expect_one(broken([](DeviceKind& k) { k.flops_f32 = 1.1e30; }), "f32 must be at most 1e30");
+  expect_one(broken([](DeviceKind& k) { k.speed = HUGE_VAL; }), "speed must be at most 1e30");
+  expect_one(broken([](DeviceKind& k) { k.multiprocessors = 1'000'001; }), "more than a million");
+}
+
+// Otherwise a cluster could be read from lines, but not from the JSON written for it.
+TEST(ClusterText, HasTheLimitsOfTheJsonForm) {
+  const std::string rest = " mem=1GB\ngroup g\ndevice d k in g\n";
+  EXPECT_THAT([&] { parse_cluster_lines("kind k 1GiB f32=1e63" + rest); },
+              refuses("device kind 'k': f32 must be at most 1e30"));
+  EXPECT_THAT([&] { parse_cluster_lines("kind k 1GiB f32=1 speed=1e31" + rest); }, refuses("at most 1e30"));
+  const Cluster most = parse_cluster_lines("kind k 1GiB f32=1e30 sms=1000000" + rest);
+  EXPECT_EQ(cluster_from_json(cluster_to_json(most), "c.json"), most);
 }
 
 TEST(CheckCluster, RefusesNegativeTimes) {

@@ -131,7 +131,8 @@ class ClusterReader {
     if (rest.settings.count("launch") != 0)
       kind.launch_overhead = parse_duration(need(rest.settings, "launch"));
     if (rest.settings.count("sms") != 0) {
-      kind.multiprocessors = static_cast<int>(parse_integer(need(rest.settings, "sms"), 1, 1'000'000));
+      kind.multiprocessors =
+          static_cast<int>(parse_integer(need(rest.settings, "sms"), 1, kMaxMultiprocessors));
     }
     if (rest.settings.count("speed") != 0) kind.speed = parse_number(need(rest.settings, "speed"));
     kinds_.emplace(name, parts_.kinds.size());
@@ -214,12 +215,12 @@ DeviceKind kind_from_json(const JsonCursor& cursor) {
   DeviceKind kind;
   kind.name = cursor.at("name").string();
   kind.memory = cursor.at("memory_bytes").bytes();
-  kind.flops_f32 = cursor.at("flops_f32").number(0, 1e30);
-  kind.flops_f16 = cursor.at("flops_f16").number(0, 1e30);
+  kind.flops_f32 = cursor.at("flops_f32").number(0, kMaxRate);
+  kind.flops_f16 = cursor.at("flops_f16").number(0, kMaxRate);
   kind.memory_bandwidth = cursor.at("memory_bytes_per_second").bytes().count();
   kind.launch_overhead = cursor.at("launch_ns").duration();
-  kind.multiprocessors = static_cast<int>(cursor.at("multiprocessors").integer(1, 1'000'000));
-  if (cursor.has("speed")) kind.speed = cursor.at("speed").number(0, 1e30);
+  kind.multiprocessors = static_cast<int>(cursor.at("multiprocessors").integer(1, kMaxMultiprocessors));
+  if (cursor.has("speed")) kind.speed = cursor.at("speed").number(0, kMaxRate);
   return kind;
 }
 

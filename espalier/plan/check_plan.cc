@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "espalier/base/words.h"
 #include "espalier/plan/plan.h"
 
 namespace espalier {
@@ -67,6 +68,7 @@ class PlanChecker {
     for (std::size_t x = 0; x < plan_.stages.size(); ++x) {
       const std::string& name = plan_.stages[x].name;
       if (name.empty()) violate("named", "stage " + std::to_string(x) + " has no name");
+      if (!is_utf8(name)) violate("named", "the name of stage " + std::to_string(x) + " is not UTF-8");
       if (!name.empty() && !names.insert(name).second) {
         violate("named", "two stages are called " + quoted(name));
       }

@@ -103,7 +103,7 @@ struct Placement {
 };
 
 // Rules of a PipelinePlan; each violation is one line that begins with the rule's name:
-//   named        stages have names, each once
+//   named        stages have names, in UTF-8, each once
 //   covered      a stage has operators, and only the graph's; every operator stands in exactly one stage, a
 //                duplicable one in at least one and beside each reader
 //   ordered      `after` names smaller stages; `after` and operators ascend, each once

@@ -207,6 +207,16 @@ TEST(PlanText, ErrorsNameTheLineAndWhatWouldBeRight) {
               ThrowsMessage<InputError>(HasSubstr("2^20")));
 }
 
+// `after` names stages: of two with one name it could mean either.
+TEST(PlanText, AStageStandsOnce) {
+  EXPECT_THAT(
+      [] {
+        parse_plan("batch 16\nstage a gpu:0 { img }\nstage a gpu:1 { txt } after a\n", towers(),
+                   four_devices());
+      },
+      ThrowsMessage<InputError>("line 3: stage 'a' stands twice"));
+}
+
 TEST(PlanText, AnyBytesGiveAPlanOrAnInputError) {
   const Graph graph = towers();
   const Cluster cluster = four_devices();
@@ -303,6 +313,7 @@ TEST(CheckPlan, EveryRuleCatchesAFaultThatNoOtherCatches) {
   EXPECT_THAT(broken_by([](P&) {}), IsEmpty());
   EXPECT_THAT(broken_by([](P& p) { p.stages[1].name = "img"; }), only("named"));
   EXPECT_THAT(broken_by([](P& p) { p.stages[1].name.clear(); }), only("named"));
+  EXPECT_THAT(broken_by([](P& p) { p.stages[1].name = "\xff"; }), only("named"));
   EXPECT_THAT(broken_by([](P& p) { p.stages[2].operators.pop_back(); }), only("covered"));
   EXPECT_THAT(broken_by([](P& p) { p.stages[1].operators.erase(p.stages[1].operators.begin()); }),
               only("covered"));

@@ -181,7 +181,10 @@ void parse_head(LineReader& line, PipelinePlan& plan, BatchSize& micro_batch) {
 
 void resolve_after(std::vector<PendingStage>& stages) {
   std::map<std::string, StageId> ids;
-  for (std::size_t x = 0; x < stages.size(); ++x) ids.try_emplace(stages[x].stage.name, StageId(x));
+  for (std::size_t x = 0; x < stages.size(); ++x) {
+    const std::string& name = stages[x].stage.name;
+    if (!ids.try_emplace(name, StageId(x)).second) stages[x].line.fail("stage '" + name + "' stands twice");
+  }
   for (PendingStage& pending : stages) {
     for (const std::string& name : pending.after) {
       const auto id = ids.find(name);

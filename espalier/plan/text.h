@@ -13,8 +13,8 @@
 // in_flight_limits, shares to round_robin, and `after` is completed by data edges. A name that holds blanks
 // or braces, or is one of these words, stands in quotes. A placement: `gpu:0 { a b .. f }` a line.
 //
-// Parsing throws InputError "line 3: …" where a line cannot be read or names what is not there; rules of
-// plans are check_plan's business. parse(print(x)) == x.
+// Parsing throws InputError "line 3: …" where a line cannot be read, names what is not there, or gives a
+// stage a name that stands above; rules of plans are check_plan's business. parse(print(x)) == x.
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>

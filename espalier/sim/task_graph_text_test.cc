@@ -67,6 +67,8 @@ TEST(TaskGraphText, ErrorsNameTheLine) {
   EXPECT_THAT(read("lane in-order 1 x\n"), says("'x' is not expected here"));
   EXPECT_THAT(read("memory 0 later 0 1\n"), says("expected start, end or arrival"));
   EXPECT_THAT(read("account 99999999999999999999\n"), says("line 1"));
+  EXPECT_THAT(read("task -10us\n"), says("line 1: '-10us' is negative"));
+  EXPECT_THAT(read("task 1ms delay -1ns\n"), says("line 1: '-1ns' is negative"));
 }
 
 TEST(TaskGraphJson, ErrorsNameThePlace) {

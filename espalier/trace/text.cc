@@ -8,6 +8,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/json.h"
+#include "espalier/base/words.h"
 #include "espalier/trace/names.h"
 #include "espalier/trace/trace.h"
 
@@ -62,6 +63,7 @@ std::string span_text(const Trace& trace, const Span& span) {
 class LineReader {
  public:
   LineReader(std::string_view line, int number) : where_("line " + std::to_string(number)) {
+    if (!is_utf8(line)) fail("is not UTF-8");  // names may go to JSON
     std::size_t at = 0;
     while ((at = line.find_first_not_of(" \t\r", at)) != std::string_view::npos) {
       std::size_t end = std::min(line.find_first_of(" \t\r", at), line.size());

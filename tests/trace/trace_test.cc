@@ -157,6 +157,15 @@ TEST(TraceText, WrongTextSaysWhereAndWhatWouldBeRight) {
   EXPECT_THAT(after("\"open"), ThrowsMessage<InputError>(HasSubstr("a string has no end")));
   EXPECT_THAT(after("#9 compute F0 a 0ns-1ns"),
               ThrowsMessage<InputError>(HasSubstr("there is no device #9")));
+  EXPECT_THAT(after("d compute F0 a -1ns-1ns"),
+              ThrowsMessage<InputError>(HasSubstr("line 3: '-1ns' is negative")));
+}
+
+// JSON cannot hold such a name, and would put another in its place.
+TEST(TraceText, NamesAreUtf8) {
+  for (const char* line : {"device \xff 1B", "stage \xc3", "tensor \"\xff\"", "note \xff"}) {
+    EXPECT_THAT([&] { parse_trace(line); }, ThrowsMessage<InputError>("line 1: is not UTF-8"));
+  }
 }
 
 TEST(TraceText, AnyTextGivesAValueOrAnInputError) {
