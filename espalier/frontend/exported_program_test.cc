@@ -10,6 +10,7 @@
 #include "espalier/base/json.h"
 #include "espalier/base/rng.h"
 #include "espalier/frontend/archive_for_tests.h"
+#include "espalier/frontend/sample_inputs.h"
 #include "espalier/frontend/zip.h"
 
 namespace espalier {
@@ -572,6 +573,19 @@ TEST(Program, SampleRangesOfIntegerInputsAreRead) {
   EXPECT_EQ(gpt.inputs[0].sample_min, 0);
   EXPECT_EQ(gpt.inputs[0].sample_max, 19);                          // a vocabulary of 20
   EXPECT_EQ(load("two_tower").inputs[0].sample_min, std::nullopt);  // floating point
+}
+
+// Each list holds the one before it 300 times: 300^4 empty lists in 2 KiB.
+TEST(Program, SamplesThatShareListsWithoutEndAreLeftAlone) {
+  std::string code = "\x80\x02)";
+  for (char depth = 0; depth < 4; ++depth) {
+    code += 'q';
+    code += depth;
+    code += '(';
+    for (int i = 0; i < 300; ++i) code += {'h', depth};
+    code += 't';
+  }
+  EXPECT_THAT(read_sample_ranges(make_zip({{"data.pkl", code + "."}}, "archive/"), "f"), IsEmpty());
 }
 
 TEST(Program, EveryFixtureCutAnywhereIsRefusedOnOneLine) {

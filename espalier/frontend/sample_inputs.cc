@@ -52,15 +52,26 @@ class Machine {
     return std::nullopt;
   }
 
-  // Tensors and other leaves below a value, as torch flattens them.
-  bool leaves(Index root, int depth, std::vector<Index>& out) const {
-    const List* const list = std::get_if<List>(&values_[root].data);
-    if (list == nullptr) return out.push_back(root), out.size() < kMaxValues;
-    if (depth >= kMaxDepth) return false;
-    for (std::size_t i = list->dict ? 1 : 0; i < list->items.size(); i += list->dict ? 2 : 1) {
-      if (!leaves(list->items[i], depth + 1, out)) return false;
+  // Tensors and other leaves below a value, as torch flattens them. Lists may share lists, so that a few
+  // bytes have leaves, or empty lists, without number: nothing if there are more than kMaxValues of all on
+  // the way.
+  std::optional<std::vector<Index>> leaves(Index root) const {
+    std::vector<Index> found;
+    std::vector<std::pair<Index, int>> open{{root, 0}};  // with their depth, the next one last
+    for (std::size_t seen = 0; !open.empty(); ++seen) {
+      const auto [index, depth] = open.back();
+      open.pop_back();
+      const List* const list = std::get_if<List>(&values_[index].data);
+      if (list == nullptr) {
+        found.push_back(index);
+        continue;
+      }
+      const std::size_t count = list->items.size(), step = list->dict ? 2 : 1;
+      if (depth >= kMaxDepth || seen + open.size() + count > kMaxValues) return std::nullopt;
+      for (std::size_t i = count - count % step; i >= step; i -= step)
+        open.emplace_back(list->items[i - 1], depth + 1);
     }
-    return true;
+    return found;
   }
 
   template <class T>
@@ -302,15 +313,20 @@ std::optional<SampleRange> range_of(std::string_view bytes, std::size_t first, s
   return range;
 }
 
-// Samples are contiguous in practice; of others the same number of elements from their start is looked at.
-std::optional<SampleRange> range_of(const TensorView& tensor, const ZipReader& archive) {
-  const std::optional<std::string_view> bytes = archive.find("data/" + tensor.key);
+// Nothing for more than kMaxElements.
+std::optional<std::size_t> elements(const TensorView& tensor) {
   std::size_t count = 1;
   for (const std::int64_t size : tensor.sizes) {
     if (size < 0 || size > static_cast<std::int64_t>(kMaxElements)) return std::nullopt;
     count *= static_cast<std::size_t>(size);
     if (count > kMaxElements) return std::nullopt;
   }
+  return count;
+}
+
+// Samples are contiguous in practice; of others the same number of elements from their start is looked at.
+std::optional<SampleRange> range_of(const TensorView& tensor, std::size_t count, const ZipReader& archive) {
+  const std::optional<std::string_view> bytes = archive.find("data/" + tensor.key);
   if (!bytes || tensor.offset < 0) return std::nullopt;
   const auto first = static_cast<std::size_t>(tensor.offset);
   if (tensor.storage_type == "torch.LongStorage") return range_of<std::int64_t>(*bytes, first, count);
@@ -330,12 +346,16 @@ std::vector<std::optional<SampleRange>> read_sample_ranges(std::string_view file
   if (!code) return {};
   Machine machine(*code);
   const std::optional<Index> root = machine.run();
-  std::vector<Index> leaves;
-  if (!root || !machine.leaves(*root, 0, leaves)) return {};
+  const std::optional<std::vector<Index>> leaves = root ? machine.leaves(*root) : std::nullopt;
+  if (!leaves) return {};
   std::vector<std::optional<SampleRange>> result;
-  for (const Index leaf : leaves) {
+  std::size_t left = kMaxElements;  // many tensors may lie in one storage
+  for (const Index leaf : *leaves) {
     const TensorView* const tensor = machine.as<TensorView>(leaf);
-    result.push_back(tensor == nullptr ? std::nullopt : range_of(*tensor, archive));
+    const std::optional<std::size_t> count = tensor == nullptr ? std::nullopt : elements(*tensor);
+    const bool look = count && *count <= left;
+    result.push_back(look ? range_of(*tensor, *count, archive) : std::nullopt);
+    if (look) left -= *count;
   }
   return result;
 }

@@ -11,6 +11,7 @@ namespace espalier {
 namespace {
 
 constexpr std::int64_t kMaxMicroBatches = 1 << 20;
+constexpr std::int64_t kMaxMicroBatchesOfAllStages = 1 << 21;
 
 std::string quoted(const std::string& name) {
   return "'" + name + "'";
@@ -137,13 +138,13 @@ class PlanChecker {
         for (const TensorId input : graph_.op(id).inputs) {
           const auto producer = graph_.tensor(input).producer;
           if (!producer || graph_.op(*producer).duplicable) continue;
-          for (const std::size_t from : stages_of_[producer->index()]) {
-            if (from == x || component_[from] == component_[x]) continue;  // convex tells
-            if (contains(stage.after, StageId(from)) || !missing.insert(from).second) continue;
-            violate("data-edge", quoted(op_name(id)) + " in " + stage_name(x) + " reads " +
-                                     quoted(graph_.tensor(input).name) + " of " + stage_name(from) +
-                                     ", which is not in its `after`");
-          }
+          if (stages_of_[producer->index()].empty()) continue;
+          const std::size_t from = stages_of_[producer->index()][0];
+          if (from == x || component_[from] == component_[x]) continue;  // convex tells
+          if (contains(stage.after, StageId(from)) || !missing.insert(from).second) continue;
+          violate("data-edge", quoted(op_name(id)) + " in " + stage_name(x) + " reads " +
+                                   quoted(graph_.tensor(input).name) + " of " + stage_name(from) +
+                                   ", which is not in its `after`");
         }
       }
     }
@@ -155,22 +156,21 @@ class PlanChecker {
 
   // Stages that read from each other, directly or through others: strongly connected components of the stage
   // graph (Sharir, 1981: depth first, then depth first against the edges from the last finished on).
-  // Duplicable operators make no edge: a copy stands beside each reader.
+  // Duplicable operators make no edge: a copy stands beside each reader. Others count in their first stage;
+  // that they stand in no other is told by `covered`.
   void find_components() {
     const std::size_t count = plan_.stages.size();
     forward_.assign(count, {});
     std::vector<std::vector<std::size_t>> backward(count);
     for (std::size_t v = 0; v < stages_of_.size(); ++v) {
-      if (graph_.operators()[v].duplicable) continue;
+      if (graph_.operators()[v].duplicable || stages_of_[v].empty()) continue;
+      const std::size_t to = stages_of_[v][0];
       for (const OperatorId u : graph_.predecessors(OperatorId(v))) {
-        if (graph_.op(u).duplicable) continue;
-        for (const std::size_t from : stages_of_[u.index()]) {
-          for (const std::size_t to : stages_of_[v]) {
-            if (from == to) continue;
-            forward_[from].emplace_back(to, OperatorId(v));
-            backward[to].push_back(from);
-          }
-        }
+        if (graph_.op(u).duplicable || stages_of_[u.index()].empty()) continue;
+        const std::size_t from = stages_of_[u.index()][0];
+        if (from == to) continue;
+        forward_[from].emplace_back(to, OperatorId(v));
+        backward[to].push_back(from);
       }
     }
     std::vector<std::size_t> finished;
@@ -246,6 +246,7 @@ class PlanChecker {
 
   void micro_batches() {
     const std::int64_t batch = plan_.batch.count();
+    std::int64_t total = 0;
     if (batch < 1) violate("micro-batch", "the batch is " + std::to_string(batch) + "; expected at least 1");
     for (std::size_t x = 0; x < plan_.stages.size(); ++x) {
       const std::int64_t size = plan_.stages[x].micro_batch.count();
@@ -261,6 +262,7 @@ class PlanChecker {
         violate("micro-batch", text + " makes " + std::to_string(batch / size) +
                                    " of the batch; expected at most " + std::to_string(kMaxMicroBatches));
       }
+      total += std::min(batch / size, kMaxMicroBatches + 1);
       const BatchRange range = graph_.batch();
       if (size < range.min.count() || size > range.max.count()) {
         violate("micro-batch", text + " is outside the graph's batch range " +
@@ -275,30 +277,40 @@ class PlanChecker {
                                    " do not divide one another");
       }
     }
+    if (total > kMaxMicroBatchesOfAllStages) {
+      violate("micro-batch", "the stages have " + std::to_string(total) +
+                                 " micro-batches together; expected at most " +
+                                 std::to_string(kMaxMicroBatchesOfAllStages));
+    }
   }
 
   void shares() {
     for (std::size_t x = 0; x < plan_.stages.size(); ++x) {
       const Stage& stage = plan_.stages[x];
       const std::uint32_t count = plan_.micro_batches(StageId(x));
-      std::set<std::uint32_t> taken;
+      if (count > kMaxMicroBatches) continue;  // micro-batch tells
+      std::vector<bool> taken(count);
+      std::uint32_t number = 0;
       for (const Replica& replica : stage.replicas) {
         if (replica.micro_batches.empty())
           violate("shares", stage_name(x) + " has a replica without micro-batch");
         if (!strictly_ascending(replica.micro_batches)) {
           violate("shares", stage_name(x) + ": the micro-batches of a replica do not ascend");
         }
-        for (const std::uint32_t j : std::set(replica.micro_batches.begin(), replica.micro_batches.end())) {
+        for (const std::uint32_t j : replica.micro_batches) {
           if (j >= count) {
             violate("shares", stage_name(x) + " takes micro-batch " + std::to_string(j) + " of " +
                                   std::to_string(count));
-          } else if (!taken.insert(j).second) {
-            violate("shares", stage_name(x) + " takes micro-batch " + std::to_string(j) + " in two replicas");
+          } else if (taken[j]) {
+            violate("shares", stage_name(x) + " takes micro-batch " + std::to_string(j) + " twice");
+          } else {
+            taken[j] = true;
+            ++number;
           }
         }
       }
-      if (!stage.replicas.empty() && taken.size() != count) {
-        violate("shares", stage_name(x) + " takes " + std::to_string(taken.size()) + " of " +
+      if (!stage.replicas.empty() && number != count) {
+        violate("shares", stage_name(x) + " takes " + std::to_string(number) + " of " +
                               std::to_string(count) + " micro-batches");
       }
     }

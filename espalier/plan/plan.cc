@@ -45,6 +45,7 @@ std::vector<std::uint32_t> round_robin(std::uint32_t micro_batches, std::size_t 
                                        std::size_t replicas) {
   ESP_CHECK(replica < replicas, replica, replicas);
   std::vector<std::uint32_t> share;
+  share.reserve((micro_batches + replicas - 1 - replica) / replicas);
   for (std::size_t j = replica; j < micro_batches; j += replicas)
     share.push_back(static_cast<std::uint32_t>(j));
   return share;

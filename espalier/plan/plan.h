@@ -112,8 +112,8 @@ struct Placement {
 //   convex       no stages read from each other, directly or through others; so no path of operators leaves a
 //                stage and returns to it
 //   devices      at least one replica; devices exist; none twice within a stage; groups of one size
-//   micro-batch  positive, divides the batch into at most 2^20, within the graph's batch range; joined
-//                stages' sizes divide one another
+//   micro-batch  positive, divides the batch into at most 2^20 (all stages' together: 2^21), within the
+//                graph's batch range; joined stages' sizes divide one another
 //   shares       the replicas' micro-batches are a partition of the stage's, each ascending and not empty
 //   in-flight    at least 1 and at most the largest share
 //   colocation   operators of one colocation group stand in one stage

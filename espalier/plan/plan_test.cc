@@ -205,6 +205,11 @@ TEST(PlanText, ErrorsNameTheLineAndWhatWouldBeRight) {
               ThrowsMessage<InputError>(HasSubstr("in_flight 'x'")));
   EXPECT_THAT([&] { parse_plan("batch 1099511627776 micro_batch 1\nstage a gpu:0 { img }", graph, cluster); },
               ThrowsMessage<InputError>(HasSubstr("2^20")));
+  // 64 KiB of such lines would take 14 GB.
+  std::string many = "batch 1048576 micro_batch 1\n";
+  for (int i = 0; i < 5; ++i) many += "stage s" + std::to_string(i) + " gpu:0 {}\n";
+  EXPECT_THAT([&] { parse_plan(many, graph, cluster); },
+              ThrowsMessage<InputError>("line 4: the stages have more than 2^21 micro-batches together"));
 }
 
 // `after` names stages: of two with one name it could mean either.
@@ -385,6 +390,8 @@ TEST(CheckPlan, MicroBatchesDivideTheBatchAndOneAnother) {
   EXPECT_THAT(broken(24, 4, 6), ElementsAre("micro-batch"));       // 4 and 6 of joined stages
   EXPECT_THAT(broken(26, 4, 4), ElementsAre("micro-batch"));       // does not divide
   EXPECT_THAT(broken(256, 128, 128), ElementsAre("micro-batch"));  // the graph ends at 64
+  EXPECT_THAT(broken(1 << 19, 1, 1), IsEmpty());
+  EXPECT_THAT(broken(1 << 20, 1, 1), ElementsAre("micro-batch"));  // three stages: 3 · 2^20 together
 }
 
 TEST(CheckPlan, ABatchHasAtMostAMillionMicroBatches) {

@@ -13,6 +13,7 @@ namespace {
 constexpr std::string_view kPunctuation = "{}|";
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxMicroBatches = 1 << 20;
+constexpr std::int64_t kMaxMicroBatchesOfAllStages = 1 << 21;
 
 // The words of one line, read from left to right. Errors name the line.
 class LineReader {
@@ -215,7 +216,9 @@ void complete_after(const Graph& graph, PipelinePlan& plan) {
   }
 }
 
+// A line of a few bytes may stand for 2^20 micro-batches, so there is a limit for all lines together.
 void fill_shares(PipelinePlan& plan, const std::vector<PendingStage>& pending) {
+  std::int64_t total = 0;
   for (std::size_t x = 0; x < plan.stages.size(); ++x) {
     Stage& stage = plan.stages[x];
     const auto& shares = pending[x].shares;
@@ -228,6 +231,10 @@ void fill_shares(PipelinePlan& plan, const std::vector<PendingStage>& pending) {
       pending[x].line.fail("the batch has more than 2^20 micro-batches");
     }
     const std::uint32_t count = plan.micro_batches(StageId(x));
+    total += count;
+    if (total > kMaxMicroBatchesOfAllStages) {
+      pending[x].line.fail("the stages have more than 2^21 micro-batches together");
+    }
     for (std::size_t r = 0; r < stage.replicas.size(); ++r) {
       stage.replicas[r].micro_batches =
           shares.empty() ? round_robin(count, r, stage.replicas.size()) : shares[r];
