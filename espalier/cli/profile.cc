@@ -115,7 +115,7 @@ void add_profile(Program& program) {
       ->type_name("N")
       ->check(worker_count());
   verb->add_option("--rounds", flags->rounds, "passes that are measured; default: 20")
-
+      ->type_name("N")
       ->check(positive());
   verb->add_option("--device", flags->device, "cpu, cuda or cuda:1; default: cuda where there is one")
       ->type_name("NAME");

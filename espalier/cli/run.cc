@@ -16,12 +16,10 @@ namespace espalier::cli {
 namespace {
 
 struct RunFlags {
-  std::string plan;
-  std::string data, load, save, device;
+  ExecutionFlags execution;
+  std::string load, save;
   std::uint64_t steps = 10;
-  std::uint32_t threads = 1;
   double timeout = 300;
-  int workers = 0;
   TraceOutputs outputs;
 };
 
@@ -80,7 +78,7 @@ void print(Console& console, const OpenedPlan& opened, const RunFlags& flags, co
                        {"time_ns", step.time.count()},
                        {"samples", step.samples.count()}});
     }
-    print_json_line(console, {{"plan", flags.plan},
+    print_json_line(console, {{"plan", flags.execution.plan},
                               {"workers", workers},
                               {"predicted_ns", predicted.count()},
                               {"median_ns", measured.count()},
@@ -104,14 +102,14 @@ int run_worker(Program& program, const OpenedPlan& opened, const RunFlags& flags
   RunOptions options;
   options.world = world_from_environment();
   options.steps = flags.steps;
-  options.data = flags.data;
+  options.data = flags.execution.data;
   options.load = flags.load;
   options.save = flags.save;
-  options.device = flags.device;
-  options.threads = flags.threads;
+  options.device = flags.execution.device;
+  options.threads = flags.execution.threads;
   options.timeout = round_duration(flags.timeout * 1e9);
   options.stop = &watch_for_interrupts();
-  if (options.world.rank == 0) warn_of_measurement(program, opened, flags.threads);
+  if (options.world.rank == 0) warn_of_measurement(program, opened, options.threads);
   if (options.world.rank == 0) options.on_step = StepPrinter(console, flags.steps);
   const RunResult result = run_plan(opened.file, opened.model, options);
   console.finish();
@@ -126,9 +124,8 @@ int run_worker(Program& program, const OpenedPlan& opened, const RunFlags& flags
 
 int run(Program& program, const RunFlags& flags) {
 #if ESPALIER_TORCH
-  const OpenedPlan opened = open_plan(flags.plan);
-  if (opened.model.empty()) throw InputError(flags.plan + ": names no model; plan a .pt2 file to train");
-  const int workers = flags.workers > 0 ? flags.workers : devices_in_use(opened.file.staged);
+  const OpenedPlan opened = flags.execution.open();
+  const int workers = flags.execution.workers_for(opened.file);
   if (workers > 1 && !is_worker()) return start_workers(workers, program.arguments);
   return run_worker(program, opened, flags);
 #else
@@ -144,21 +141,12 @@ void add_run(Program& program) {
   CLI::App* verb =
       add_verb(program, "run", "train by a plan, on workers that it starts itself (or torchrun did)",
                "espalier run plan.json --data train.safetensors --steps 100 --save trained.safetensors");
-  verb->add_option("plan", flags->plan, "a plan file")->required()->type_name("FILE");
-  verb->add_option("--steps", flags->steps, "steps to train; default: 10")
-
-      ->check(positive());
-  verb->add_option("--data", flags->data, "one tensor per input, safetensors; default: made up from the seed")
-      ->type_name("FILE");
+  flags->execution.add_inputs(verb);
+  verb->add_option("--steps", flags->steps, "steps to train; default: 10")->type_name("N")->check(positive());
   verb->add_option("--load", flags->load, "parameters to start from, as --save wrote them")
       ->type_name("FILE");
   verb->add_option("--save", flags->save, "write the parameters after the last step")->type_name("FILE");
-  verb->add_option("--workers", flags->workers, "processes on this host; default: one per device in use")
-      ->type_name("N")
-      ->check(worker_count());
-  verb->add_option("--device", flags->device, "cpu, cuda or cuda:1; default: cuda where there is one")
-      ->type_name("NAME");
-  verb->add_option("--threads", flags->threads, "threads of each device")->type_name("N")->check(positive());
+  flags->execution.add_workers(verb);
   verb->add_option("--timeout", flags->timeout, "longest wait for a message, in seconds")
       ->type_name("S")
       ->check(positive());

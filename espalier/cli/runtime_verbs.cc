@@ -13,9 +13,31 @@ void needs_runtime(const std::string& verb) {
       "--target espalier");
 }
 
-int devices_in_use(const StagedModel& model) {
+void ExecutionFlags::add_inputs(CLI::App* verb) {
+  verb->add_option("plan", plan, "a plan file")->required()->type_name("FILE");
+  verb->add_option("--data", data, "one tensor per input, safetensors; default: made up from the seed")
+      ->type_name("FILE");
+}
+
+void ExecutionFlags::add_workers(CLI::App* verb) {
+  verb->add_option("--workers", workers, "processes on this host; default: one per device in use")
+      ->type_name("N")
+      ->check(worker_count());
+  verb->add_option("--device", device, "cpu, cuda or cuda:1; default: cuda where there is one")
+      ->type_name("NAME");
+  verb->add_option("--threads", threads, "threads of each device")->type_name("N")->check(positive());
+}
+
+OpenedPlan ExecutionFlags::open() const {
+  OpenedPlan opened = open_plan(plan);
+  if (opened.model.empty()) throw InputError(plan + ": names no model; plan a .pt2 file to execute");
+  return opened;
+}
+
+int ExecutionFlags::workers_for(const PlanFile& file) const {
+  if (workers > 0) return workers;
   std::set<DeviceId> devices;
-  for (const StagedStage& stage : model.stages) {
+  for (const StagedStage& stage : file.staged.stages) {
     for (const StagedReplica& replica : stage.replicas) {
       devices.insert(replica.devices.begin(), replica.devices.end());
     }

@@ -9,7 +9,17 @@ namespace espalier::cli {
 // Throws InputError: this build cannot, and what to do.
 [[noreturn]] void needs_runtime(const std::string& verb);
 
-// Devices of the plan that have a stage: one worker each unless told.
-int devices_in_use(const StagedModel& model);
+// What verbs that execute a plan share.
+struct ExecutionFlags {
+  std::string plan, data, device;
+  std::uint32_t threads = 1;
+  int workers = 0;  // 0: one per device that has a stage
+
+  void add_inputs(CLI::App* verb);   // the plan, --data
+  void add_workers(CLI::App* verb);  // --workers, --device, --threads
+  // Throws InputError, also for a plan that was made from no file.
+  OpenedPlan open() const;
+  int workers_for(const PlanFile& file) const;
+};
 
 }  // namespace espalier::cli

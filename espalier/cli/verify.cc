@@ -15,11 +15,9 @@ namespace espalier::cli {
 namespace {
 
 struct VerifyFlags {
-  std::string plan, data, device;
+  ExecutionFlags execution;
   std::uint64_t steps = 1;
-  std::uint32_t threads = 1;
   double tolerance = 1e-5;
-  int workers = 0;
 };
 
 #if ESPALIER_TORCH
@@ -94,16 +92,15 @@ void print(Console& console, const VerifyResult& result, double tolerance) {
 
 int verify(Program& program, const VerifyFlags& flags) {
 #if ESPALIER_TORCH
-  const OpenedPlan opened = open_plan(flags.plan);
-  if (opened.model.empty()) throw InputError(flags.plan + ": names no model; plan a .pt2 file to verify");
-  const int workers = flags.workers > 0 ? flags.workers : devices_in_use(opened.file.staged);
+  const OpenedPlan opened = flags.execution.open();
+  const int workers = flags.execution.workers_for(opened.file);
   if (workers > 1 && !is_worker()) return start_workers(workers, program.arguments);
   VerifyOptions options;
   options.world = world_from_environment();
   options.steps = flags.steps;
-  options.data = flags.data;
-  options.device = flags.device;
-  options.threads = flags.threads;
+  options.data = flags.execution.data;
+  options.device = flags.execution.device;
+  options.threads = flags.execution.threads;
   options.tolerance = flags.tolerance;
   const VerifyResult result = verify_plan(opened.file, opened.model, options);
   if (options.world.rank != 0) return kDone;
@@ -122,22 +119,15 @@ void add_verify(Program& program) {
   CLI::App* verb =
       add_verb(program, "verify", "loss and every gradient of a plan against one process (exit 1: not equal)",
                "espalier verify plan.json");
-  verb->add_option("plan", flags->plan, "a plan file")->required()->type_name("FILE");
+  flags->execution.add_inputs(verb);
   verb->add_option("--steps", flags->steps,
                    "gradients are compared after the first, parameters after the last; default: 1")
-
+      ->type_name("N")
       ->check(positive());
-  verb->add_option("--data", flags->data, "one tensor per input, safetensors; default: made up from the seed")
-      ->type_name("FILE");
   verb->add_option("--tolerance", flags->tolerance, "largest relative difference that counts as equal")
       ->type_name("X")
       ->check(positive());
-  verb->add_option("--workers", flags->workers, "processes on this host; default: one per device in use")
-      ->type_name("N")
-      ->check(worker_count());
-  verb->add_option("--device", flags->device, "cpu, cuda or cuda:1; default: cuda where there is one")
-      ->type_name("NAME");
-  verb->add_option("--threads", flags->threads, "threads of each device")->type_name("N")->check(positive());
+  flags->execution.add_workers(verb);
   verb->callback(
       [&program, flags] { program.chosen = [&program, flags] { return verify(program, *flags); }; });
 }
