@@ -166,7 +166,11 @@ PlanFile plan_file(const PlanningJob& job, const Planned& planned, const std::st
 }
 
 OpenedPlan open_plan(const std::string& path) {
-  PlanFile file = parse_plan_file(read_file(path), path);
+  const std::string text = read_file(path);
+  if (text.rfind("PK", 0) == 0) {
+    throw InputError(path + ": is an archive, not a plan; `espalier plan` makes a plan of a model");
+  }
+  PlanFile file = parse_plan_file(text, path);
   Cluster cluster(file.cluster);
   const Schedule schedule = make_schedule(file.staged, cluster.devices().size());
   const std::vector<std::string> violations = check_schedule(file.staged, schedule);

@@ -24,10 +24,20 @@ CLI::App* add_verb(Program& program, const std::string& name, const std::string&
 }
 
 CLI::Validator positive() {
-  return CLI::Validator(CLI::PositiveNumber).description("");
+  const auto check = [](const std::string& text) -> std::string {
+    double value = 0;
+    if (CLI::detail::lexical_cast(text, value) && value > 0) return "";
+    return "'" + text + "' is not a number above 0";
+  };
+  return {check, ""};
 }
 CLI::Validator worker_count() {
-  return CLI::Validator(CLI::Range(1, 4096)).description("");
+  const auto check = [](const std::string& text) -> std::string {
+    int value = 0;
+    if (CLI::detail::lexical_cast(text, value) && value >= 1 && value <= 4096) return "";
+    return "'" + text + "' is not a number from 1 to 4096";
+  };
+  return {check, ""};
 }
 
 void JobFlags::add_model(CLI::App* verb) {

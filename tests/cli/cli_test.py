@@ -74,6 +74,13 @@ class Cli(unittest.TestCase):
         fixed = str(FIXTURES / "two_tower_fixed.pt2")
         self.refused("plan", fixed, "--batch", "16", "--micro-batch", "2", says="exported for")
 
+    def test_a_wrong_number_is_quoted(self):
+        self.refused("run", "plan.json", "--steps", "0", says=["--steps", "'0' is not a number above 0"])
+        self.refused("verify", "plan.json", "--workers", "9999", says="'9999' is not a number from 1 to 4096")
+
+    def test_a_model_is_not_a_plan(self):
+        self.refused("simulate", MODEL, says="an archive, not a plan")
+
     def test_a_wrong_schedule_or_optimizer_names_the_choices(self):
         self.refused("plan", MODEL, "--schedule", "zigzag", says=["1f1b", "gpipe"])
         self.refused("plan", MODEL, "--optimizer", "adm", says=["adam", "sgd"])
