@@ -30,7 +30,7 @@ Duration clock_slack(const Trace& trace) {
     if (note.rfind("clock offset", 0) != 0 || sign == std::string::npos) continue;
     std::string text = note.substr(sign + std::string_view("±").size());
     text = text.substr(0, text.find_first_of(" ,;"));
-    largest = std::max(largest, parse_duration(text));
+    largest = std::max(largest, std::min(parse_duration(text), Duration(std::int64_t{1} << 60)));
   }
   return 2 * largest;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "espalier/base/check.h"
 #include "espalier/trace/names.h"
 #include "espalier/trace/trace.h"
 
@@ -149,6 +150,11 @@ Trace trace_from_json(const nlohmann::ordered_json& json, const std::string& whe
   const JsonCursor memory = root.at("memory");
   for (std::size_t i = 0; i < memory.size(); ++i)
     trace.memory.push_back(sample_from_json(memory.at(i), trace));
+  try {
+    require_sums_fit(trace);
+  } catch (const InputError& error) {
+    root.fail(error.what());
+  }
   return trace;
 }
 

@@ -265,6 +265,7 @@ Trace parse_trace(std::string_view text) {
     text.remove_prefix(std::min(end + 1, text.size()));
     if (!line.done()) read_line(line, trace);
   }
+  require_sums_fit(trace);
   return trace;
 }
 

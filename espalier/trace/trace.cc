@@ -4,6 +4,8 @@
 #include <map>
 #include <tuple>
 
+#include "espalier/base/check.h"
+
 namespace espalier {
 namespace {
 
@@ -56,6 +58,23 @@ std::vector<MemoryByCategory> peak_memory(const Trace& trace) {
     if (sample.held.total() > most.total()) most = sample.held;
   }
   return peak;
+}
+
+void require_sums_fit(const Trace& trace) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 62;
+  std::int64_t left = kMost;
+  for (const Span& span : trace.spans) {
+    const std::int64_t length = std::max<std::int64_t>(0, (span.end - span.start).count());
+    if (length > left) throw InputError("the spans take more than 2^62 ns together");
+    left -= length;
+  }
+  for (const MemorySample& sample : trace.memory) {
+    left = kMost;
+    for (const Bytes bytes : sample.held.bytes) {
+      if (bytes.count() > left) throw InputError("a memory sample holds more than 2^62 bytes");
+      left -= bytes.count();
+    }
+  }
 }
 
 std::vector<Duration> busy_time(const Trace& trace) {

@@ -168,6 +168,10 @@ TraceDifference diff_traces(const Trace& a, const Trace& b);
 // (docs/formats.md).
 std::string chrome_trace(const Trace& trace);
 
+// Sums over a trace stay below 2^62: the bytes of each sample, and the lengths of all spans. The readers
+// throw InputError otherwise.
+void require_sums_fit(const Trace& trace);
+
 nlohmann::ordered_json trace_to_json(const Trace& trace);  // "format": "espalier.trace/1"
 Trace trace_from_json(const nlohmann::ordered_json& json, const std::string& where);
 

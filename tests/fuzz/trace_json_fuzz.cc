@@ -10,5 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       [](const Trace& trace) {
         require(parse_trace(print_trace(trace)) == trace);
         require(trace_from_json(trace_to_json(trace), "f") == trace);
+        peak_memory(trace);
+        bubble_ratio(trace);
       });
 }

@@ -11,5 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         require(parse_trace(print_trace(trace)) == trace);
         require(trace_from_json(trace_to_json(trace), "f") == trace);
         chrome_trace(trace);
+        peak_memory(trace);
+        bubble_ratio(trace);
       });
 }

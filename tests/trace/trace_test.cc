@@ -161,6 +161,22 @@ TEST(TraceText, WrongTextSaysWhereAndWhatWouldBeRight) {
               ThrowsMessage<InputError>(HasSubstr("line 3: '-1ns' is negative")));
 }
 
+// What reads a trace adds these up.
+TEST(TraceText, SumsThatDoNotFitAreRefused) {
+  const std::string head = "device d 1B\nstage a\n", most = std::to_string(std::int64_t{1} << 62);
+  const std::string span = "d compute F0 a 0ns-" + most + "ns\n", more = "d compute F1 a 0ns-1ns\n";
+  EXPECT_EQ(busy_time(parse_trace(head + span))[0].count(), std::int64_t{1} << 62);
+  EXPECT_THAT([&] { parse_trace(head + span + more); },
+              ThrowsMessage<InputError>("the spans take more than 2^62 ns together"));
+  const std::string sample = "memory d 0ns buffers=" + most + "B";
+  Trace trace = parse_trace(head + sample);
+  EXPECT_THAT([&] { parse_trace(head + sample + " activations=1B"); },
+              ThrowsMessage<InputError>("a memory sample holds more than 2^62 bytes"));
+  trace.memory[0].held.bytes[0] = Bytes(1);
+  EXPECT_THAT([&] { trace_from_json(trace_to_json(trace), "t.json"); },
+              ThrowsMessage<InputError>(HasSubstr("t.json")));
+}
+
 // JSON cannot hold such a name, and would put another in its place.
 TEST(TraceText, NamesAreUtf8) {
   for (const char* line : {"device \xff 1B", "stage \xc3", "tensor \"\xff\"", "note \xff"}) {
