@@ -1,7 +1,8 @@
 """torch.distributed.pipelining on the same GPT, cut and weights: one process of two (RANK, WORLD_SIZE, MASTER_*).
 
-Rank 0 prints one JSON line: the loss and the time of each step, barrier to barrier. It is given what makes it fast:
-fused Adam, static shapes known beforehand, one thread and one process per stage.
+Rank 0 reads a line from standard input before each step and prints a JSON line after it: the loss and the time of the
+step, barrier to barrier. It is given what makes it fast: fused Adam, static shapes known beforehand, one thread and one
+process per stage.
 """
 
 import argparse
@@ -101,8 +102,9 @@ def main():
 
     batches = len(tokens) // batch
     orders = {epoch: torch.tensor(shuffled(len(tokens), epoch)) for epoch in range(-(-args.steps // batches))}
-    losses, times = [], []
     for step in range(args.steps):
+        if rank == 0:
+            sys.stdin.readline()
         dist.barrier()
         start = time.perf_counter_ns()
         rows = orders[step // batches].narrow(0, step % batches * batch, batch)
@@ -115,11 +117,10 @@ def main():
         optimizer.step()
         mean = torch.stack(parts).mean() if rank == 1 else torch.zeros(())
         dist.broadcast(mean, 1)  # everybody knows the loss, as in Espalier; this is the barrier at the end
-        times.append(time.perf_counter_ns() - start)
-        losses.append(mean.item())
+        spent = time.perf_counter_ns() - start
+        if rank == 0:
+            print(json.dumps({"loss": mean.item(), "time_ns": spent}), flush=True)
     dist.barrier()
-    if rank == 0:
-        print(json.dumps({"losses": losses, "times_ns": times}), flush=True)
     dist.destroy_process_group()
 
 

@@ -1,17 +1,27 @@
-// Writes a plan of two stages with a cut that was chosen by hand, so that another system can be given the
+// Our side of bench/runtime.
+//
+//   bench_runtime cut MODEL.pt2 K BATCH MICRO_BATCH 1f1b|gpipe PLAN.json
+// writes a plan of two stages with a cut that was chosen by hand, so that another system can be given the
 // same one: stage 0 is all before block K of a GPT, stage 1 the rest.
 //
-//   bench_runtime MODEL.pt2 K BATCH MICRO_BATCH 1f1b|gpipe PLAN.json
+//   bench_runtime train PLAN.json MODEL.pt2 DATA.safetensors STEPS GATE
+// starts two workers that train, as `espalier run` does, but each step waits for a line from the named pipe
+// GATE. Each step prints a JSON line.
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include "espalier/app/planning.h"
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
+#include "espalier/base/json.h"
+#include "espalier/runtime/launcher.h"
+#include "espalier/runtime/runtime.h"
 
 namespace espalier {
 namespace {
@@ -66,18 +76,62 @@ void write_plan(const std::vector<std::string>& arguments) {
   write_file_atomically(arguments[5], print_plan_file(plan_file(job, planned, folder)));
 }
 
+int start_workers(const std::vector<std::string>& arguments) {
+  LaunchOptions options;
+  options.workers = 2;
+  options.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "train"};
+  options.command.insert(options.command.end(), arguments.begin(), arguments.end());
+  options.say = [](const std::string& line) { std::fputs((line + "\n").c_str(), stderr); };
+  return launch(options);
+}
+
+int train(const std::vector<std::string>& arguments) {
+  if (std::getenv("RANK") == nullptr) return start_workers(arguments);
+  const PlanFile plan = parse_plan_file(read_file(arguments.at(0)), arguments.at(0));
+  RunOptions options;
+  options.world = world_from_environment();
+  options.data = arguments.at(2);
+  options.steps = std::stoull(arguments.at(3));
+  options.trace = TraceSteps::kNone;
+  std::ifstream gate;
+  const auto wait_for_leave = [&] {
+    std::string line;
+    if (!std::getline(gate, line)) throw InputError(arguments.at(4) + " was closed");
+  };
+  if (options.world.rank == 0) {
+    gate.open(arguments.at(4));
+    wait_for_leave();
+  }
+  options.on_step = [&](const StepReport& report) {
+    const Json json{{"loss", report.loss}, {"time_ns", report.time.count()}};
+    std::fputs((json.dump() + "\n").c_str(), stdout);
+    std::fflush(stdout);
+    if (report.step + 1 < options.steps) wait_for_leave();
+  };
+  run_plan(plan, arguments.at(1), options);
+  return 0;
+}
+
+int call(const std::string& verb, const std::vector<std::string>& arguments) {
+  if (verb == "train" && arguments.size() == 5) return train(arguments);
+  if (verb == "cut" && arguments.size() == 6) {
+    write_plan(arguments);
+    return 0;
+  }
+  std::fputs(
+      "usage: bench_runtime cut MODEL BLOCK BATCH MICRO_BATCH 1f1b|gpipe PLAN | train PLAN MODEL DATA STEPS "
+      "GATE\n",
+      stderr);
+  return 2;
+}
+
 }  // namespace
 }  // namespace espalier
 
 int main(int count, char** values) {
   try {
-    const std::vector<std::string> arguments(values + 1, values + count);
-    if (arguments.size() != 6) {
-      std::fputs("usage: bench_runtime MODEL.pt2 BLOCK BATCH MICRO_BATCH 1f1b|gpipe PLAN.json\n", stderr);
-      return 2;
-    }
-    espalier::write_plan(arguments);
-    return 0;
+    const std::vector<std::string> arguments(values + std::min(count, 2), values + count);
+    return espalier::call(count > 1 ? values[1] : "", arguments);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "bench_runtime: %s\n", error.what());
     return 2;
