@@ -87,7 +87,7 @@ Json to_json(const std::map<std::string, Spent>& spent) {
 void predict(const std::string& path, const std::string& costs) {
   const Opened opened = open(path, costs);
   const Judged judged = judge(opened.job, opened.plan);
-  const Json json{{"iteration_ns", judged.trace.iteration.count()},
+  const Json json{{"iteration_ns", judged.expected.count()},
                   {"stages", judged.staged.stages.size()},
                   {"actions_ns", to_json(time_by_action(judged.trace))}};
   std::fputs((json.dump() + "\n").c_str(), stdout);

@@ -167,13 +167,33 @@ TEST_F(App, CostsOfAnotherMachineOrThreadCountAreWarnedOf) {
               ElementsAre(HasSubstr("2 threads"), HasSubstr("'Other, 4 cores'")));
   const PlanningJob job = prepare_job(options_);
   EXPECT_EQ(plan_file(job, plan_model(job, {}), folder_.string()).measured,
-            (MeasuredOn{"Other, 4 cores", 2}));
+            (MeasuredOn{"Other, 4 cores", 2, 0}));
   EXPECT_THAT(measurement_warnings("c", *job.measured, "Other, 4 cores", 2), IsEmpty());
   EXPECT_THAT(measurement_warnings("c", *job.measured, "Mine", {}),
               ElementsAre(HasSubstr("another machine")));
+  EXPECT_EQ(plan_model(job, {}).judged->expected, plan_model(job, {}).judged->trace.iteration);
   options_.cluster = path("cluster.txt");  // a what-if: nothing to warn of
   EXPECT_EQ(prepare_job(options_).measured, std::nullopt);
   EXPECT_THAT(prepare_job(options_).warnings, ElementsAre());
+}
+
+TEST_F(App, AMeasuredSpreadOfActionTimesMakesTheExpectedIterationLonger) {
+  options_.costs = write("costs.txt", std::string(kCosts) +
+                                          "overhead cpu action=0ns neighbour=0 spread=100\n"
+                                          "cost tower cpu batch=1 f=2ms i=2ms w=2ms origin=measured\n"
+                                          "cost head cpu batch=1 f=1us i=1us w=1us origin=measured\n"
+                                          "cost mean cpu batch=1 f=0ns i=0ns w=0ns origin=measured\n");
+  options_.cluster = "local:2";
+  options_.machine = {.local = {.devices = 2, .memory_each = gibibytes(1)}, .description = ""};
+  const PlanningJob job = prepare_job(options_);
+  const Planned planned = plan_model(job, {.planner = "branches"});
+  ASSERT_TRUE(planned.judged);
+  EXPECT_GT(planned.judged->expected, planned.judged->trace.iteration);
+  EXPECT_LT(planned.judged->expected, planned.judged->trace.iteration + planned.judged->trace.iteration);
+  write("plan.json", print_plan_file(plan_file(job, planned, folder_.string())));
+  EXPECT_EQ(open_plan(path("plan.json")).expected, planned.judged->expected);
+  EXPECT_EQ(plan_model(job, {.planner = "single"}).judged->expected,
+            plan_model(job, {.planner = "single"}).judged->trace.iteration);
 }
 
 TEST_F(App, AProfilesCostsCountOnAnotherClusterAndLiteralOnesAreFoundAgain) {

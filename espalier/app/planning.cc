@@ -10,6 +10,7 @@
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
 #include "espalier/schedule/schedule.h"
+#include "espalier/sim/expected.h"
 #include "espalier/sim/simulate.h"
 
 namespace espalier {
@@ -80,13 +81,21 @@ bool has_bare_stage_edge(const StagedModel& model) {
                      [](const Crossing& crossing) { return crossing.token; });
 }
 
+Duration expected_of(const Trace& trace, const std::optional<MeasuredOn>& measured, const StagedModel& staged,
+                     const Cluster& cluster, const Schedule& schedule) {
+  const std::int32_t spread = measured ? measured->spread_per_mille : 0;
+  return spread > 0 ? expected_iteration(staged, cluster, schedule, spread) : trace.iteration;
+}
+
 Judged judge_staged(const PlanningJob& job, PipelinePlan plan, StagedModel staged, const Schedule& schedule) {
   Trace trace = simulate(staged, job.cluster, schedule);
+  const Duration expected = expected_of(trace, job.measured, staged, job.cluster, schedule);
   Bound stages = stages_bound(staged, job.cluster);
   Bound any = any_plan_bound(job.graph, job.cluster, job.costs, job.training);
   Judged judged{.plan = std::move(plan),
                 .staged = std::move(staged),
                 .trace = std::move(trace),
+                .expected = expected,
                 .stages_bound = std::move(stages),
                 .any_bound = std::move(any),
                 .bubble = 0,
@@ -176,6 +185,7 @@ OpenedPlan open_plan(const std::string& path) {
   const std::vector<std::string> violations = check_schedule(file.staged, schedule);
   if (!violations.empty()) throw InputError(path + ": the plan has no legal order: " + violations.front());
   Trace trace = simulate(file.staged, cluster, schedule);
+  const Duration expected = expected_of(trace, file.measured, file.staged, cluster, schedule);
   Bound stages = stages_bound(file.staged, cluster);
   std::string model;
   if (!file.model.empty()) model = (fs::path(path).parent_path() / file.model).lexically_normal().string();
@@ -184,6 +194,7 @@ OpenedPlan open_plan(const std::string& path) {
                     .model = std::move(model),
                     .cluster = std::move(cluster),
                     .trace = std::move(trace),
+                    .expected = expected,
                     .stages_bound = std::move(stages)};
 }
 

@@ -20,6 +20,8 @@ struct Judged {
   PipelinePlan plan;
   StagedModel staged;
   Trace trace;
+  Duration expected;  // mean iteration under the measured spread of action times (sim/expected.h); else the
+                      // trace's
   Bound stages_bound;
   Bound any_bound;
   double bubble = 0;
@@ -60,7 +62,8 @@ struct OpenedPlan {
   std::string path;
   std::string model;  // path of the model from here; empty if the plan names none
   Cluster cluster;
-  Trace trace;  // simulated from the file alone
+  Trace trace;        // simulated from the file alone
+  Duration expected;  // as in Judged
   Bound stages_bound;
 };
 OpenedPlan open_plan(const std::string& path);

@@ -218,7 +218,8 @@ PlanningJob prepare_job(const JobOptions& options) {
   const bool local = !own_cluster && is_local(name);
   std::optional<MeasuredOn> measured;
   if (given && local) {
-    measured = MeasuredOn{costs.parts().machine, costs.parts().threads};
+    const KindOverhead overhead = costs.overhead(cluster.kind_of(DeviceId(0)).name);
+    measured = MeasuredOn{costs.parts().machine, costs.parts().threads, overhead.spread_per_mille};
     for (std::string& line :
          measurement_warnings(options.costs, *measured, options.machine.description, options.threads)) {
       warnings.push_back(std::move(line));

@@ -35,6 +35,7 @@ void print(Console& console, const PlanningJob& job, const Planned& planned) {
                      judged.plan.stages.front().micro_batch.count(), devices, all, plural(all, "s"));
   if (!planned.outcome.why.empty()) out << planned.outcome.why << '\n';
   out << verdict_text(judged.trace, judged.plan.batch) << " (simulated)\n";
+  out << expected_text(judged.expected, job.measured);
   out << bound_text(judged.trace.iteration, judged.any_bound) << "\n\n";
   out << print_text(stage_table(job, judged)) << '\n';
   out << text_gantt(judged.trace, {.width = console.width(), .colour = console.colour()}) << '\n';

@@ -64,7 +64,7 @@ Duration median_time(const std::vector<StepReport>& steps) {
 void print(Console& console, const OpenedPlan& opened, const RunFlags& flags, const RunResult& result,
            std::uint32_t workers) {
   const Duration measured = median_time(result.steps);
-  const Duration predicted = opened.trace.iteration;
+  const Duration predicted = opened.expected;
   const double error =
       measured.count() > 0
           ? static_cast<double>(predicted.count()) / static_cast<double>(measured.count()) - 1

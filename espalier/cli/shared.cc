@@ -111,6 +111,13 @@ std::string verdict_text(const Trace& trace, BatchSize batch) {
                      to_text(trace.iteration), batch.count(), samples, 100 * bubble_ratio(trace));
 }
 
+std::string expected_text(Duration expected, const std::optional<MeasuredOn>& measured) {
+  if (!measured || measured->spread_per_mille == 0) return {};
+  return fmt::format(
+      "{} expected in a run, where action times scatter by {:.1f} % as they did when measured\n",
+      to_text(expected), measured->spread_per_mille / 10.0);
+}
+
 std::string bound_text(Duration iteration, const Bound& bound) {
   const double gap =
       bound.time.count() > 0
@@ -171,6 +178,7 @@ Json judged_json(const Judged& judged, const Cluster& cluster) {
                       {"backward_ns", stage.replicas.front().times.backward().count()}});
   }
   return {{"iteration_ns", judged.trace.iteration.count()},
+          {"expected_ns", judged.expected.count()},
           {"bubble", judged.bubble},
           {"fits", !judged.overflow.has_value()},
           {"schedule", std::string(to_text(judged.plan.schedule))},

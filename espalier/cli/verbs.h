@@ -74,6 +74,8 @@ ScheduleKind schedule_of(const std::string& text);
 // What every plan is summed up by: "12.3 ms per iteration …".
 std::string verdict_text(const Trace& trace, BatchSize batch);
 std::string bound_text(Duration iteration, const Bound& bound);
+// A line where the costs say how action times scatter; else empty.
+std::string expected_text(Duration expected, const std::optional<MeasuredOn>& measured);
 
 // --svg, --chrome, -o of a trace.
 struct TraceOutputs {

@@ -78,8 +78,9 @@ struct KindOverhead {
   std::string kind;
   Duration per_action;  // one F, B, I or W of a stage
   std::int32_t neighbour_per_mille =
-      0;           // operators are this much slower while other devices of the host compute
-  struct Update {  // one optimizer step over a stage's parameters, measured cold
+      0;  // operators are this much slower while other devices of the host compute
+  std::int32_t spread_per_mille = 0;  // relative standard deviation of an action's time (sim/expected.h)
+  struct Update {                     // one optimizer step over a stage's parameters, measured cold
     OptimizerKind optimizer = OptimizerKind::kSgd;
     Duration fixed;
     std::int64_t picoseconds_per_byte = 0;  // of parameters

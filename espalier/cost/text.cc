@@ -116,6 +116,7 @@ KindOverhead parse_overhead(Fields& fields) {
   overhead.kind = fields.name(0);
   overhead.per_action = fields.duration("action");
   overhead.neighbour_per_mille = static_cast<std::int32_t>(fields.integer("neighbour", 0, 1'000'000));
+  overhead.spread_per_mille = static_cast<std::int32_t>(fields.integer("spread", 0, 1000));
   for (const OptimizerKind optimizer : {OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kAdamW}) {
     const auto value = fields.take(std::string(to_text(optimizer)));
     if (!value) continue;
@@ -308,12 +309,15 @@ CostRow row_from_json(const JsonCursor& json) {
 }
 
 KindOverhead overhead_from_json(const JsonCursor& json) {
-  json.only({"kind", "per_action_ns", "neighbour_per_mille", "updates"});
+  json.only({"kind", "per_action_ns", "neighbour_per_mille", "spread_per_mille", "updates"});
   KindOverhead overhead;
   overhead.kind = json.at("kind").string();
   overhead.per_action = json.at("per_action_ns").duration();
   overhead.neighbour_per_mille =
       static_cast<std::int32_t>(json.at("neighbour_per_mille").integer(0, 1'000'000));
+  if (json.has("spread_per_mille")) {
+    overhead.spread_per_mille = static_cast<std::int32_t>(json.at("spread_per_mille").integer(0, 1000));
+  }
   const JsonCursor updates = json.at("updates");
   for (std::size_t i = 0; i < updates.size(); ++i) {
     const JsonCursor update = updates.at(i);
@@ -353,6 +357,7 @@ std::string print_costs(const CostTable& table) {
   for (const KindOverhead& overhead : parts.overheads) {
     text += "overhead " + quote_word(overhead.kind) + " action=" + to_exact_text(overhead.per_action) +
             " neighbour=" + std::to_string(overhead.neighbour_per_mille);
+    if (overhead.spread_per_mille > 0) text += " spread=" + std::to_string(overhead.spread_per_mille);
     for (const KindOverhead::Update& update : overhead.updates) {
       text += " " + std::string(to_text(update.optimizer)) + "=" +
               rate_text(update.fixed, update.picoseconds_per_byte);
@@ -394,6 +399,7 @@ nlohmann::ordered_json costs_to_json(const CostTable& table) {
     json["overheads"].push_back({{"kind", overhead.kind},
                                  {"per_action_ns", overhead.per_action.count()},
                                  {"neighbour_per_mille", overhead.neighbour_per_mille},
+                                 {"spread_per_mille", overhead.spread_per_mille},
                                  {"updates", std::move(updates)}});
   }
   json["rows"] = Json::array();

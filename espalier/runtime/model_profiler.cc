@@ -50,7 +50,8 @@ struct ModelProfiler::Size {
   PassProfiler profiler;
   std::vector<OperatorMemory> memory;
   std::vector<std::vector<double>> forward, backward;
-  std::vector<double> whole_forward, whole_backward;  // without timestamps
+  std::vector<double> whole_forward, whole_backward;    // without timestamps: means of a round
+  std::vector<double> single_forward, single_backward;  // each pass of them
 };
 
 ModelProfiler::ModelProfiler(const LoadedModel& model, const ProfileOptions& options, Workers& workers)
@@ -153,17 +154,18 @@ void ModelProfiler::round() {
 // The mean of some passes, as a step is a sum of some; the median is taken over rounds, as over steps.
 void ModelProfiler::take_passes(Size& size) {
   at_speed([&] {
-    size.profiler.plain();  // fills the caches
-    PassTimes whole;
-    for (int i = 0; i < kPasses; ++i) {
-      const PassTimes plain = size.profiler.plain();
-      whole.forward += plain.forward / kPasses;
-      whole.backward += plain.backward / kPasses;
-    }
+    std::vector<PassTimes> plain = size.profiler.in_flight(1 + kPasses);
+    plain.erase(plain.begin());  // it filled the caches
     const PassTimes stamped = size.profiler.stamped();
-    return [&size, whole, stamped] {
-      size.whole_forward.push_back(whole.forward);
-      size.whole_backward.push_back(whole.backward);
+    return [&size, plain, stamped] {
+      size.whole_forward.push_back(0);
+      size.whole_backward.push_back(0);
+      for (const PassTimes& pass : plain) {
+        size.whole_forward.back() += pass.forward / kPasses;
+        size.whole_backward.back() += pass.backward / kPasses;
+        size.single_forward.push_back(pass.forward);
+        size.single_backward.push_back(pass.backward);
+      }
       for (std::size_t op = 0; op < stamped.forward_of.size(); ++op) {
         size.forward[op].push_back(stamped.forward_of[op]);
         size.backward[op].push_back(stamped.backward_of[op]);
@@ -178,8 +180,7 @@ void ModelProfiler::take_alone(Size& size) {
     meet();
     if (turn != workers_.transport->rank()) continue;
     at_speed([&] {
-      size.profiler.plain();
-      const PassTimes plain = size.profiler.plain();
+      const PassTimes plain = size.profiler.in_flight(2).back();
       return [&, plain] {
         const double busy = size.whole_forward.back() + size.whole_backward.back();
         busy_over_alone_.push_back(busy / (plain.forward + plain.backward));
@@ -288,10 +289,32 @@ void ModelProfiler::add_points(std::map<std::string, CostRow>& rows, Size& size,
   }
 }
 
+// Half the distance between what a sixth and what five sixths of the passes stay below, which is a normal
+// distribution's standard deviation, over their median. An action is a part of a pass: forward and backward
+// apart are nearer to it.
+double ModelProfiler::spread() {
+  double sum = 0;
+  for (const auto& size : sizes_) {
+    for (auto* times : {&size->single_forward, &size->single_backward}) {
+      std::sort(times->begin(), times->end());
+      const auto at = [&](double share) {
+        return (*times)[static_cast<std::size_t>(share * static_cast<double>(times->size() - 1))];
+      };
+      if (at(0.5) > 0) sum += (at(0.841) - at(0.159)) / 2 / at(0.5);
+    }
+  }
+  return average({sum / static_cast<double>(2 * sizes_.size())})[0];
+}
+
 KindOverhead ModelProfiler::overhead(double factor) {
-  KindOverhead kind{.kind = options_.kind, .per_action = {}, .neighbour_per_mille = 0, .updates = {}};
+  KindOverhead kind{.kind = options_.kind,
+                    .per_action = {},
+                    .neighbour_per_mille = 0,
+                    .spread_per_mille = 0,
+                    .updates = {}};
   kind.per_action = round_duration(piece_overhead_ + average({median(gaps_)})[0]);
   kind.neighbour_per_mille = static_cast<std::int32_t>(std::lround(1000 * (factor - 1)));
+  kind.spread_per_mille = static_cast<std::int32_t>(std::min(1000L, std::lround(1000 * spread())));
   double bytes = 0;
   for (const Variable& variable : sizes_.front()->profiler.holding().parameters) {
     bytes += static_cast<double>(variable.value.nbytes());

@@ -52,6 +52,7 @@ class ModelProfiler {
   void take_gap(Size& size);
   double weight_share(OperatorId op, BatchSize size) const;
   void add_points(std::map<std::string, CostRow>& rows, Size& size, double factor);
+  double spread();
   KindOverhead overhead(double factor);
 
   const LoadedModel& model_;

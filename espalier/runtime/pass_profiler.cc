@@ -288,6 +288,24 @@ PassTimes PassProfiler::plain() {
   return {nanoseconds_between(start, middle), nanoseconds_between(middle, Clock::now()), {}, {}};
 }
 
+std::vector<PassTimes> PassProfiler::in_flight(int passes) {
+  std::vector<PassTimes> times;
+  RandomKey first{session_.seed(), ++pass_, 1};
+  runner_.forward(first, inputs(runner_), {});
+  for (int i = 0; i < passes; ++i) {
+    const RandomKey next{session_.seed(), ++pass_, 3 - first.micro_batch};
+    const auto values = inputs(runner_);
+    const auto start = Clock::now();
+    runner_.forward(next, values, {});
+    const auto middle = Clock::now();
+    runner_.backward(first, {}, 1);
+    times.push_back({nanoseconds_between(start, middle), nanoseconds_between(middle, Clock::now()), {}, {}});
+    first = next;
+  }
+  runner_.forget(first.micro_batch);
+  return times;
+}
+
 PassTimes PassProfiler::stamped() {
   const RandomKey key{session_.seed(), ++pass_, 0};
   const auto values = inputs(runner_);

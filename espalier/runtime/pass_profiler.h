@@ -39,6 +39,11 @@ class PassProfiler {
   PassTimes plain();
   PassTimes stamped();
 
+  // As in a pipeline, where a device holds several micro-batches: before each backward the next micro-batch's
+  // forward has run, so that neither finds in the caches what the other just left there. One for each of
+  // `passes` micro-batches.
+  std::vector<PassTimes> in_flight(int passes);
+
   // By operator. One pass, counting allocations.
   std::vector<OperatorMemory> memory();
 

@@ -135,7 +135,7 @@ class RandomProblem {
     }
     for (const char* kind : {"quick", "slow"}) {
       KindOverhead overhead{
-          kind, microseconds(static_cast<std::int64_t>(pick(2))), static_cast<std::int32_t>(pick(60)), {}};
+          kind, microseconds(static_cast<std::int64_t>(pick(2))), static_cast<std::int32_t>(pick(60)), 0, {}};
       for (const OptimizerKind optimizer : {OptimizerKind::kSgd, OptimizerKind::kAdam}) {
         overhead.updates.push_back({optimizer, time(), static_cast<std::int64_t>(pick(9000))});
       }
