@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <numeric>
 
 #include "espalier/app/inspect.h"
 #include "espalier/base/check.h"
@@ -38,7 +39,11 @@ void print(Program& program, const ProfileFlags& flags, const CostTable& costs) 
   JobFlags again = flags.job;
   again.options.costs = flags.output;
   again.options.cluster = "local";
-  const ModelSummary summary = inspect(prepare_job(again.to_options(program.machine)));
+  JobOptions job = again.to_options(program.machine);
+  for (const BatchSize size : job.micro_batches) {  // a batch that each of them divides: there is none yet
+    job.batch = BatchSize(std::lcm(job.batch.value_or(BatchSize(1)).count(), size.count()));
+  }
+  const ModelSummary summary = inspect(prepare_job(job));
   if (console.json) {
     print_json_line(console, {{"costs", flags.output},
                               {"machine", costs.parts().machine},

@@ -28,11 +28,12 @@ class LinkProfiler {
 
  private:
   struct Samples {  // nanoseconds
-    std::vector<double> one_way, send, receive;
+    std::vector<double> one_way, send, receive, stolen;
   };
 
   void to_and_fro(std::size_t size);
   void one_direction(std::size_t size);
+  void during_computation(std::size_t size);
   Link to_peer() const { return {self(), peer(), Lane::kMessages}; }
   Link from_peer() const { return {peer(), self(), Lane::kMessages}; }
   DeviceId self() const { return workers_.first_devices[transport_.rank()]; }

@@ -10,6 +10,7 @@
 #include "espalier/base/check.h"
 #include "espalier/cost/analytic.h"
 #include "espalier/runtime/executor.h"
+#include "espalier/runtime/statistics.h"
 
 namespace espalier {
 namespace {
@@ -17,16 +18,10 @@ namespace {
 constexpr double kSlowProbe = 1.12;
 constexpr int kTries = 2;  // of a sample
 constexpr int kPasses = 3;
+constexpr double kTrim = 0.05;
 constexpr double kLongPass = 15e6;  // nanoseconds
 constexpr std::size_t kPieces = 8;
 constexpr OptimizerKind kKinds[] = {OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kAdamW};
-
-double median(std::vector<double> values) {
-  ESP_CHECK(!values.empty());
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 double since(Clock::time_point start) {
   return static_cast<double>(
@@ -236,7 +231,7 @@ double ModelProfiler::weight_share(OperatorId op, BatchSize size) const {
   return all > 0 ? work.weight_gradient_flops / all : 0;
 }
 
-// Medians by operator, scaled so that they sum up to the passes without timestamps; without the neighbour,
+// Medians by operator, scaled so that they sum up to the mean pass without timestamps; without the neighbour,
 // whose factor stage_model puts back where there is one.
 void ModelProfiler::add_points(std::map<std::string, CostRow>& rows, Size& size, double factor) {
   const std::size_t n = graph().operators().size();
@@ -244,7 +239,7 @@ void ModelProfiler::add_points(std::map<std::string, CostRow>& rows, Size& size,
   const auto scale_into = [&](std::size_t at, const auto& samples, const std::vector<double>& whole) {
     double sum = 0;
     for (std::size_t op = 0; op < n; ++op) sum += times[at + op] = median(samples[op]);
-    for (std::size_t op = 0; op < n && sum > 0; ++op) times[at + op] *= median(whole) / sum;
+    for (std::size_t op = 0; op < n && sum > 0; ++op) times[at + op] *= trimmed_mean(whole, kTrim) / sum;
   };
   scale_into(0, size.forward, size.whole_forward);
   scale_into(n, size.backward, size.whole_backward);
@@ -312,7 +307,7 @@ KindOverhead ModelProfiler::overhead(double factor) {
                     .neighbour_per_mille = 0,
                     .spread_per_mille = 0,
                     .updates = {}};
-  kind.per_action = round_duration(piece_overhead_ + average({median(gaps_)})[0]);
+  kind.per_action = round_duration(piece_overhead_ + average({trimmed_mean(gaps_, kTrim)})[0]);
   kind.neighbour_per_mille = static_cast<std::int32_t>(std::lround(1000 * (factor - 1)));
   kind.spread_per_mille = static_cast<std::int32_t>(std::min(1000L, std::lround(1000 * spread())));
   double bytes = 0;
@@ -324,7 +319,8 @@ KindOverhead ModelProfiler::overhead(double factor) {
     while (updates_[optimizer].empty()) take_update(*sizes_.front());
     KindOverhead::Update fitted;
     fitted.optimizer = optimizer;
-    fitted.picoseconds_per_byte = std::llround(1000 * average({median(updates_[optimizer])})[0] / bytes);
+    fitted.picoseconds_per_byte =
+        std::llround(1000 * average({trimmed_mean(updates_[optimizer], kTrim)})[0] / bytes);
     kind.updates.push_back(fitted);
   }
   return kind;
