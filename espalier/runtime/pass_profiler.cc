@@ -384,4 +384,13 @@ double speed_probe() {
   return nanoseconds_between(start, Clock::now());
 }
 
+std::function<void()> some_milliseconds() {
+  const at::Tensor numbers = at::ones({1 << 20}), sum = at::zeros({1 << 20});
+  return [numbers, sum] {
+    speed_probe();
+    sum.add_(numbers);
+    speed_probe();
+  };
+}
+
 }  // namespace espalier

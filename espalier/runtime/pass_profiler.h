@@ -8,6 +8,7 @@
 // and the accumulation of gradients included. Sums are then scaled to passes without timestamps.
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "espalier/cost/cost_table.h"
@@ -66,5 +67,8 @@ class PassProfiler {
 
 // About 1 ms of matrix products that stay in the cache: how fast the core is now. Nanoseconds.
 double speed_probe();
+
+// Some milliseconds of work that goes through more memory than a core's own caches hold.
+std::function<void()> some_milliseconds();
 
 }  // namespace espalier

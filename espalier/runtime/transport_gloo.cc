@@ -113,12 +113,25 @@ class Awake {
     {
       const std::lock_guard guard(lock_);
       closing_ = true;
-      ++turn_;
       waiting_ = 0;
     }
     changed_.notify_one();
     thread_.join();
   }
+
+  class Wait {  // one wait, while it lives
+   public:
+    explicit Wait(Awake& awake) : awake_(awake) { awake_.begin(); }
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+    ~Wait() { awake_.waiting_.fetch_sub(1); }
+
+   private:
+    Awake& awake_;
+  };
+
+ private:
+  static constexpr std::chrono::milliseconds kAwake{100};
 
   void begin() {
     {
@@ -128,10 +141,6 @@ class Awake {
     }
     changed_.notify_one();
   }
-  void end() { waiting_.fetch_sub(1); }
-
- private:
-  static constexpr std::chrono::milliseconds kAwake{100};
 
   void run() {
     const sched_param none{};
@@ -193,14 +202,10 @@ class Receive final : public Pending {
 
   at::Tensor wait() override {
     if (!when_) {
-      awake_->begin();
-      try {
+      {
+        const Awake::Wait wait(*awake_);
         wait_for(*outstanding_, work_, peer_, timeout_);
-      } catch (...) {
-        awake_->end();
-        throw;
       }
-      awake_->end();
       when_ = Clock::now();
       work_.reset();
     }
