@@ -3,11 +3,12 @@
 //   bench_prediction predict PLAN.json COSTS.json
 //   bench_prediction measure MODEL.pt2 COSTS.json ROUNDS STEPS PLAN.json…
 //
-// A replay is the simulator fed with a step's own measured action times: what is left of the error is the
-// event model's, not the costs'. Links and endpoints are those of the cost file. `measure` starts two
-// workers, which profile the model for one round, run some steps of each plan, and so on: profile and steps
-// meet the same states of the machine. It writes the profile to COSTS.json and prints a JSON line with every
-// step.
+// A replay is the simulator fed with a step's own measured action times, those of its collectives included:
+// what is left of the error is the event model's, not the costs'. Links are those of the profile; endpoints
+// are the calls alone, since what a message's threads take of an action is in the action's measured time.
+// `measure` starts two workers, which profile the model for one round, run some steps of each plan, and
+// so on: profile and steps meet the same states of the machine. It writes the profile to COSTS.json and
+// prints a JSON line with every step.
 
 #include <ATen/Parallel.h>
 
@@ -102,17 +103,30 @@ class Replay {
         compiled_(compile(staged_, opened.job.cluster, schedule_)) {}
 
   Duration of(const Trace& measured) const {
+    using Kind = CompiledSchedule::Source::Kind;
     std::map<std::pair<DeviceId, Action>, Duration> time;
+    std::map<Action, std::pair<Duration, Duration>> collective;  // from the last arrival to the last end
     for (const Span& span : measured.spans) {
       if (span.kind == SpanKind::kAction) time[{span.device, span.action}] = span.end - span.start;
+      if (span.kind != SpanKind::kCollective) continue;
+      auto& [arrived, ended] = collective[span.action];
+      arrived = std::max(arrived, span.start);
+      ended = std::max(ended, span.end);
     }
     TaskGraph tasks = compiled_.tasks;
     for (std::size_t t = 0; t < tasks.size(); ++t) {
       const CompiledSchedule::Source& source = compiled_.sources[t];
-      if (source.kind != CompiledSchedule::Source::Kind::kAction) continue;
-      const auto found = time.find({source.device, schedule_.devices[source.device.index()][source.index]});
-      ESP_CHECK(found != time.end(), source.device, source.index);
-      tasks.duration[t] = found->second;
+      if (source.kind != Kind::kAction && source.kind != Kind::kCollective) continue;
+      const Action& action = schedule_.devices[source.device.index()][source.index];
+      if (source.kind == Kind::kAction) {
+        const auto found = time.find({source.device, action});
+        ESP_CHECK(found != time.end(), source.device, source.index);
+        tasks.duration[t] = found->second;
+      } else {
+        const auto& [arrived, ended] = collective.at(action);
+        tasks.duration[t] = ended - arrived;
+        tasks.delay[t] = Duration();
+      }
     }
     return run_tasks(tasks).makespan;
   }
@@ -220,10 +234,14 @@ int measure(const std::vector<std::string>& arguments) {
     for (const auto& runner : runners) runner->steps(steps);
   }
   const CostTable table = profiler.table();
+  CostTableParts of_replays = table.parts();
+  of_replays.link = profiler.link_of_calls();
   if (options.world.rank != 0) return 0;
+  const std::string replay_costs = costs + ".replay";
   write_file_atomically(costs, costs_to_json(table).dump(1) + "\n");
+  write_file_atomically(replay_costs, costs_to_json(CostTable(of_replays)).dump(1) + "\n");
   Json plans = Json::object();
-  for (const auto& runner : runners) plans[runner->path()] = runner->report(costs);
+  for (const auto& runner : runners) plans[runner->path()] = runner->report(replay_costs);
   std::fputs((plans.dump() + "\n").c_str(), stdout);
   return 0;
 }

@@ -167,7 +167,7 @@ TEST_F(App, CostsOfAnotherMachineOrThreadCountAreWarnedOf) {
               ElementsAre(HasSubstr("2 threads"), HasSubstr("'Other, 4 cores'")));
   const PlanningJob job = prepare_job(options_);
   EXPECT_EQ(plan_file(job, plan_model(job, {}), folder_.string()).measured,
-            (MeasuredOn{"Other, 4 cores", 2, 0}));
+            (MeasuredOn{"Other, 4 cores", 2, {}}));
   EXPECT_THAT(measurement_warnings("c", *job.measured, "Other, 4 cores", 2), IsEmpty());
   EXPECT_THAT(measurement_warnings("c", *job.measured, "Mine", {}),
               ElementsAre(HasSubstr("another machine")));

@@ -83,8 +83,8 @@ bool has_bare_stage_edge(const StagedModel& model) {
 
 Duration expected_of(const Trace& trace, const std::optional<MeasuredOn>& measured, const StagedModel& staged,
                      const Cluster& cluster, const Schedule& schedule) {
-  const std::int32_t spread = measured ? measured->spread_per_mille : 0;
-  return spread > 0 ? expected_iteration(staged, cluster, schedule, spread) : trace.iteration;
+  if (!measured || measured->scatter == ActionScatter()) return trace.iteration;
+  return expected_iteration(staged, cluster, schedule, measured->scatter);
 }
 
 Judged judge_staged(const PlanningJob& job, PipelinePlan plan, StagedModel staged, const Schedule& schedule) {

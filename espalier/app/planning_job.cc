@@ -219,7 +219,7 @@ PlanningJob prepare_job(const JobOptions& options) {
   std::optional<MeasuredOn> measured;
   if (given && local) {
     const KindOverhead overhead = costs.overhead(cluster.kind_of(DeviceId(0)).name);
-    measured = MeasuredOn{costs.parts().machine, costs.parts().threads, overhead.spread_per_mille};
+    measured = MeasuredOn{costs.parts().machine, costs.parts().threads, overhead.scatter};
     for (std::string& line :
          measurement_warnings(options.costs, *measured, options.machine.description, options.threads)) {
       warnings.push_back(std::move(line));

@@ -112,10 +112,10 @@ std::string verdict_text(const Trace& trace, BatchSize batch) {
 }
 
 std::string expected_text(Duration expected, const std::optional<MeasuredOn>& measured) {
-  if (!measured || measured->spread_per_mille == 0) return {};
+  if (!measured || measured->scatter == ActionScatter()) return {};
   return fmt::format(
       "{} expected in a run, where action times scatter by {:.1f} % as they did when measured\n",
-      to_text(expected), measured->spread_per_mille / 10.0);
+      to_text(expected), measured->scatter.spread_per_mille / 10.0);
 }
 
 std::string bound_text(Duration iteration, const Bound& bound) {

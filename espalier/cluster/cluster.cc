@@ -111,7 +111,7 @@ std::vector<std::string> check_cluster(const ClusterParts& parts) {
 
 Duration EndpointCost::of(Bytes bytes) const {
   __extension__ using Wide = __int128;
-  constexpr Wide kLimit = Wide{1} << 62;
+  constexpr Wide kLimit = Wide{1} << 60;  // both ends and a latency still add up
   const Wide variable = (static_cast<Wide>(bytes.count()) * picoseconds_per_byte + 999) / 1000;
   return Duration(static_cast<std::int64_t>(std::min<Wide>(kLimit, variable + fixed.count())));
 }
@@ -190,7 +190,7 @@ CollectiveCost all_reduce_cost(const Cluster& cluster, std::span<const DeviceId>
   for (std::size_t i = 0; i < members.size(); ++i) {
     const Route route = cluster.route(members[i], members[(i + 1) % members.size()]);
     slowest = std::max(slowest, route.hold(chunk));
-    latency = std::max(latency, route.latency);
+    latency = std::max(latency, route.latency + route.send.of(chunk) + route.receive.of(chunk));
     cost.links.insert(cost.links.end(), route.links.begin(), route.links.end());
   }
   std::sort(cost.links.begin(), cost.links.end());

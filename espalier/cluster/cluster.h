@@ -125,10 +125,11 @@ class Cluster {
 std::vector<std::string> check_cluster(const ClusterParts& parts);
 
 // A ring all-reduce of `bytes` among `members` (≥ 1): 2·(n-1) steps of bytes/n over the slowest route of the
-// ring in member order, latency paid at each step. `links` are those it holds. (Patarasuk, Yuan, JPDC'09)
+// ring in member order, latency and both endpoints paid at each step. `links` are those it holds. (Patarasuk,
+// Yuan, JPDC'09)
 struct CollectiveCost {
   Duration hold;                 // all links are held this long
-  Duration latency;              // paid after it, holding nothing
+  Duration latency;              // with the endpoints; paid after it, holding nothing
   std::vector<LinkIndex> links;  // ascending
 };
 CollectiveCost all_reduce_cost(const Cluster& cluster, std::span<const DeviceId> members, Bytes bytes);

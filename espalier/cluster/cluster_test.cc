@@ -103,7 +103,7 @@ TEST(EndpointCost, IsRoundedUpToNanoseconds) {
   EXPECT_EQ((EndpointCost{Duration(), 400}.of(Bytes(5))), nanoseconds(2));
   EXPECT_EQ(EndpointCost().of(Bytes(1'000'000)), Duration());
   EXPECT_EQ((EndpointCost{Duration(), 1 << 30}.of(Bytes(std::int64_t{1} << 61))),
-            Duration(std::int64_t{1} << 62));
+            Duration(std::int64_t{1} << 60));
 }
 
 TEST(AllReduce, ARingSendsEachShareTwiceButOnce) {
@@ -117,9 +117,19 @@ TEST(AllReduce, ARingSendsEachShareTwiceButOnce) {
 
   const std::vector<DeviceId> all{DeviceId(0), DeviceId(1), DeviceId(2), DeviceId(3)};
   const CollectiveCost across = all_reduce_cost(c, all, Bytes(12'500));
-  // 2 * (4 - 1) steps of 3125 B at 3.125 GB/s = 6 * 1 us, and 6 * 10 us latency
+  // 2 * (4 - 1) steps of 3125 B at 3.125 GB/s = 6 * 1 us, and 6 * 10 us latency with the senders' 101.25 us
   EXPECT_EQ(across.hold, microseconds(6));
-  EXPECT_EQ(across.latency, microseconds(60));
+  EXPECT_EQ(across.latency, 6 * nanoseconds(10'000 + 100'000 + 1'250));
+}
+
+TEST(AllReduce, EveryStepPaysBothEndpoints) {
+  ClusterParts parts = parse_cluster_lines(kTwoHosts).parts();
+  parts.groups[1].send = {microseconds(3), 1000};  // and 1 ns per byte
+  parts.groups[1].receive = {microseconds(2), 0};
+  const std::vector<DeviceId> two{DeviceId(0), DeviceId(1)};
+  const CollectiveCost cost = all_reduce_cost(Cluster(parts), two, Bytes(300'000));
+  EXPECT_EQ(cost.hold, microseconds(2));
+  EXPECT_EQ(cost.latency, 2 * (microseconds(2) + microseconds(3 + 150) + microseconds(2)));
 }
 
 TEST(AllReduce, OneMemberPaysNothing) {

@@ -421,7 +421,7 @@ CostTable complete_costs(const Graph& graph, const Cluster& cluster, CostTable t
         parts.rows.push_back({op_class, kind.name, Variant{}, std::move(points)});
       }
     }
-    if (!added || table.overhead(kind.name) != KindOverhead{kind.name, {}, 0, 0, {}}) continue;
+    if (!added || table.overhead(kind.name) != KindOverhead{kind.name, {}, 0, {}, {}}) continue;
     // An update reads parameter, gradient and state and writes all but the gradient: 4 passes over the
     // parameters for SGD (with momentum 5), 7 for Adam.
     KindOverhead overhead;

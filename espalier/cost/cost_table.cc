@@ -63,10 +63,12 @@ void check_overhead(const KindOverhead& overhead, std::vector<std::string>& foun
     found.push_back(where + ": neighbour is " + std::to_string(overhead.neighbour_per_mille) +
                     " per mille; expected 0 to 1000000");
   }
-  if (overhead.spread_per_mille < 0 || overhead.spread_per_mille > 1000) {
-    found.push_back(where + ": spread is " + std::to_string(overhead.spread_per_mille) +
+  const ActionScatter& scatter = overhead.scatter;
+  if (scatter.spread_per_mille < 0 || scatter.spread_per_mille > 1000) {
+    found.push_back(where + ": spread is " + std::to_string(scatter.spread_per_mille) +
                     " per mille; expected 0 to 1000");
   }
+  if (!in_range(scatter.first.count())) found.push_back(where + ": first action is out of range");
   for (std::size_t i = 0; i < overhead.updates.size(); ++i) {
     const KindOverhead::Update& update = overhead.updates[i];
     if (!in_range(update.fixed.count()) || !in_range(update.picoseconds_per_byte)) {
@@ -247,7 +249,10 @@ std::uint64_t CostTable::hash() const {
     hash.add(overhead.kind);
     hash.add(static_cast<std::uint64_t>(overhead.per_action.count()));
     hash.add(static_cast<std::uint64_t>(overhead.neighbour_per_mille));
-    if (overhead.spread_per_mille != 0) hash.add(static_cast<std::uint64_t>(overhead.spread_per_mille));
+    if (overhead.scatter != ActionScatter()) {
+      hash.add(static_cast<std::uint64_t>(overhead.scatter.spread_per_mille));
+      hash.add(static_cast<std::uint64_t>(overhead.scatter.first.count()));
+    }
     hash.add(overhead.updates.size());
     for (const KindOverhead::Update& update : overhead.updates) {
       hash.add(static_cast<std::uint64_t>(update.optimizer));

@@ -73,14 +73,21 @@ enum class OptimizerKind : std::uint8_t { kSgd, kAdam, kAdamW };
 std::string_view to_text(OptimizerKind kind);  // "sgd", "adam", "adamw"
 std::optional<OptimizerKind> parse_optimizer(std::string_view text);
 
+// How the times of a real step's actions stray from their usual ones (sim/expected.h).
+struct ActionScatter {
+  std::int32_t spread_per_mille = 0;  // relative standard deviation
+  Duration first = {};  // the first action of a device in a step is this much longer: its caches are cold
+  friend bool operator==(const ActionScatter&, const ActionScatter&) = default;
+};
+
 // What a device kind pays beside its operators.
 struct KindOverhead {
   std::string kind;
   Duration per_action;  // one F, B, I or W of a stage
   std::int32_t neighbour_per_mille =
       0;  // operators are this much slower while other devices of the host compute
-  std::int32_t spread_per_mille = 0;  // relative standard deviation of an action's time (sim/expected.h)
-  struct Update {                     // one optimizer step over a stage's parameters, measured cold
+  ActionScatter scatter;
+  struct Update {  // one optimizer step over a stage's parameters, measured cold
     OptimizerKind optimizer = OptimizerKind::kSgd;
     Duration fixed;
     std::int64_t picoseconds_per_byte = 0;  // of parameters

@@ -17,7 +17,7 @@ using testing::ThrowsMessage;
 
 constexpr const char* kTable =
     "machine \"AMD EPYC, 2 cores\" threads=2 torch=2.13.0\n"
-    "overhead cpu action=20us neighbour=30 spread=80 adam=50us+12ps/B\n"
+    "overhead cpu action=20us neighbour=30 spread=80 first=1ms adam=50us+12ps/B\n"
     "link 2GB latency=40us send=100us+400ps/B receive=20us+100ps/B\n"
     "cost linear(f32[b,16],f32[16,16]) cpu batch=4 f=2ms i=3ms w=1ms saved=in0,out0 private=64B "
     "between=32B workspace=1KiB origin=measured\n"
@@ -126,7 +126,10 @@ TEST(CostTable, EveryRuleHasItsFault) {
               ElementsAre(HasSubstr("per action")));
   EXPECT_THAT(faults([](P& p) { p.overheads[0].neighbour_per_mille = -1; }),
               ElementsAre(HasSubstr("neighbour")));
-  EXPECT_THAT(faults([](P& p) { p.overheads[0].spread_per_mille = 1001; }), ElementsAre(HasSubstr("spread")));
+  EXPECT_THAT(faults([](P& p) { p.overheads[0].scatter.spread_per_mille = 1001; }),
+              ElementsAre(HasSubstr("spread")));
+  EXPECT_THAT(faults([](P& p) { p.overheads[0].scatter.first = nanoseconds(-1); }),
+              ElementsAre(HasSubstr("first action")));
   EXPECT_THAT(faults([](P& p) { p.overheads[0].updates[0].fixed = nanoseconds(-1); }),
               ElementsAre(HasSubstr("update by adam")));
   EXPECT_THAT(faults([](P& p) { p.overheads[0].updates.push_back(p.overheads[0].updates[0]); }),
@@ -198,7 +201,7 @@ TEST(CostTable, UpdateTimeIsFixedAndPerByteRoundedUp) {
   EXPECT_EQ(update_time(overhead, OptimizerKind::kAdam, Bytes(1000)), microseconds(50) + nanoseconds(12));
   EXPECT_EQ(update_time(overhead, OptimizerKind::kAdam, Bytes(1001)), microseconds(50) + nanoseconds(13));
   EXPECT_EQ(update_time(overhead, OptimizerKind::kSgd, Bytes(1000)), Duration());
-  EXPECT_EQ(parse_costs("").overhead("gpu"), (KindOverhead{"gpu", {}, 0, 0, {}}));
+  EXPECT_EQ(parse_costs("").overhead("gpu"), (KindOverhead{"gpu", {}, 0, {}, {}}));
 }
 
 // ---- costs of a graph's operators ----

@@ -116,7 +116,8 @@ KindOverhead parse_overhead(Fields& fields) {
   overhead.kind = fields.name(0);
   overhead.per_action = fields.duration("action");
   overhead.neighbour_per_mille = static_cast<std::int32_t>(fields.integer("neighbour", 0, 1'000'000));
-  overhead.spread_per_mille = static_cast<std::int32_t>(fields.integer("spread", 0, 1000));
+  overhead.scatter.spread_per_mille = static_cast<std::int32_t>(fields.integer("spread", 0, 1000));
+  overhead.scatter.first = fields.duration("first");
   for (const OptimizerKind optimizer : {OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kAdamW}) {
     const auto value = fields.take(std::string(to_text(optimizer)));
     if (!value) continue;
@@ -309,15 +310,18 @@ CostRow row_from_json(const JsonCursor& json) {
 }
 
 KindOverhead overhead_from_json(const JsonCursor& json) {
-  json.only({"kind", "per_action_ns", "neighbour_per_mille", "spread_per_mille", "updates"});
+  json.only(
+      {"kind", "per_action_ns", "neighbour_per_mille", "spread_per_mille", "first_action_ns", "updates"});
   KindOverhead overhead;
   overhead.kind = json.at("kind").string();
   overhead.per_action = json.at("per_action_ns").duration();
   overhead.neighbour_per_mille =
       static_cast<std::int32_t>(json.at("neighbour_per_mille").integer(0, 1'000'000));
   if (json.has("spread_per_mille")) {
-    overhead.spread_per_mille = static_cast<std::int32_t>(json.at("spread_per_mille").integer(0, 1000));
+    overhead.scatter.spread_per_mille =
+        static_cast<std::int32_t>(json.at("spread_per_mille").integer(0, 1000));
   }
+  if (json.has("first_action_ns")) overhead.scatter.first = json.at("first_action_ns").duration();
   const JsonCursor updates = json.at("updates");
   for (std::size_t i = 0; i < updates.size(); ++i) {
     const JsonCursor update = updates.at(i);
@@ -357,7 +361,9 @@ std::string print_costs(const CostTable& table) {
   for (const KindOverhead& overhead : parts.overheads) {
     text += "overhead " + quote_word(overhead.kind) + " action=" + to_exact_text(overhead.per_action) +
             " neighbour=" + std::to_string(overhead.neighbour_per_mille);
-    if (overhead.spread_per_mille > 0) text += " spread=" + std::to_string(overhead.spread_per_mille);
+    const ActionScatter& scatter = overhead.scatter;
+    if (scatter.spread_per_mille > 0) text += " spread=" + std::to_string(scatter.spread_per_mille);
+    if (scatter.first > Duration()) text += " first=" + to_exact_text(scatter.first);
     for (const KindOverhead::Update& update : overhead.updates) {
       text += " " + std::string(to_text(update.optimizer)) + "=" +
               rate_text(update.fixed, update.picoseconds_per_byte);
@@ -399,7 +405,8 @@ nlohmann::ordered_json costs_to_json(const CostTable& table) {
     json["overheads"].push_back({{"kind", overhead.kind},
                                  {"per_action_ns", overhead.per_action.count()},
                                  {"neighbour_per_mille", overhead.neighbour_per_mille},
-                                 {"spread_per_mille", overhead.spread_per_mille},
+                                 {"spread_per_mille", overhead.scatter.spread_per_mille},
+                                 {"first_action_ns", overhead.scatter.first.count()},
                                  {"updates", std::move(updates)}});
   }
   json["rows"] = Json::array();

@@ -138,7 +138,8 @@ Json costs_to_json(const PlanFile& file) {
   if (file.measured) {
     json["machine"] = file.measured->machine;
     json["threads"] = file.measured->threads;
-    json["spread_per_mille"] = file.measured->spread_per_mille;
+    json["spread_per_mille"] = file.measured->scatter.spread_per_mille;
+    json["first_action_ns"] = file.measured->scatter.first.count();
   }
   return json;
 }
@@ -292,16 +293,17 @@ PlanFile parse_plan_file(std::string_view text, const std::string& where) {
                                                : static_cast<std::uint64_t>(seed.integer(0, kMax));
   file.training = training_from_json(root.at("training"));
   const JsonCursor costs = root.at("costs");
-  costs.only({"file", "hash", "machine", "threads", "spread_per_mille"});
+  costs.only({"file", "hash", "machine", "threads", "spread_per_mille", "first_action_ns"});
   file.cost_file = path_from_json(costs.at("file"));
   file.cost_hash = fingerprint_from_json(costs.at("hash"));
   if (costs.has("machine") || costs.has("threads")) {
     file.measured = {costs.at("machine").string(),
                      static_cast<std::uint32_t>(costs.at("threads").integer(1, 1 << 20))};
+    ActionScatter& scatter = file.measured->scatter;
     if (costs.has("spread_per_mille")) {
-      file.measured->spread_per_mille =
-          static_cast<std::int32_t>(costs.at("spread_per_mille").integer(0, 1000));
+      scatter.spread_per_mille = static_cast<std::int32_t>(costs.at("spread_per_mille").integer(0, 1000));
     }
+    if (costs.has("first_action_ns")) scatter.first = costs.at("first_action_ns").duration();
   }
   const Cluster cluster = cluster_from_json(root.at("cluster").json(), root.at("cluster").where());
   file.cluster = cluster.parts();

@@ -32,7 +32,7 @@ struct NamedStage {
 struct MeasuredOn {
   std::string machine;  // "AMD EPYC, 2 cores"; empty: unknown
   std::uint32_t threads = 1;
-  std::int32_t spread_per_mille = 0;  // of an action's time (KindOverhead)
+  ActionScatter scatter = {};
   friend bool operator==(const MeasuredOn&, const MeasuredOn&) = default;
 };
 

@@ -1,7 +1,6 @@
 #include "espalier/runtime/device_worker.h"
 
 #include <ATen/Parallel.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
 
@@ -26,7 +25,7 @@ Bytes bytes_of(const at::Tensor& tensor) {
 DeviceWorker::DeviceWorker(const Job& job, Session& session, const DataSource& data, Transport& transport,
                            const ExecutorOptions& options, DeviceId device)
     : job_(job), session_(session), data_(data), transport_(transport), options_(options), device_(device) {
-  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter_);
+  const MemoryMeter::Scope scope(meter_);
   const auto tensors = job_.program.graph().tensors();
   for (std::size_t t = 0; t < tensors.size(); ++t) tensor_by_name_.emplace(tensors[t].name, TensorId(t));
   make_stages();
@@ -190,10 +189,11 @@ void DeviceWorker::start_step() {
 }
 
 StepOutcome DeviceWorker::step() {
-  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter_);
+  const MemoryMeter::Scope scope(meter_);
   at::set_num_threads(static_cast<int>(options_.threads));
   start_step();
-  sample_memory(Clock::now(), meter_->live());
+  measure_holdings();
+  sample_memory(Clock::now(), meter_.live());
   post_receives();
   std::string doing;
   try {
@@ -403,14 +403,13 @@ void DeviceWorker::record(const Action& action, Stream stream, Clock::time_point
                                                        : job_.staged.ties[action.stage.index()].bytes;
   }
   outcome_.spans.push_back(span);
-  sample_memory(start, meter_->take_peak());
-  sample_memory(end, meter_->live());
+  if (action.kind != ActionKind::kForward) measure_holdings();
+  sample_memory(start, meter_.take_peak());
+  sample_memory(end, meter_.live());
 }
 
-// Parameters, buffers and optimizer state are known; the meter sees everything that was allocated by this
-// thread, so what is left are activations, with workspace and what is on its way.
-void DeviceWorker::sample_memory(Clock::time_point when, Bytes live) {
-  MemorySample sample{.device = device_, .time = since_epoch(when), .held = {}};
+// Gradients and the optimizer's state come and go with actions other than F.
+void DeviceWorker::measure_holdings() {
   Bytes parameters, buffers, gradients, state;
   for (const StageHere& here : stages_) {
     for (const Variable& variable : here.holding->parameters) {
@@ -421,13 +420,21 @@ void DeviceWorker::sample_memory(Clock::time_point when, Bytes live) {
     for (const Variable& variable : here.holding->buffers) buffers += bytes_of(variable.value);
   }
   const auto set = [&](MemoryCategory category, Bytes bytes) {
-    sample.held.bytes[static_cast<std::size_t>(category)] = bytes;
+    held_.bytes[static_cast<std::size_t>(category)] = bytes;
   };
+  held_ = {};
   set(MemoryCategory::kParameters, parameters);
   set(MemoryCategory::kGradients, gradients);
   set(MemoryCategory::kOptimizer, state);
   set(MemoryCategory::kBuffers, buffers);
-  set(MemoryCategory::kActivations, std::max(Bytes(), live - parameters - buffers - gradients - state));
+}
+
+// The meter sees everything that was allocated by this thread, so what is left beside the holdings are
+// activations, with workspace and what is on its way.
+void DeviceWorker::sample_memory(Clock::time_point when, Bytes live) {
+  MemorySample sample{.device = device_, .time = since_epoch(when), .held = held_};
+  sample.held.bytes[static_cast<std::size_t>(MemoryCategory::kActivations)] =
+      std::max(Bytes(), live - held_.total());
   auto& samples = outcome_.memory;
   if (!samples.empty() && samples.back().time >= sample.time) {
     sample.time = samples.back().time;

@@ -120,6 +120,7 @@ class DeviceWorker {
   void landed(const Flight& flight);
   void finish_sends();
   void record(const Action& action, Stream stream, Clock::time_point start);
+  void measure_holdings();
   void sample_memory(Clock::time_point when, Bytes live);
   RandomKey key_of(const Action& action) const;
   std::string describe(const Message& message) const;
@@ -147,8 +148,9 @@ class DeviceWorker {
   std::set<Action> done_;
   std::deque<Flight> flights_;
   StepOutcome outcome_;
-  Bytes last_sample_;  // live bytes of the last memory sample
-  std::shared_ptr<MemoryMeter> meter_ = std::make_shared<MemoryMeter>();
+  MemoryByCategory held_;  // what the stages hold beside activations
+  Bytes last_sample_;      // live bytes of the last memory sample
+  MemoryMeter meter_;
 };
 
 }  // namespace espalier

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <utility>
 
 #include "espalier/base/check.h"
@@ -19,11 +20,18 @@ double since(Clock::time_point start) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
 }
 
-// Only who asks or is asked has samples. Ways are slow now and then, and by much: a mean counts that, but a
-// few that met a stall of the host are not to decide.
-double mean_way(const std::vector<double>& samples) {
+double thread_nanoseconds() {  // of the core's time
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return 1e9 * static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec);
+}
+
+// Only who asks or is asked has samples. Ways and calls are slow now and then, and by much: a mean counts
+// that, but a few that met a stall of the host are not to decide.
+double mean_of(const std::vector<double>& samples) {
   return samples.empty() ? 0 : trimmed_mean(samples, 0.1);
 }
+// Where some of the samples are of something else: of what came late.
 double usual(const std::vector<double>& samples) {
   return samples.empty() ? 0 : median(samples);
 }
@@ -112,43 +120,49 @@ void LinkProfiler::one_direction(std::size_t size) {
     compute_();
     const auto end = Clock::now();
     incoming->wait();
-    samples_[size].receive.push_back(posting + since(end));
+    samples_[size].post.push_back(posting);
+    samples_[size].take.push_back(since(end));
   }
   for (const auto& pending : sent) pending->wait();
 }
 
-// A message that arrives while its receiver computes is taken by other threads, but by the same core: what
-// that takes of the computation is its receiver's cost too. Some milliseconds of work, without a message and
-// with one.
+// A message that leaves or arrives while its worker computes is moved by other threads, but by the same core:
+// the time that they take of the computing thread is the endpoint's cost too.
 void LinkProfiler::during_computation(std::size_t size) {
-  const auto work = [compute = some_milliseconds()] {
+  const auto time_off_core = [compute = some_milliseconds()] {
     const auto start = Clock::now();
+    const double busy = thread_nanoseconds();
     compute();
-    return since(start);
+    return since(start) - (thread_nanoseconds() - busy);
   };
   shared(0, 0);
   if (transport_.rank() > 1) return;
   const at::Tensor payload = at::zeros({kSizes[size]}, at::kByte);
   for (int i = 0; i < kMessages; ++i) {
-    const double alone = work();
+    const double usual = time_off_core();
     if (transport_.rank() == 0) {
       const auto sent = transport_.post_send(to_peer(), payload);
-      work();
+      samples_[size].stolen_by_send.push_back(time_off_core() - usual);
       sent->wait();
       continue;
     }
     const auto incoming = transport_.post_receive(from_peer(), at::kByte, kSizes[size]);
-    samples_[size].stolen.push_back(work() - alone);
+    samples_[size].stolen_by_receive.push_back(time_off_core() - usual);
     incoming->wait();
   }
 }
 
-MeasuredLink LinkProfiler::link() {
+MeasuredLink LinkProfiler::link(Endpoints endpoints) {
+  const double threads = endpoints == Endpoints::kCallsAndThreads ? 1 : 0;
   std::array<double, 2> one_way{}, send{}, receive{};
   for (std::size_t size = 0; size < kSizes.size(); ++size) {
-    one_way[size] = shared(mean_way(samples_[size].one_way), 0);
-    send[size] = (shared(usual(samples_[size].send), 0) + shared(usual(samples_[size].send), 1)) / 2;
-    receive[size] = shared(usual(samples_[size].receive) + std::max(0.0, usual(samples_[size].stolen)), 1);
+    const Samples& taken = samples_[size];
+    one_way[size] = shared(mean_of(taken.one_way), 0);
+    send[size] = (shared(mean_of(taken.send), 0) + shared(mean_of(taken.send), 1)) / 2 +
+                 threads * shared(std::max(0.0, mean_of(taken.stolen_by_send)), 0);
+    receive[size] = shared(
+        mean_of(taken.post) + usual(taken.take) + threads * std::max(0.0, mean_of(taken.stolen_by_receive)),
+        1);
   }
   const Line whole = through(one_way), sender = through(send), receiver = through(receive);
   MeasuredLink link;

@@ -4,9 +4,10 @@
 //
 // Workers compute before each message: a message between two stages finds the transport's code, its threads
 // and its buffers cold, and takes two to four times as long as one that follows another (docs/cost-model.md).
-// Rounds are short, so that they can stand between other measurements; figures are medians over all of them.
+// Rounds are short, so that they can stand between other measurements; figures are over all of them.
 
 #include <array>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -22,13 +23,18 @@ class LinkProfiler {
   // `workers` must outlive it and be two at least. `compute`: what stands before each message.
   LinkProfiler(Workers& workers, std::function<void()> compute);
 
+  // What an endpoint counts: the calls that send and receive, and what other threads take meanwhile of the
+  // worker's computations. Measured times of actions contain the second already.
+  enum class Endpoints : std::uint8_t { kCallsAndThreads, kCalls };
+
   // The first two workers talk. Collective, as is the next; there the result is the same everywhere.
   void round();
-  MeasuredLink link();
+  MeasuredLink link(Endpoints endpoints);
 
  private:
-  struct Samples {  // nanoseconds
-    std::vector<double> one_way, send, receive, stolen;
+  struct Samples {                                  // nanoseconds
+    std::vector<double> one_way, send, post, take;  // calls: to send, to post a receive, to take what came
+    std::vector<double> stolen_by_send, stolen_by_receive;
   };
 
   void to_and_fro(std::size_t size);

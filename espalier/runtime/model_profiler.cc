@@ -19,8 +19,10 @@ constexpr double kSlowProbe = 1.12;
 constexpr int kTries = 2;  // of a sample
 constexpr int kPasses = 3;
 constexpr double kTrim = 0.05;
+constexpr double kRoughTrim = 0.25;
 constexpr double kLongPass = 15e6;  // nanoseconds
-constexpr std::size_t kPieces = 8;
+constexpr std::size_t kStages = 4;
+constexpr Duration kStepWait = milliseconds(5);  // of a worker at a step's begin, about
 constexpr OptimizerKind kKinds[] = {OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kAdamW};
 
 double since(Clock::time_point start) {
@@ -61,7 +63,7 @@ ModelProfiler::ModelProfiler(const LoadedModel& model, const ProfileOptions& opt
   }
   take_update(*sizes_.front());  // makes the optimizer's state
   updates_.clear();
-  piece_overhead_ = average({sizes_.front()->profiler.action_overhead(kPieces)})[0];
+  stages_ = sizes_.front()->profiler.cut_into(kStages);
   if (workers.transport->ranks() > 1) {
     link_ = std::make_unique<LinkProfiler>(workers, computation_before_messages());
   }
@@ -135,6 +137,8 @@ void ModelProfiler::round() {
     take_passes(*size);
     take_update(*size);
   }
+  take_stages(*sizes_.front());
+  take_first(*sizes_.front());
   take_alone(*sizes_.front());
   take_gap(*sizes_.front());
   if (link_) link_->round();
@@ -161,6 +165,30 @@ void ModelProfiler::take_passes(Size& size) {
         size.backward[op].push_back(stamped.backward_of[op]);
       }
     };
+  });
+}
+
+// What an action takes beside its operators: the model cut into stages against the model as one stage, in the
+// same round, divided by the actions that the cuts add.
+void ModelProfiler::take_stages(Size& size) {
+  if (stages_ < 2) return;
+  meet();
+  at_speed([&] {
+    std::vector<PassTimes> passes = size.profiler.stages_in_flight(1 + kPasses);
+    passes.erase(passes.begin());
+    return [&, passes] {
+      double more = -size.whole_forward.back() - size.whole_backward.back();
+      for (const PassTimes& pass : passes) more += (pass.forward + pass.backward) / kPasses;
+      cut_overheads_.push_back(more / (2.0 * static_cast<double>(stages_ - 1)));
+    };
+  });
+}
+
+void ModelProfiler::take_first(Size& size) {
+  meet();
+  at_speed([&] {
+    const double first = size.profiler.forward_after(kStepWait);
+    return [&, first] { firsts_.push_back(first - size.whole_forward.back()); };
   });
 }
 
@@ -297,14 +325,16 @@ double ModelProfiler::spread() {
 }
 
 KindOverhead ModelProfiler::overhead(double factor) {
-  KindOverhead kind{.kind = options_.kind,
-                    .per_action = {},
-                    .neighbour_per_mille = 0,
-                    .spread_per_mille = 0,
-                    .updates = {}};
-  kind.per_action = round_duration(piece_overhead_ + average({trimmed_mean(gaps_, kTrim)})[0]);
+  KindOverhead kind{
+      .kind = options_.kind, .per_action = {}, .neighbour_per_mille = 0, .scatter = {}, .updates = {}};
+  // Small differences between long times.
+  const auto difference = [&](const std::vector<double>& samples) {
+    return samples.empty() ? 0 : std::max(0.0, average({trimmed_mean(samples, kRoughTrim)})[0]);
+  };
+  kind.per_action = round_duration(difference(cut_overheads_) + average({trimmed_mean(gaps_, kTrim)})[0]);
+  kind.scatter.first = round_duration(difference(firsts_));
   kind.neighbour_per_mille = static_cast<std::int32_t>(std::lround(1000 * (factor - 1)));
-  kind.spread_per_mille = static_cast<std::int32_t>(std::min(1000L, std::lround(1000 * spread())));
+  kind.scatter.spread_per_mille = static_cast<std::int32_t>(std::min(1000L, std::lround(1000 * spread())));
   double bytes = 0;
   for (const Variable& variable : sizes_.front()->profiler.holding().parameters) {
     bytes += static_cast<double>(variable.value.nbytes());
@@ -332,8 +362,13 @@ CostTable ModelProfiler::table() {
   for (const auto& size : sizes_) add_points(rows, *size, factor);
   for (auto& [name, row] : rows) parts.rows.push_back(std::move(row));
   parts.overheads.push_back(overhead(factor));
-  if (link_) parts.link = link_->link();
+  if (link_) parts.link = link_->link(LinkProfiler::Endpoints::kCallsAndThreads);
   return CostTable(std::move(parts));
+}
+
+std::optional<MeasuredLink> ModelProfiler::link_of_calls() {
+  if (!link_) return std::nullopt;
+  return link_->link(LinkProfiler::Endpoints::kCalls);
 }
 
 }  // namespace espalier

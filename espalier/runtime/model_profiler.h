@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,8 @@ class ModelProfiler {
 
   // From all rounds so far, at least one. Everywhere the same.
   CostTable table();
+  // The table's link, whose endpoints are calls alone (LinkProfiler::Endpoints). None of one worker.
+  std::optional<MeasuredLink> link_of_calls();
 
   std::vector<BatchSize> micro_batches() const;
   double round_seconds() const { return round_seconds_; }  // the last one's; everywhere the same
@@ -47,6 +50,8 @@ class ModelProfiler {
   template <class Sample>
   void at_speed(const Sample& sample);
   void take_passes(Size& size);
+  void take_stages(Size& size);
+  void take_first(Size& size);
   void take_alone(Size& size);
   void take_update(Size& size);
   void take_gap(Size& size);
@@ -66,8 +71,10 @@ class ModelProfiler {
   std::vector<double> busy_over_alone_;  // by round, at the smallest size
   std::map<OptimizerKind, std::vector<double>> updates_;
   std::uint64_t updates_done_ = 0;
-  std::vector<double> gaps_;  // between two actions of a device
-  double piece_overhead_ = 0;
+  std::vector<double> gaps_;           // between two actions of a device
+  std::size_t stages_ = 1;             // that the model is cut into
+  std::vector<double> cut_overheads_;  // by which each action more lengthens a pass
+  std::vector<double> firsts_;         // by which a forward after a wait is longer
   double round_seconds_ = 0;
 };
 

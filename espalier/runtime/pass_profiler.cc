@@ -1,6 +1,5 @@
 #include "espalier/runtime/pass_profiler.h"
 
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 
@@ -9,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <thread>
 #include <unordered_set>
 #include <utility>
 
@@ -223,6 +223,12 @@ class MemoryObserver final : public CallObserver {
   Bytes live_;
 };
 
+std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& tensor : tensors) result.push_back(tensor.defined() ? tensor.clone() : tensor);
+  return result;
+}
+
 std::vector<OperatorId> all_operators(const Graph& graph) {
   std::vector<OperatorId> all;
   for (std::size_t i = 0; i < graph.operators().size(); ++i) all.push_back(OperatorId(i));
@@ -289,21 +295,37 @@ PassTimes PassProfiler::plain() {
 }
 
 std::vector<PassTimes> PassProfiler::in_flight(int passes) {
+  return in_flight(runner_, {}, {}, passes);
+}
+
+std::vector<PassTimes> PassProfiler::in_flight(StageRunner& runner, const std::vector<at::Tensor>& received,
+                                               const std::vector<at::Tensor>& gradients, int passes) {
   std::vector<PassTimes> times;
   RandomKey first{session_.seed(), ++pass_, 1};
-  runner_.forward(first, inputs(runner_), {});
+  runner.forward(first, inputs(runner), copies(received));
   for (int i = 0; i < passes; ++i) {
     const RandomKey next{session_.seed(), ++pass_, 3 - first.micro_batch};
-    const auto values = inputs(runner_);
+    const auto values = inputs(runner), arrived = copies(received), back = copies(gradients);
     const auto start = Clock::now();
-    runner_.forward(next, values, {});
+    runner.forward(next, values, arrived);
     const auto middle = Clock::now();
-    runner_.backward(first, {}, 1);
+    runner.backward(first, back, 1);
     times.push_back({nanoseconds_between(start, middle), nanoseconds_between(middle, Clock::now()), {}, {}});
     first = next;
   }
-  runner_.forget(first.micro_batch);
+  runner.forget(first.micro_batch);
   return times;
+}
+
+double PassProfiler::forward_after(Duration wait) {
+  const RandomKey key{session_.seed(), ++pass_, 0};
+  const auto values = inputs(runner_);
+  std::this_thread::sleep_for(std::chrono::nanoseconds(wait.count()));
+  const auto start = Clock::now();
+  runner_.forward(key, values, {});
+  const double taken = nanoseconds_between(start, Clock::now());
+  runner_.forget(key.micro_batch);
+  return taken;
 }
 
 PassTimes PassProfiler::stamped() {
@@ -327,11 +349,11 @@ PassTimes PassProfiler::stamped() {
 }
 
 std::vector<OperatorMemory> PassProfiler::memory() {
-  const auto meter = std::make_shared<MemoryMeter>();
-  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+  MemoryMeter meter;
+  const MemoryMeter::Scope scope(meter);
   const RandomKey key{session_.seed(), ++pass_, 0};
   const auto values = inputs(runner_);
-  MemoryObserver observer(program_.graph(), *meter);
+  MemoryObserver observer(program_.graph(), meter);
   runner_.set_observer(&observer);
   runner_.forward(key, values, {});
   runner_.set_observer(nullptr);
@@ -340,40 +362,41 @@ std::vector<OperatorMemory> PassProfiler::memory() {
   return observer.take();
 }
 
-double PassProfiler::action_overhead(std::size_t pieces) {
-  const auto interfaces = cut(program_.graph(), pieces);
-  if (interfaces.size() < 2) return 0;
-  std::vector<StageRunner> stages;
-  for (const auto& interface : interfaces) stages.emplace_back(program_, session_, holding_, interface);
-  double whole = 0, in_pieces = 0;
-  for (int round = 0; round < 7; ++round) {
-    const PassTimes plain_times = plain();
-    const RandomKey key{session_.seed(), ++pass_, 0};
-    std::vector<std::vector<at::Tensor>> values;
-    for (const StageRunner& stage : stages) values.push_back(inputs(stage));
-    std::map<TensorId, at::Tensor> crossing, gradients;
-    const auto start = Clock::now();
-    for (std::size_t s = 0; s < stages.size(); ++s) {
-      std::vector<at::Tensor> received;
-      for (const TensorId id : interfaces[s].received) received.push_back(crossing[id]);
-      const auto sent = stages[s].forward(key, values[s], received);
-      for (std::size_t i = 0; i < sent.size(); ++i) crossing[interfaces[s].sent[i]] = sent[i];
-    }
-    for (std::size_t s = stages.size(); s-- > 0;) {
-      std::vector<at::Tensor> arrived;
-      for (const TensorId id : interfaces[s].sent) arrived.push_back(gradients[id]);
-      const auto back = stages[s].backward(key, arrived, 1);
-      for (std::size_t i = 0; i < back.size(); ++i) {
-        at::Tensor& sum = gradients[interfaces[s].received[i]];
-        if (back[i].defined()) sum = sum.defined() ? sum.add(back[i]) : back[i];
-      }
-    }
-    const double cut_time = nanoseconds_between(start, Clock::now());
-    const double whole_time = plain_times.forward + plain_times.backward;
-    in_pieces = round == 0 ? cut_time : std::min(in_pieces, cut_time);
-    whole = round == 0 ? whole_time : std::min(whole, whole_time);
+// One pass through the stages tells what each receives.
+std::size_t PassProfiler::cut_into(std::size_t count) {
+  pieces_.clear();
+  for (StageRunner::Interface& interface : cut(program_.graph(), count)) {
+    StageRunner runner(program_, session_, holding_, interface);
+    pieces_.push_back({std::move(interface), std::move(runner), {}, {}});
   }
-  return std::max(0.0, (in_pieces - whole) / (2.0 * static_cast<double>(stages.size() - 1)));
+  const RandomKey key{session_.seed(), ++pass_, 0};
+  std::map<TensorId, at::Tensor> crossing, gradients;
+  for (Piece& piece : pieces_) {
+    for (const TensorId id : piece.interface.received) piece.received.push_back(crossing[id].clone());
+    const auto sent = piece.runner.forward(key, inputs(piece.runner), copies(piece.received));
+    for (std::size_t i = 0; i < sent.size(); ++i) crossing[piece.interface.sent[i]] = sent[i];
+  }
+  for (auto piece = pieces_.rbegin(); piece != pieces_.rend(); ++piece) {
+    for (const TensorId id : piece->interface.sent) piece->gradients.push_back(gradients[id]);
+    const auto back = piece->runner.backward(key, copies(piece->gradients), 1);
+    for (std::size_t i = 0; i < back.size(); ++i) {
+      at::Tensor& sum = gradients[piece->interface.received[i]];
+      if (back[i].defined()) sum = sum.defined() ? sum.add(back[i]) : back[i];
+    }
+  }
+  return pieces_.size();
+}
+
+std::vector<PassTimes> PassProfiler::stages_in_flight(int passes) {
+  std::vector<PassTimes> sums(static_cast<std::size_t>(passes));
+  for (Piece& piece : pieces_) {
+    const auto times = in_flight(piece.runner, piece.received, piece.gradients, passes);
+    for (std::size_t i = 0; i < times.size(); ++i) {
+      sums[i].forward += times[i].forward;
+      sums[i].backward += times[i].backward;
+    }
+  }
+  return sums;
 }
 
 double speed_probe() {

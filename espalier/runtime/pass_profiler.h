@@ -48,20 +48,37 @@ class PassProfiler {
   // By operator. One pass, counting allocations.
   std::vector<OperatorMemory> memory();
 
-  // What an action (F or B of a stage) takes beside its operators: the model as one stage against the model
-  // cut into `pieces` stages, divided by the actions that the cuts add. Nanoseconds, not below 0.
-  double action_overhead(std::size_t pieces);
+  // One forward after the thread has slept for so long: what a step's first action finds is cold.
+  // Nanoseconds.
+  double forward_after(Duration wait);
+
+  // Cuts the model into `count` stages of about equal length, fewer where colocation groups are in the way.
+  // Returns how many.
+  std::size_t cut_into(std::size_t count);
+
+  // The same of each of those stages by itself, as a device of a pipeline would run it: what stages receive
+  // are copies of what they once got. Sums over the stages; passes of no stage follow each other.
+  std::vector<PassTimes> stages_in_flight(int passes);
 
   Holding& holding() { return holding_; }
 
  private:
+  struct Piece {  // a stage
+    StageRunner::Interface interface;
+    StageRunner runner;
+    std::vector<at::Tensor> received, gradients;  // as in its interface; gradients of what it sends
+  };
+
   std::vector<at::Tensor> inputs(const StageRunner& runner);
+  std::vector<PassTimes> in_flight(StageRunner& runner, const std::vector<at::Tensor>& received,
+                                   const std::vector<at::Tensor>& gradients, int passes);
 
   const Program& program_;
   Session& session_;
   const DataSource& data_;
   Holding& holding_;
   StageRunner runner_;
+  std::vector<Piece> pieces_;
   std::uint64_t pass_ = 0;
 };
 

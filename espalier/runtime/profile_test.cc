@@ -35,7 +35,7 @@ TEST(Profile, EveryOperatorGetsAMeasuredCell) {
   }
   EXPECT_EQ(table.overhead("cpu").updates.size(), 3U);
   EXPECT_EQ(table.overhead("cpu").neighbour_per_mille, 0);  // there is none
-  EXPECT_GT(table.overhead("cpu").spread_per_mille, 0);
+  EXPECT_GT(table.overhead("cpu").scatter.spread_per_mille, 0);
   EXPECT_FALSE(table.parts().link.has_value());
 }
 

@@ -253,6 +253,17 @@ TEST(Collective, TiedSumSendsOneAfterTheOther) {
   EXPECT_EQ(collective_of(model, Cluster(parts), {ActionKind::kTieSum, StageId(0), 0}).hold, milliseconds(3));
 }
 
+TEST(Collective, TiedSumPaysEndpointsOfItsMessages) {
+  auto [model, cluster] = two_stages({{0}, {1}});
+  ClusterParts parts = cluster.parts();
+  parts.groups[0].send.fixed = microseconds(30);
+  parts.groups[0].receive.fixed = microseconds(4);
+  model.ties = {{"embedding", Bytes(1'000'000), {StageId(0), StageId(1)}}};
+  // dev2 sends and dev0 receives; dev0 sends to dev1 and to dev2, of which the last receives.
+  EXPECT_EQ(collective_of(model, Cluster(parts), {ActionKind::kTieSum, StageId(0), 0}).latency,
+            2 * microseconds(500) + microseconds(30 + 4) + microseconds(2 * 30 + 4));
+}
+
 TEST(ScheduleText, WrongTextSaysWhereAndWhatWouldBeRight) {
   const auto [model, cluster] = worked_example(WorkedExample::kGraphPipeline);
   const auto parse = [&model = model, &cluster = cluster](std::string_view text) {

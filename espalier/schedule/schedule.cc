@@ -51,23 +51,24 @@ Collective tied_sum(const StagedModel& model, const Tie& tie, const Cluster& clu
   }
   sort_unique(result.members);
   const DeviceId root = senders.front();
-  Duration gather_latency;
-  Duration return_latency;
+  Duration gather, give_back;  // what the last of the others waits beside the links
   senders.erase(senders.begin());
   sort_unique(senders);
   for (const DeviceId sender : senders) {
     const Route route = cluster.route(sender, root);
     result.hold += route.hold(tie.bytes);
-    gather_latency = std::max(gather_latency, route.latency);
+    gather = std::max(gather, route.send.of(tie.bytes) + route.latency);
+    result.latency += route.receive.of(tie.bytes);
     join(result.links, route.links);
   }
   for (const DeviceId member : result.members) {
     const Route route = cluster.route(root, member);
     result.hold += route.hold(tie.bytes);
-    return_latency = std::max(return_latency, route.latency);
+    give_back = std::max(give_back, route.latency + route.receive.of(tie.bytes));
+    result.latency += route.send.of(tie.bytes);
     join(result.links, route.links);
   }
-  result.latency = gather_latency + return_latency;
+  result.latency += gather + give_back;
   return result;
 }
 

@@ -96,12 +96,13 @@ Schedule with_channels(const StagedModel& model, std::vector<std::vector<Action>
 //     of equal rank in their groups, the ranks side by side.
 //  T  all devices of the tie's stages; the first device of each other stage sends its sum to the first device
 //     of the lowest, one after the other, which sends the total to each other member, one after the other;
-//     the largest latency once each way.
+//     the largest latency once each way. Who receives or sends one after the other pays that endpoint as
+//     often, the others theirs once.
 struct Collective {
   std::vector<DeviceId> members;  // ascending
   Bytes bytes;
-  Duration hold;  // all links are held this long
-  Duration latency;
+  Duration hold;                 // all links are held this long
+  Duration latency;              // with the endpoints
   std::vector<LinkIndex> links;  // ascending
   friend bool operator==(const Collective&, const Collective&) = default;
 };

@@ -458,7 +458,7 @@ void Evaluator::Scratch::add_all_reduces() {
       const Route& route =
           routes_->of(input.units[first + i].device, input.units[first + (i + 1) % n].device);
       slowest = std::max(slowest, route.hold(chunk).count());
-      latency = std::max(latency, route.latency.count());
+      latency = std::max(latency, (route.latency + route.send.of(chunk) + route.receive.of(chunk)).count());
       add_member_links(route);
       input.collective_members.push_back(first + i);
     }
@@ -487,7 +487,8 @@ void Evaluator::Scratch::add_ties() {
       if (i > begin) {
         const Route& route = routes_->of(input.units[first_unit(i)].device, root);
         collective.hold += route.hold(bytes).count();
-        gather = std::max(gather, route.latency.count());
+        gather = std::max(gather, (route.send.of(bytes) + route.latency).count());
+        collective.latency += route.receive.of(bytes).count();
         add_member_links(route);
       }
       for (std::uint32_t r = 0; r < stage.replicas; ++r) {
@@ -496,11 +497,12 @@ void Evaluator::Scratch::add_ties() {
         if (device == root) continue;
         const Route& route = routes_->of(root, device);
         collective.hold += route.hold(bytes).count();
-        back = std::max(back, route.latency.count());
+        back = std::max(back, (route.latency + route.receive.of(bytes)).count());
+        collective.latency += route.send.of(bytes).count();
         add_member_links(route);
       }
     }
-    collective.latency = gather + back;
+    collective.latency += gather + back;
     end_collective(collective);
   }
 }

@@ -134,8 +134,10 @@ class RandomProblem {
       }
     }
     for (const char* kind : {"quick", "slow"}) {
-      KindOverhead overhead{
-          kind, microseconds(static_cast<std::int64_t>(pick(2))), static_cast<std::int32_t>(pick(60)), 0, {}};
+      KindOverhead overhead;
+      overhead.kind = kind;
+      overhead.per_action = microseconds(static_cast<std::int64_t>(pick(2)));
+      overhead.neighbour_per_mille = static_cast<std::int32_t>(pick(60));
       for (const OptimizerKind optimizer : {OptimizerKind::kSgd, OptimizerKind::kAdam}) {
         overhead.updates.push_back({optimizer, time(), static_cast<std::int64_t>(pick(9000))});
       }

@@ -24,23 +24,32 @@ Duration scaled(Duration time, double factor) {
   return Duration(std::llround(static_cast<double>(time.count()) * std::max(kLeast, factor)));
 }
 
-}  // namespace
-
-Duration expected_iteration(const StagedModel& model, const Cluster& cluster, const Schedule& schedule,
-                            std::int32_t spread_per_mille) {
-  CompiledSchedule compiled = compile(model, cluster, schedule);
-  TaskGraph& tasks = compiled.tasks;
-  if (spread_per_mille == 0) return run_tasks(tasks).makespan;
+// Tasks of actions, ascending.
+std::vector<TaskIndex> actions_of(const CompiledSchedule& compiled) {
   std::vector<TaskIndex> actions;
-  for (std::size_t t = 0; t < tasks.size(); ++t) {
+  for (std::size_t t = 0; t < compiled.tasks.size(); ++t) {
     if (compiled.sources[t].kind == CompiledSchedule::Source::Kind::kAction) {
       actions.push_back(static_cast<TaskIndex>(t));
     }
   }
+  return actions;
+}
+
+}  // namespace
+
+Duration expected_iteration(const StagedModel& model, const Cluster& cluster, const Schedule& schedule,
+                            const ActionScatter& scatter) {
+  CompiledSchedule compiled = compile(model, cluster, schedule);
+  TaskGraph& tasks = compiled.tasks;
+  const std::vector<TaskIndex> actions = actions_of(compiled);
+  for (const TaskIndex action : actions) {
+    if (compiled.sources[action].index == 0) tasks.duration[action] += scatter.first;
+  }
+  if (scatter.spread_per_mille == 0) return run_tasks(tasks).makespan;
   const std::vector<Duration> usual = tasks.duration;
   const std::size_t pairs =
       std::clamp(kMostTasks / std::max<std::size_t>(2 * tasks.size(), 1), std::size_t{1}, kMostPairs);
-  const double spread = spread_per_mille / 1000.0;
+  const double spread = scatter.spread_per_mille / 1000.0;
   Rng rng(0);
   std::vector<double> away(actions.size());
   double sum = 0;

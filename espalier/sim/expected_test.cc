@@ -39,7 +39,7 @@ Case replicas(std::uint32_t devices, std::uint32_t micro_batches) {
 }
 
 Duration expected(const Case& c, std::int32_t spread) {
-  return expected_iteration(c.model, c.cluster, c.schedule, spread);
+  return expected_iteration(c.model, c.cluster, c.schedule, {spread, Duration()});
 }
 
 TEST(Expected, WithoutSpreadItIsTheSimulatedIteration) {
@@ -61,6 +61,13 @@ TEST(Expected, TheLaterOfTwoIsLaterThanTheMean) {
   const double usual = to_milliseconds(simulate(c.model, c.cluster, c.schedule).iteration);
   EXPECT_NEAR(to_milliseconds(expected(c, 100)) - usual, 3.57, 2.0);
   EXPECT_GT(expected(c, 200), expected(c, 100));
+}
+
+TEST(Expected, TheFirstActionOfEachDeviceIsLonger) {
+  const Case c = replicas(2, 4);
+  const Duration usual = simulate(c.model, c.cluster, c.schedule).iteration;
+  EXPECT_EQ(expected_iteration(c.model, c.cluster, c.schedule, {0, milliseconds(3)}),
+            usual + milliseconds(3));
 }
 
 TEST(Expected, IsTheSameEachTime) {

@@ -97,7 +97,9 @@ class Case {
       }
     }
     for (const char* kind : {"quick", "slow"}) {
-      KindOverhead overhead{kind, Duration(static_cast<std::int64_t>(pick(2))), 0, 0, {}};
+      KindOverhead overhead;
+      overhead.kind = kind;
+      overhead.per_action = Duration(static_cast<std::int64_t>(pick(2)));
       for (const OptimizerKind optimizer : {OptimizerKind::kSgd, OptimizerKind::kAdam}) {
         overhead.updates.push_back({optimizer, time(), 0});
       }

@@ -101,15 +101,15 @@ TEST_F(CheckTrace, SortedFindsSpansAndSamplesOutOfOrder) {
   EXPECT_THAT(with({{"dev0 compute B1 a 21300us-23300us\n", ""},
                     {"dev1 compute F0", "dev0 compute B1 a 21300us-23300us\ndev1 compute F0"}}),
               only("sorted"));
-  EXPECT_THAT(with({{"dev1 compute U b 34400us-39400us", "dev1 compute U b 34400us-39500us"}}),
+  EXPECT_THAT(with({{"dev1 compute U b 34600us-39600us", "dev1 compute U b 34600us-39700us"}}),
               only("sorted"));
-  EXPECT_THAT(with({{"U b 34400us-39400us", "U b 34400us-34300us"}}), only("sorted"));
+  EXPECT_THAT(with({{"U b 34600us-39600us", "U b 34600us-34500us"}}), only("sorted"));
   EXPECT_THAT(with({{"memory dev0 2ms", "memory dev0 0ns"}}),
               ElementsAre("sorted: the memory sample of dev0 at 0ns does not stand after the one before it"));
 }
 
 TEST_F(CheckTrace, ActionsFindsWhatIsMissingForeignOrTwice) {
-  EXPECT_THAT(with({{"dev0 compute U a 34400us-36400us\n", ""}}),
+  EXPECT_THAT(with({{"dev0 compute U a 34600us-36600us\n", ""}}),
               ElementsAre("actions: a:U is missing on dev0"));
   EXPECT_THAT(with({{"dev0 compute U a", "dev0 compute U b"}}), only("actions"));
   EXPECT_THAT(with({{"dev1 compute F0 b", "dev1 compute F0 b 3600us-7600us\ndev1 compute F0 b"}}),
@@ -117,9 +117,9 @@ TEST_F(CheckTrace, ActionsFindsWhatIsMissingForeignOrTwice) {
 }
 
 TEST_F(CheckTrace, ActionsFindsOverlap) {
-  // The tied sum occupies dev0 until 34.4 ms.
-  EXPECT_THAT(with({{"dev0 compute U a 34400us-36400us", "dev0 compute U a 34300us-36300us"}}),
-              ElementsAre("actions: dev0:U a starts at 34300us, before dev0:T0 ends at 34400us"));
+  // The tied sum occupies dev0 until 34.6 ms.
+  EXPECT_THAT(with({{"dev0 compute U a 34600us-36600us", "dev0 compute U a 34500us-36500us"}}),
+              ElementsAre("actions: dev0:U a starts at 34500us, before dev0:T0 ends at 34600us"));
 }
 
 TEST_F(CheckTrace, ActionsFindsAnIllegalSchedule) {
@@ -130,7 +130,7 @@ TEST_F(CheckTrace, ActionsFindsAnIllegalSchedule) {
 }
 
 TEST_F(CheckTrace, DurationFindsAnActionOrEndpointOfAnotherLength) {
-  EXPECT_THAT(with({{"dev0 compute U a 34400us-36400us", "dev0 compute U a 34400us-36399us"}}),
+  EXPECT_THAT(with({{"dev0 compute U a 34600us-36600us", "dev0 compute U a 34600us-36599us"}}),
               ElementsAre("duration: dev0:U a takes 1999us, not 2ms"));
 }
 
@@ -199,21 +199,21 @@ TEST_F(CheckTrace, LinksFindsTwoTransfersAtOnce) {
 
 TEST_F(CheckTrace, CollectiveFindsAStartBeforeAllArrivedAndMembersThatDiffer) {
   // dev0 arrives at 31.4 ms. Everything after the sum is early by as much.
-  EXPECT_THAT(with({{"dev0 collective T0 bytes 1000000B 31400us-34400us posted 31400us",
-                     "dev0 collective T0 bytes 1000000B 31300us-34300us posted 31300us"},
-                    {"dev1 collective T0 bytes 1000000B 31400us-34400us posted 31400us",
-                     "dev1 collective T0 bytes 1000000B 31300us-34300us posted 31300us"},
-                    {"U a 34400us-36400us", "U a 34300us-36300us"},
-                    {"U b 34400us-39400us", "U b 34300us-39300us"},
-                    {"simulated 39400us", "simulated 39300us"}}),
+  EXPECT_THAT(with({{"dev0 collective T0 bytes 1000000B 31400us-34600us posted 31400us",
+                     "dev0 collective T0 bytes 1000000B 31300us-34500us posted 31300us"},
+                    {"dev1 collective T0 bytes 1000000B 31400us-34600us posted 31400us",
+                     "dev1 collective T0 bytes 1000000B 31300us-34500us posted 31300us"},
+                    {"U a 34600us-36600us", "U a 34500us-36500us"},
+                    {"U b 34600us-39600us", "U b 34500us-39500us"},
+                    {"simulated 39600us", "simulated 39500us"}}),
               only("collective"));
   EXPECT_THAT(with({{"dev1 collective T0 bytes 1000000B", "dev1 collective T0 bytes 999999B"}}),
               ElementsAre("collective: dev1:T0 differs from the other members' or in its bytes"));
 }
 
 TEST_F(CheckTrace, EagerFindsAWaitWithoutCause) {
-  EXPECT_THAT(with({{"U a 34400us-36400us", "U a 34401us-36401us"}}),
-              ElementsAre("eager: dev0:U a starts at 34401us, but could at 34400us"));
+  EXPECT_THAT(with({{"U a 34600us-36600us", "U a 34601us-36601us"}}),
+              ElementsAre("eager: dev0:U a starts at 34601us, but could at 34600us"));
   EXPECT_THAT(with({{"7600us-9100us posted 7600us", "7700us-9200us posted 7700us"}}),
               ElementsAre("eager: dev0:F2 a forward #0 to dev1 is posted at 7700us, but could at 7600us"));
   EXPECT_THAT(
@@ -239,8 +239,8 @@ TEST_F(CheckTrace, MemoryFindsAByteTooManyAndAMissingSample) {
 }
 
 TEST_F(CheckTrace, IterationFindsAnotherEnd) {
-  EXPECT_THAT(with({{"simulated 39400us", "simulated 39401us"}}),
-              ElementsAre("iteration: is 39401us, but the last span ends at 39400us"));
+  EXPECT_THAT(with({{"simulated 39600us", "simulated 39601us"}}),
+              ElementsAre("iteration: is 39601us, but the last span ends at 39600us"));
 }
 
 // The simulated trace as if it had been measured: no endpoints; a receive for each message.
@@ -346,7 +346,7 @@ TEST_F(CheckMeasuredTrace, CollectivesEndAfterAllArrived) {
   late.start = late.end = microseconds(36'000);
   span(0, Stream::kCompute, ActionKind::kUpdate, 0).start = microseconds(36'000);
   span(0, Stream::kCompute, ActionKind::kUpdate, 0).end = trace_.iteration;
-  // dev1's sum ended at 34.4 ms without dev0's part.
+  // dev1's sum ended at 34.6 ms without dev0's part.
   EXPECT_THAT(violations(),
               ElementsAre(AllOf(StartsWith("collective: dev1:T0 ends at"), HasSubstr("arrives"))));
 }

@@ -1,0 +1,74 @@
+#include "espalier/runtime/memory_meter.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace espalier {
+namespace {
+
+at::Tensor of_bytes(std::int64_t bytes) {
+  return at::empty({bytes}, at::kByte);
+}
+
+TEST(MemoryMeter, CountsInItsScopesWhatWasAskedFor) {
+  MemoryMeter meter;
+  at::Tensor outside = of_bytes(5000);
+  at::Tensor kept;
+  {
+    const MemoryMeter::Scope scope(meter);
+    at::Tensor first = of_bytes(1001);
+    kept = of_bytes(300);
+    const at::Tensor none = of_bytes(0);
+    EXPECT_EQ(meter.live(), Bytes(1301));
+    first.reset();
+    outside.reset();  // it was never counted
+    EXPECT_EQ(meter.live(), Bytes(300));
+    EXPECT_EQ(meter.take_peak(), Bytes(1301));
+    EXPECT_EQ(meter.take_peak(), Bytes(300)) << "since the last call";
+  }
+  outside = of_bytes(7000);
+  kept.reset();
+  EXPECT_EQ(meter.live(), Bytes(300)) << "freed outside of its scopes";
+}
+
+TEST(MemoryMeter, ScopesNestAndBlocksKnowTheirMeter) {
+  MemoryMeter outer, inner;
+  const MemoryMeter::Scope scope(outer);
+  at::Tensor of_outer = of_bytes(64);
+  {
+    const MemoryMeter::Scope nested(inner);
+    const at::Tensor of_inner = of_bytes(32);
+    of_outer.reset();
+    EXPECT_EQ(inner.live(), Bytes(32));
+  }
+  EXPECT_EQ(inner.live(), Bytes());
+  EXPECT_EQ(outer.live(), Bytes(64)) << "freed under another meter";
+}
+
+TEST(MemoryMeter, OtherThreadsDoNotCount) {
+  MemoryMeter meter;
+  const MemoryMeter::Scope scope(meter);
+  at::Tensor made_there;
+  std::thread([&] { made_there = of_bytes(100); }).join();
+  EXPECT_EQ(meter.live(), Bytes());
+  made_there.reset();
+  EXPECT_EQ(meter.live(), Bytes());
+}
+
+TEST(MemoryMeter, BlocksAreAlignedAndHoldTheirData) {
+  MemoryMeter meter;
+  const MemoryMeter::Scope scope(meter);
+  for (std::int64_t bytes = 1; bytes < 300; ++bytes) {
+    at::Tensor tensor = of_bytes(bytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(tensor.data_ptr()) % 64, 0u);
+    tensor.fill_(255);  // does not touch what the block knows of itself
+    tensor.resize_({2 * bytes});
+    EXPECT_EQ(tensor[bytes - 1].item<std::uint8_t>(), 255);
+  }
+  EXPECT_EQ(meter.live(), Bytes());
+}
+
+}  // namespace
+}  // namespace espalier
