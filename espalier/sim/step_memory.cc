@@ -61,30 +61,34 @@ struct StepSimulation::Held {
 };
 
 void StepSimulation::measure_memory(std::uint32_t index) {
-  const StepInput& input = *input_;
   const Unit& unit = units_[index];
-  const StepStage& stage = input.stages[unit.stage];
-  const auto slow = [&](std::uint32_t stage_index) { return input.stages[stage_index].replicas > 1; };
+  const Totals totals = add_up(unit);
+  const bool streams_only = sorted_outputs_.empty() && sorted_gradients_.empty() &&
+                            !input_->stages[unit.stage].recomputes && unit.duration[kForward] > 0 &&
+                            unit.duration[kBackward] > 0;
+  peaks_[index] = streams_only ? peak_of_streams(unit, totals) : peak_in_general(unit, totals);
+}
 
-  // What stage totals come to, and which frees are streams. The others, where the peer has several replicas
-  // or several readers share an output, are worked out per micro-batch.
-  std::int64_t outputs = 0, kept_outputs = 0, gradients_in = 0, gradients_out = 0;
-  std::int64_t slots_after[2] = {0, 0};
+// What stage totals come to, and which frees are streams. The others, where the peer has several replicas or
+// several readers share an output, are worked out per micro-batch.
+StepSimulation::Totals StepSimulation::add_up(const Unit& unit) {
+  const StepInput& input = *input_;
+  const auto slow = [&](std::uint32_t stage_index) { return input.stages[stage_index].replicas > 1; };
+  Totals totals;
   streams_.clear();
-  freed_.clear();
   sorted_outputs_.clear();
   sorted_gradients_.clear();
   for (std::uint32_t c = crossings_begin_[unit.stage]; c < crossings_begin_[unit.stage + 1]; ++c) {
     const StepCrossing& crossing = input.crossings[c];
     bool all_return = true;
     for (std::uint32_t e = crossing.first_edge; e < crossing.first_edge + crossing.edges; ++e) {
-      gradients_in += input.edges[e].returns ? input.edges[e].gradient : 0;
+      totals.gradients_in += input.edges[e].returns ? input.edges[e].gradient : 0;
       all_return = all_return && input.edges[e].returns;
     }
     if (crossing.output == 0) continue;
-    outputs += crossing.output;
+    totals.outputs += crossing.output;
     if (crossing.saved && all_return) {
-      kept_outputs += crossing.output;  // sent long before its gradients came back
+      totals.kept_outputs += crossing.output;  // sent long before its gradients came back
     } else if (!crossing.saved && crossing.edges == 1 && !slow(input.edges[crossing.first_edge].to)) {
       streams_.push_back(
           {arrival_.data() + row(crossing.first_edge, kForward), crossing.output, unit.replica});
@@ -92,18 +96,85 @@ void StepSimulation::measure_memory(std::uint32_t index) {
       sorted_outputs_.push_back(c);
     }
   }
+  totals.output_streams = streams_.size();
   for (std::uint32_t i = edges_in_begin_[unit.stage]; i < edges_in_begin_[unit.stage + 1]; ++i) {
     const StepEdge& edge = input.edges[edges_in_[i]];
-    slots_after[edge.saved ? kBackward : kForward] += edge.bytes;
+    totals.slots_after[edge.saved ? kBackward : kForward] += edge.bytes;
     if (!edge.returns || edge.gradient == 0) continue;
-    gradients_out += edge.gradient;
+    totals.gradients_out += edge.gradient;
     if (slow(edge.from)) {
       sorted_gradients_.push_back(edges_in_[i]);
     } else {
       streams_.push_back({arrival_.data() + row(edges_in_[i], kBackward), edge.gradient, unit.replica});
     }
   }
+  return totals;
+}
 
+// Where all that arrivals free are streams and every action takes time: a sample is a sum of what the order
+// of actions alone decides and of what is on its way then, which is looked up from the last that was sent.
+StepPeak StepSimulation::peak_of_streams(const Unit& unit, const Totals& totals) const {
+  const StepStage& stage = input_->stages[unit.stage];
+  const std::uint32_t step = stage.replicas;
+  const Stream* const outputs_end = streams_.data() + totals.output_streams;
+  const Stream* const gradients_end = streams_.data() + streams_.size();
+  std::int64_t buffers = stage.buffers + std::min(unit.count, stage.slots) *
+                                             (totals.slots_after[kForward] + totals.slots_after[kBackward]);
+  std::int64_t activations = 0, most = -1;  // activations: without what is on its way
+  StepPeak peak;
+  const auto on_the_way = [&](const Stream& stream, std::uint32_t sent, Time now) {
+    std::int64_t bytes = 0;
+    for (std::uint32_t at = unit.replica + sent * step; at >= step && stream.arrival[at - step] > now;) {
+      bytes += stream.bytes;
+      at -= step;
+    }
+    return bytes;
+  };
+  const auto look = [&](std::uint32_t outputs_sent, std::uint32_t gradients_sent, Time now)
+      __attribute__((always_inline)) {
+    std::int64_t held = activations;
+    const Stream* stream = streams_.data();
+    for (; stream != outputs_end; ++stream) held += on_the_way(*stream, outputs_sent, now);
+    for (; stream != gradients_end; ++stream) held += on_the_way(*stream, gradients_sent, now);
+    if (buffers + held > most) {
+      most = buffers + held;
+      peak = {buffers, held};
+    }
+  };
+  const auto given_back = [&](std::uint32_t rank, Direction direction) {
+    return rank + stage.slots >= unit.count ? totals.slots_after[direction] : 0;
+  };
+  std::uint32_t forwards = 0, backwards = 0;
+  const auto forward = [&]() __attribute__((always_inline)) {
+    const Time end = slots_[unit.slot(forwards, kForward)].end;
+    activations += stage.saved + totals.kept_outputs + stage.forward_workspace;
+    look(forwards + 1, backwards, end - unit.duration[kForward]);
+    activations -= stage.forward_workspace;
+    buffers += totals.gradients_in - given_back(forwards, kForward);
+    ++forwards;
+    if (totals.gradients_in > stage.forward_workspace) look(forwards, backwards, end);
+  };
+  const auto backward = [&]() __attribute__((always_inline)) {
+    activations += stage.backward_workspace;
+    look(forwards, backwards + 1, slots_[unit.slot(backwards, kBackward)].end - unit.duration[kBackward]);
+    activations -= stage.saved + totals.kept_outputs + stage.backward_workspace;
+    buffers -= totals.gradients_in + given_back(backwards, kBackward);
+    ++backwards;
+  };
+  while (forwards < unit.limit) forward();
+  while (forwards < unit.count) {
+    backward();
+    forward();
+  }
+  while (backwards < unit.count) backward();
+  return peak;
+}
+
+StepPeak StepSimulation::peak_in_general(const Unit& unit, const Totals& totals) {
+  const StepInput& input = *input_;
+  const StepStage& stage = input.stages[unit.stage];
+  const auto& [outputs, kept_outputs, gradients_in, gradients_out, slots_after, output_streams] = totals;
+  freed_.clear();
   Held held{
       streams_.data(), streams_.size(), freed_, stage.replicas, micro_batches_, 0, 0, 0, 0, true, -1, {}};
   held.buffers =
@@ -167,7 +238,7 @@ void StepSimulation::measure_memory(std::uint32_t index) {
   }
   while (backwards < unit.count) backward(backwards++);
   held.look();
-  peaks_[index] = held.peak;
+  return held.peak;
 }
 
 }  // namespace espalier::internal

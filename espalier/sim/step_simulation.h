@@ -249,7 +249,15 @@ class StepSimulation {
     std::int64_t bytes = 0;
     std::uint32_t at = 0;
   };
+  struct Totals {  // of a stage, over its crossings and edges
+    std::int64_t outputs = 0, kept_outputs = 0, gradients_in = 0, gradients_out = 0;
+    std::int64_t slots_after[2] = {0, 0};  // forward receive slots, by what gives them back
+    std::size_t output_streams = 0;        // the others are gradients'
+  };
   void measure_memory(std::uint32_t index);
+  Totals add_up(const Unit& unit);
+  StepPeak peak_of_streams(const Unit& unit, const Totals& totals) const;
+  StepPeak peak_in_general(const Unit& unit, const Totals& totals);
 
   const StepInput* input_ = nullptr;
   std::uint32_t micro_batches_ = 0;
