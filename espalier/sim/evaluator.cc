@@ -196,10 +196,13 @@ bool Evaluator::Scratch::take_devices(const PipelinePlan& plan) {
   const std::size_t devices = state_->cluster.devices().size();
   taken_.assign(devices, 0);
   busy_in_group_.assign(state_->cluster.groups().size(), 0);
+  // What is read of a plan that no cache knows: asked for all at once.
   for (const Stage& stage : plan.stages) {
-    // What add_stage reads of a plan that no cache knows: asked for all at once.
+    __builtin_prefetch(stage.replicas.data());
     __builtin_prefetch(stage.operators.data());
     __builtin_prefetch(stage.operators.data() + stage.operators.size() - 1);
+  }
+  for (const Stage& stage : plan.stages) {
     for (const Replica& replica : stage.replicas) {
       if (replica.devices.size() != 1) return false;
       const std::size_t device = replica.devices[0].index();

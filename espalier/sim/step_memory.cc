@@ -112,7 +112,8 @@ StepSimulation::Totals StepSimulation::add_up(const Unit& unit) {
 }
 
 // Where all that arrivals free are streams and every action takes time: a sample is a sum of what the order
-// of actions alone decides and of what is on its way then, which is looked up from the last that was sent.
+// of actions alone decides and of what is on its way then. That is what the action itself will send, and
+// mostly nothing else, which the arrival of the last before it tells.
 StepPeak StepSimulation::peak_of_streams(const Unit& unit, const Totals& totals) const {
   const StepStage& stage = input_->stages[unit.stage];
   const std::uint32_t step = stage.replicas;
@@ -122,44 +123,43 @@ StepPeak StepSimulation::peak_of_streams(const Unit& unit, const Totals& totals)
                                              (totals.slots_after[kForward] + totals.slots_after[kBackward]);
   std::int64_t activations = 0, most = -1;  // activations: without what is on its way
   StepPeak peak;
-  const auto on_the_way = [&](const Stream& stream, std::uint32_t sent, Time now) {
+  std::uint32_t sent[2] = {unit.replica, unit.replica};  // in streams: the next that F and B will send
+  const auto on_the_way = [&](const Stream& stream, std::uint32_t next, Time now) {
     std::int64_t bytes = 0;
-    for (std::uint32_t at = unit.replica + sent * step; at >= step && stream.arrival[at - step] > now;) {
-      bytes += stream.bytes;
-      at -= step;
-    }
+    for (; next >= step && stream.arrival[next - step] > now; next -= step) bytes += stream.bytes;
     return bytes;
   };
-  const auto look = [&](std::uint32_t outputs_sent, std::uint32_t gradients_sent, Time now)
-      __attribute__((always_inline)) {
-    std::int64_t held = activations;
+  const auto look = [&](std::int64_t held, Time now) __attribute__((always_inline)) {
     const Stream* stream = streams_.data();
-    for (; stream != outputs_end; ++stream) held += on_the_way(*stream, outputs_sent, now);
-    for (; stream != gradients_end; ++stream) held += on_the_way(*stream, gradients_sent, now);
+    for (; stream != outputs_end; ++stream) held += on_the_way(*stream, sent[kForward], now);
+    for (; stream != gradients_end; ++stream) held += on_the_way(*stream, sent[kBackward], now);
     if (buffers + held > most) {
       most = buffers + held;
       peak = {buffers, held};
     }
   };
+  const std::uint32_t last_slots = unit.count - std::min(unit.count, stage.slots);  // from this rank on
   const auto given_back = [&](std::uint32_t rank, Direction direction) {
-    return rank + stage.slots >= unit.count ? totals.slots_after[direction] : 0;
+    return rank >= last_slots ? totals.slots_after[direction] : 0;
   };
+  const Slot* slot[2] = {slots_.data() + unit.slot(0, kForward), slots_.data() + unit.slot(0, kBackward)};
   std::uint32_t forwards = 0, backwards = 0;
   const auto forward = [&]() __attribute__((always_inline)) {
-    const Time end = slots_[unit.slot(forwards, kForward)].end;
-    activations += stage.saved + totals.kept_outputs + stage.forward_workspace;
-    look(forwards + 1, backwards, end - unit.duration[kForward]);
-    activations -= stage.forward_workspace;
-    buffers += totals.gradients_in - given_back(forwards, kForward);
-    ++forwards;
-    if (totals.gradients_in > stage.forward_workspace) look(forwards, backwards, end);
+    const Time end = slot[kForward]->end;
+    slot[kForward] += 2;
+    look(activations + stage.saved + totals.outputs + stage.forward_workspace, end - unit.duration[kForward]);
+    activations += stage.saved + totals.kept_outputs;
+    buffers += totals.gradients_in - given_back(forwards++, kForward);
+    sent[kForward] += step;
+    if (totals.gradients_in > stage.forward_workspace) look(activations, end);
   };
   const auto backward = [&]() __attribute__((always_inline)) {
-    activations += stage.backward_workspace;
-    look(forwards, backwards + 1, slots_[unit.slot(backwards, kBackward)].end - unit.duration[kBackward]);
-    activations -= stage.saved + totals.kept_outputs + stage.backward_workspace;
-    buffers -= totals.gradients_in + given_back(backwards, kBackward);
-    ++backwards;
+    const Time end = slot[kBackward]->end;
+    slot[kBackward] += 2;
+    look(activations + totals.gradients_out + stage.backward_workspace, end - unit.duration[kBackward]);
+    activations -= stage.saved + totals.kept_outputs;
+    buffers -= totals.gradients_in + given_back(backwards++, kBackward);
+    sent[kBackward] += step;
   };
   while (forwards < unit.limit) forward();
   while (forwards < unit.count) {
