@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::string_view kFormat = "espalier.plan/1";
 constexpr std::int64_t kMax = std::int64_t{1} << 62;
+constexpr std::int64_t kMostScatter = std::int64_t{1} << 44;  // as a cost table's
 constexpr std::string_view kDigits = "0123456789abcdef";
 
 std::string hex_text(std::uint64_t value, int digits) {
@@ -303,7 +304,9 @@ PlanFile parse_plan_file(std::string_view text, const std::string& where) {
     if (costs.has("spread_per_mille")) {
       scatter.spread_per_mille = static_cast<std::int32_t>(costs.at("spread_per_mille").integer(0, 1000));
     }
-    if (costs.has("first_action_ns")) scatter.first = costs.at("first_action_ns").duration();
+    if (costs.has("first_action_ns")) {
+      scatter.first = Duration(costs.at("first_action_ns").integer(0, kMostScatter));
+    }
   }
   const Cluster cluster = cluster_from_json(root.at("cluster").json(), root.at("cluster").where());
   file.cluster = cluster.parts();

@@ -143,6 +143,14 @@ TEST(PlanFile, ErrorsNameThePlaceAndWhatWouldBeRight) {
         j["costs"] = Json{{"file", ""}, {"hash", "0000000000000000"}, {"machine", ""}, {"threads", 0}};
       }),
       ThrowsMessage<InputError>(HasSubstr("costs.threads")));
+  EXPECT_THAT(with([](Json& j) {
+                j["costs"] = Json{{"file", ""},
+                                  {"hash", "0000000000000000"},
+                                  {"machine", ""},
+                                  {"threads", 1},
+                                  {"first_action_ns", std::int64_t{1} << 60}};
+              }),
+              ThrowsMessage<InputError>(HasSubstr("costs.first_action_ns")));
   EXPECT_THAT(with([](Json& j) { j["fingerprint"] = "12"; }),
               ThrowsMessage<InputError>(HasSubstr("16 hexadecimal")));
   EXPECT_THAT(with([](Json& j) { j["operators"] = "12zz"; }),

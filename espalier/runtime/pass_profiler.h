@@ -56,8 +56,8 @@ class PassProfiler {
   // Returns how many.
   std::size_t cut_into(std::size_t count);
 
-  // The same of each of those stages by itself, as a device of a pipeline would run it: what stages receive
-  // are copies of what they once got. Sums over the stages; passes of no stage follow each other.
+  // in_flight of each of those stages by itself, as a device of a pipeline would run it; what stages receive
+  // are copies of what they once got. The i-th is the sum of all stages' i-th passes.
   std::vector<PassTimes> stages_in_flight(int passes);
 
   Holding& holding() { return holding_; }
