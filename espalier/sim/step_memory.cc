@@ -173,7 +173,9 @@ StepPeak StepSimulation::peak_of_streams(const Unit& unit, const Totals& totals)
 StepPeak StepSimulation::peak_in_general(const Unit& unit, const Totals& totals) {
   const StepInput& input = *input_;
   const StepStage& stage = input.stages[unit.stage];
-  const auto& [outputs, kept_outputs, gradients_in, gradients_out, slots_after, output_streams] = totals;
+  const std::int64_t outputs = totals.outputs, kept_outputs = totals.kept_outputs;
+  const std::int64_t gradients_in = totals.gradients_in, gradients_out = totals.gradients_out;
+  const auto& slots_after = totals.slots_after;
   freed_.clear();
   Held held{
       streams_.data(), streams_.size(), freed_, stage.replicas, micro_batches_, 0, 0, 0, 0, true, -1, {}};
