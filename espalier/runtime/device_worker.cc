@@ -422,7 +422,6 @@ void DeviceWorker::measure_holdings() {
   const auto set = [&](MemoryCategory category, Bytes bytes) {
     held_.bytes[static_cast<std::size_t>(category)] = bytes;
   };
-  held_ = {};
   set(MemoryCategory::kParameters, parameters);
   set(MemoryCategory::kGradients, gradients);
   set(MemoryCategory::kOptimizer, state);

@@ -2,8 +2,8 @@
 
 // Counts what a thread allocates and frees on the CPU. Includes libtorch; runtime/ only.
 //
-// torch can report allocations to an observer, but then keeps all blocks in one table behind a lock: a tenth
-// of an action of some milliseconds. Here every block carries its size and its meter, at its end.
+// torch can report allocations to an observer, but then keeps all blocks in one table behind a lock. Here
+// every block carries its size and its meter, at its end.
 
 #include <algorithm>
 #include <cstdint>
