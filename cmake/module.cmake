@@ -46,7 +46,7 @@ function(esp_module name)
     add_executable(${library}_test ${tests})
     target_compile_options(${library}_test PRIVATE ${ESPALIER_WARNINGS})
     if(NOT ARG_TORCH)  # the shared precompiled header fixes the runtime's options
-      target_compile_options(${library}_test PRIVATE -O1)  # matchers compile twice as fast; the library keeps its own level
+      target_compile_options(${library}_test PRIVATE ${ESPALIER_TEST_OPTIONS})
     endif()
     target_link_libraries(${library}_test PRIVATE ${library} GTest::gmock_main)
     if(TARGET espalier_testing OR NOT name STREQUAL "base")

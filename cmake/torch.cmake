@@ -131,6 +131,7 @@ add_library(espalier_torch_pch OBJECT ${CMAKE_BINARY_DIR}/torch_pch.cc)
 target_include_directories(espalier_torch_pch PRIVATE ${CMAKE_SOURCE_DIR})
 target_link_libraries(espalier_torch_pch PRIVATE espalier_libtorch)
 target_compile_options(espalier_torch_pch PRIVATE ${ESPALIER_WARNINGS})
+set_target_properties(espalier_torch_pch PROPERTIES UNITY_BUILD OFF)
 target_precompile_headers(espalier_torch_pch PRIVATE <espalier/runtime/torch_pch.h>)
 
 function(esp_use_torch target)

@@ -8,9 +8,9 @@
 namespace espalier::testing {
 namespace {
 
-class Maker {
+class ModelMaker {
  public:
-  Maker(Rng& rng, const RandomModelOptions& options) : rng_(rng), options_(options) {}
+  ModelMaker(Rng& rng, const RandomModelOptions& options) : rng_(rng), options_(options) {}
 
   RandomModel make() {
     const std::size_t stages = 1 + pick(options_.max_stages);
@@ -198,7 +198,7 @@ class Maker {
 }  // namespace
 
 RandomModel random_staged_model(Rng& rng, const RandomModelOptions& options) {
-  return Maker(rng, options).make();
+  return ModelMaker(rng, options).make();
 }
 
 }  // namespace espalier::testing

@@ -9,9 +9,9 @@
 namespace espalier::testing {
 namespace {
 
-class Maker {
+class CaseMaker {
  public:
-  Maker(std::size_t stages, unsigned edges, Features features, std::uint64_t seed)
+  CaseMaker(std::size_t stages, unsigned edges, Features features, std::uint64_t seed)
       : features_(features), rng_(seed), cluster_(make_cluster(2 * stages)) {
     model_.schedule = features.gpipe ? ScheduleKind::kGPipe : ScheduleKind::kOneFOneB;
     model_.tokens = static_cast<TokenRule>(pick(4));
@@ -176,7 +176,7 @@ class Maker {
 }  // namespace
 
 SmallCase small_case(std::size_t stages, unsigned edges, Features features, std::uint64_t seed) {
-  return Maker(stages, edges, features, seed).result();
+  return CaseMaker(stages, edges, features, seed).result();
 }
 
 }  // namespace espalier::testing

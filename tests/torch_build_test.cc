@@ -111,6 +111,6 @@ int main(int argc, char** argv) {
   if (const char* port = std::getenv("ESPALIER_TEST_PORT")) {
     return second_process(static_cast<std::uint16_t>(std::atoi(port)));
   }
-  testing::InitGoogleTest(&argc, argv);
+  ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -13,10 +13,6 @@
 namespace espalier {
 namespace {
 
-double share(Duration part, Duration whole) {
-  return whole.count() > 0 ? static_cast<double>(part.count()) / static_cast<double>(whole.count()) : 0;
-}
-
 void add_parameters(const Graph& graph, ModelSummary& summary) {
   for (const Parameter& parameter : graph.parameters()) {
     if (!parameter.trainable) {
@@ -70,11 +66,10 @@ void add_work(const PlanningJob& job, ModelSummary& summary) {
   }
   const Duration all = summary.forward + summary.backward;
   if (summary.critical_path.count() > 0) {
-    summary.parallelism =
-        static_cast<double>(all.count()) / static_cast<double>(summary.critical_path.count());
+    summary.parallelism = ratio(all, summary.critical_path);
   }
   for (auto& [name, kind] : kinds) {
-    kind.share = share(kind.time, all);
+    kind.share = ratio(kind.time, all);
     summary.kinds.push_back(kind);
   }
   std::stable_sort(summary.kinds.begin(), summary.kinds.end(), [](const auto& a, const auto& b) {
@@ -87,9 +82,9 @@ void add_work(const PlanningJob& job, ModelSummary& summary) {
       Duration time;
       for (const OperatorId op : branch)
         time += costs.of(op, device).forward + costs.of(op, device).backward();
-      if (share(time, all) < 0.005) continue;  // a stray addition is not a branch worth a device
+      if (ratio(time, all) < 0.005) continue;  // a stray addition is not a branch worth a device
       branches.modules.push_back(module_text(graph, branch, 40));
-      branches.share.push_back(share(time, all));
+      branches.share.push_back(ratio(time, all));
     }
     if (branches.modules.size() > 1) summary.branches.push_back(std::move(branches));
   }

@@ -121,7 +121,7 @@ Judged judge_data_edges_only(const PlanningJob& job, const Judged& chain) {
 
 double Judged::gap() const {
   if (any_bound.time.count() <= 0) return 0;
-  return static_cast<double>(trace.iteration.count()) / static_cast<double>(any_bound.time.count()) - 1;
+  return ratio(trace.iteration, any_bound.time) - 1;
 }
 
 Judged judge(const PlanningJob& job, const PipelinePlan& plan) {

@@ -75,7 +75,7 @@ double analytic_share(const Graph& graph, const Cluster& cluster, const CostTabl
     all += cost.forward + cost.backward();
     if (cost.origin == Origin::kAnalytic) analytic += cost.forward + cost.backward();
   }
-  return all.count() > 0 ? static_cast<double>(analytic.count()) / static_cast<double>(all.count()) : 0;
+  return ratio(analytic, all);
 }
 
 // The first kind of the cluster that a table knows nothing about.

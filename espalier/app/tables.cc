@@ -46,10 +46,6 @@ std::string join_runs(const std::vector<std::string>& modules) {
   return out;
 }
 
-double share(Duration part, Duration whole) {
-  return whole.count() > 0 ? static_cast<double>(part.count()) / static_cast<double>(whole.count()) : 0;
-}
-
 Bytes per_replica_fixed(const StageMemory& memory) {
   return memory.parameters + memory.buffers + memory.gradients + memory.optimizer_state;
 }
@@ -126,7 +122,7 @@ Table stage_table(const PlanningJob& job, const Judged& judged) {
     const std::vector<OperatorId>& operators = judged.plan.stages[s].operators;
     table.rows.push_back({stage.name, after.empty() ? Cell() : Cell(after), devices,
                           module_text(job.graph, operators, 40), static_cast<std::int64_t>(operators.size()),
-                          times.forward, times.backward(), Share{share(work_of(stage), whole)},
+                          times.forward, times.backward(), Share{ratio(work_of(stage), whole)},
                           static_cast<std::int64_t>(stage.in_flight), per_replica_fixed(stage.memory),
                           stage.memory.saved});
   }
@@ -178,14 +174,14 @@ Table comparison_table(const Comparison& comparison) {
       table.rows.push_back(std::move(cells));
       continue;
     }
-    Cell ratio;
+    Cell factor;
     if (best && best->count() > 0) {
-      ratio = Factor{static_cast<double>(row.iteration->count()) / static_cast<double>(best->count())};
+      factor = Factor{ratio(*row.iteration, *best)};
     }
     table.rows.push_back({row.data_edges_only ? "  data edges only" : row.planner,
                           static_cast<std::int64_t>(row.stages), static_cast<std::int64_t>(row.depth),
                           row.replicas, row.micro_batch.count(), static_cast<std::int64_t>(row.micro_batches),
-                          *row.iteration, ratio, Share{row.bubble}, row.peak, row.fits ? "yes" : "NO",
+                          *row.iteration, factor, Share{row.bubble}, row.peak, row.fits ? "yes" : "NO",
                           row.estimate ? Cell(*row.estimate) : Cell(), Share{row.gap},
                           row.data_edges_only ? Cell() : Cell(row.planning_time)});
   }

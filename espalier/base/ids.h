@@ -22,6 +22,11 @@ class Id {
   std::uint32_t value_ = 0;
 };
 
+// An index as lists of indices hold it: in 32 bits.
+constexpr std::uint32_t narrow(std::size_t index) {
+  return static_cast<std::uint32_t>(index);
+}
+
 using OperatorId = Id<struct OperatorTag>;    // an operator of a Graph
 using TensorId = Id<struct TensorTag>;        // a tensor of a Graph
 using StorageId = Id<struct StorageTag>;      // the memory behind one or several tensors

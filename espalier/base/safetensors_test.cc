@@ -9,6 +9,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
+#include "testing/refusal.h"
 
 namespace espalier {
 namespace {
@@ -24,18 +25,13 @@ std::string packed(std::string_view header, std::string_view data) {
 }
 
 std::string error_of(const std::string& bytes) {
-  try {
-    SafetensorsReader reader(bytes, "w");
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
+  return testing::refusal([&] { const SafetensorsReader reader(bytes, "w"); });
 }
 
 class Folder {
  public:
   Folder() {
-    std::string name = testing::TempDir() + "/safetensorsXXXXXX";
+    std::string name = ::testing::TempDir() + "/safetensorsXXXXXX";
     path_ = ::mkdtemp(name.data());
   }
   ~Folder() { std::filesystem::remove_all(path_); }

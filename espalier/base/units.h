@@ -65,6 +65,11 @@ constexpr double to_seconds(Duration d) {
   return static_cast<double>(d.count()) / 1e9;
 }
 
+// 0 where `whole` is 0.
+constexpr double ratio(Duration part, Duration whole) {
+  return whole.count() != 0 ? static_cast<double>(part.count()) / static_cast<double>(whole.count()) : 0;
+}
+
 // Half away from zero. Throws InputError if the value is not finite or beyond 2^62: such a cost is wrong
 // data.
 Duration round_duration(double nanoseconds);

@@ -10,8 +10,8 @@
 namespace espalier {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 constexpr SavedTensor in(std::uint32_t i) {
   return {SavedTensor::Side::kInput, i};

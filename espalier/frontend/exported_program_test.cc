@@ -24,15 +24,15 @@ std::string fixture(const std::string& name) {
   return ESPALIER_SOURCE_DIR "/tests/fixtures/" + name;
 }
 
-ExportedProgram load(const std::string& name) {
+ExportedProgram load_fixture(const std::string& name) {
   const MappedFile file(fixture(name + ".pt2"));
   return read_exported_program(file.bytes(), name + ".pt2");
 }
 
-class Fixtures : public testing::TestWithParam<const char*> {};
+class Fixtures : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Fixtures, AgreeWithWhatPyTorchSaysOfThem) {
-  const ExportedProgram program = load(GetParam());
+  const ExportedProgram program = load_fixture(GetParam());
   const Graph& graph = program.imported.graph;
   const std::string where = std::string(GetParam()) + ".expected.json";
   const Json json = parse_json(read_file(fixture(where)), where);
@@ -76,8 +76,8 @@ TEST_P(Fixtures, AgreeWithWhatPyTorchSaysOfThem) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Fixtures,
-                         testing::Values("two_tower", "two_tower_fixed", "three_branch", "gpt", "resnet",
-                                         "dlrm", "unet", "gpt2", "llama"),
+                         ::testing::Values("two_tower", "two_tower_fixed", "three_branch", "gpt", "resnet",
+                                           "dlrm", "unet", "gpt2", "llama"),
                          [](const auto& test) { return std::string(test.param); });
 
 // -- Programs made by hand --------------------------------------------------------------------------------
@@ -568,11 +568,11 @@ TEST(Program, AnotherSchemaOrByteOrderIsRefused) {
 }
 
 TEST(Program, SampleRangesOfIntegerInputsAreRead) {
-  const ExportedProgram gpt = load("gpt");
+  const ExportedProgram gpt = load_fixture("gpt");
   EXPECT_EQ(gpt.inputs[0].name, "tokens");
   EXPECT_EQ(gpt.inputs[0].sample_min, 0);
-  EXPECT_EQ(gpt.inputs[0].sample_max, 19);                          // a vocabulary of 20
-  EXPECT_EQ(load("two_tower").inputs[0].sample_min, std::nullopt);  // floating point
+  EXPECT_EQ(gpt.inputs[0].sample_max, 19);                                  // a vocabulary of 20
+  EXPECT_EQ(load_fixture("two_tower").inputs[0].sample_min, std::nullopt);  // floating point
 }
 
 // Each list holds the one before it 300 times: 300^4 empty lists in 2 KiB.

@@ -24,9 +24,7 @@ namespace {
 
 constexpr double kBandwidth = 2147483648.0;  // 2^31 bytes per second
 constexpr double kMostMilliseconds = 1e12;
-constexpr double kMostBytes = 1e15;
 constexpr std::int64_t kMostDevices = 10'000;
-constexpr std::int64_t kMaxId = std::int64_t{1} << 53;
 constexpr const char* kAccelerator = "accelerator";
 constexpr const char* kCpu = "cpu";
 
@@ -42,9 +40,9 @@ struct RawEdge {
   double size = 0;
 };
 
-class Reader {
+class MsrReader {
  public:
-  Reader(const Json& json, const std::string& name, const ImportOptions& options)
+  MsrReader(const Json& json, const std::string& name, const ImportOptions& options)
       : root_(json, name), options_(options) {
     profile_.file = name;
     profile_.name = file_stem(name);
@@ -53,7 +51,7 @@ class Reader {
   Imported read() {
     const std::int64_t accelerators = root_.at("maxFPGAs").integer(0, kMostDevices);
     const std::int64_t cpus = root_.at("maxCPUs").integer(0, kMostDevices);
-    const Bytes memory = round_bytes(root_.at("maxSizePerFPGA").number(1, kMostBytes));
+    const Bytes memory = round_bytes(root_.at("maxSizePerFPGA").number(1, kMostProfiledBytes));
     read_nodes();
     read_edges();
     set_output_bytes();
@@ -71,16 +69,16 @@ class Reader {
     const JsonCursor nodes = root_.at("nodes");
     for (std::size_t i = 0; i < nodes.size(); ++i) {
       const JsonCursor in = nodes.at(i);
-      const std::int64_t id = in.at("id").integer(-kMaxId, kMaxId);
+      const std::int64_t id = in.at("id").integer(-kMaxProfiledId, kMaxProfiledId);
       if (!index_.emplace(id, i).second)
         in.at("id").fail("is " + std::to_string(id) + ", which another node has");
       ProfileNode node;
       node.name = "n" + std::to_string(id);
       node.target = one_line(in.at("name").string());
       node.role = truth(in.at("isBackwardNode")) ? OperatorRole::kBackward : OperatorRole::kForward;
-      node.stored = round_bytes(in.at("size").number(0, kMostBytes));
+      node.stored = round_bytes(in.at("size").number(0, kMostProfiledBytes));
       if (in.has("colorClass") && !in.at("colorClass").json().is_null()) {
-        const std::int64_t colour = in.at("colorClass").integer(-kMaxId, kMaxId);
+        const std::int64_t colour = in.at("colorClass").integer(-kMaxProfiledId, kMaxProfiledId);
         node.colocation = colours_.emplace(colour, static_cast<std::uint32_t>(colours_.size())).first->second;
       }
       if (!truth(in.at("supportedOnFpga"))) {
@@ -101,7 +99,7 @@ class Reader {
   }
 
   std::size_t node(const JsonCursor& id) const {
-    const auto found = index_.find(id.integer(-kMaxId, kMaxId));
+    const auto found = index_.find(id.integer(-kMaxProfiledId, kMaxProfiledId));
     if (found == index_.end()) id.fail("is not the id of a node");
     return found->second;
   }
@@ -112,7 +110,7 @@ class Reader {
       const JsonCursor in = edges.at(i);
       edges_.push_back({node(in.at("sourceId")), node(in.at("destId")),
                         in.at("cost").number(0, kMostMilliseconds),
-                        in.has("size") ? in.at("size").number(0, kMostBytes) : 0});
+                        in.has("size") ? in.at("size").number(0, kMostProfiledBytes) : 0});
     }
     std::size_t seconds = 0, milliseconds = 0;
     for (const RawEdge& edge : edges_) {
@@ -196,7 +194,7 @@ class Reader {
 
 Imported import_msr(std::string_view text, const std::string& name, const ImportOptions& options) {
   const Json json = parse_json(text, name);
-  return Reader(json, name, options).read();
+  return MsrReader(json, name, options).read();
 }
 
 Placement import_msr_placement(std::string_view text, const std::string& name, const Imported& model) {
@@ -214,7 +212,7 @@ Placement import_msr_placement(std::string_view text, const std::string& name, c
       if (!id && nodes.size() > 0)
         nodes.fail("places nodes on '" + device_name + "', which the model's machine lacks");
       for (std::size_t i = 0; i < nodes.size(); ++i) {
-        const std::string node = "n" + std::to_string(nodes.at(i).integer(-kMaxId, kMaxId));
+        const std::string node = "n" + std::to_string(nodes.at(i).integer(-kMaxProfiledId, kMaxProfiledId));
         const std::optional<OperatorId> op = graph.find_operator(node);
         if (!op) nodes.at(i).fail("is not the id of a node of '" + graph.name() + "'");
         if (device[op->index()]) nodes.at(i).fail("is placed twice");

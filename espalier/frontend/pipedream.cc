@@ -29,8 +29,7 @@
 namespace espalier {
 namespace {
 
-constexpr const char* kKind = "profiled";
-constexpr double kMost = 1e15;
+constexpr double kMostOfOne = 1e15;
 constexpr std::int64_t kMostStages = 10'000;
 
 std::vector<std::string_view> split(std::string_view text, std::string_view separator) {
@@ -59,9 +58,9 @@ struct Layer {
   bool is_input() const { return description.starts_with("Input"); }
 };
 
-class Reader {
+class PipedreamReader {
  public:
-  Reader(std::string_view text, const std::string& name, const ImportOptions& options)
+  PipedreamReader(std::string_view text, const std::string& name, const ImportOptions& options)
       : text_(text), options_(options) {
     profile_.file = name;
     profile_.name = file_stem(name);
@@ -106,7 +105,7 @@ class Reader {
     double value = 0;
     text = trimmed(text);
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size() || !(value >= 0 && value <= kMost)) {
+    if (error != std::errc() || end != text.data() + text.size() || !(value >= 0 && value <= kMostOfOne)) {
       fail(quote(text) + " is not a number from 0 to 1e15");
     }
     return value;
@@ -159,7 +158,7 @@ class Reader {
         for (const std::string_view element : split(value.substr(1, value.size() - 2), ";")) {
           layer.activation += number(element);
         }
-        if (layer.activation > kMost) fail("the activation sizes add up to more than 1e15");
+        if (layer.activation > kMostOfOne) fail("the activation sizes add up to more than 1e15");
       } else {
         *found->second = number(value);
       }
@@ -229,7 +228,7 @@ class Reader {
     cost.saved = {{.side = SavedTensor::Side::kOutput, .index = 0}};
     cost.origin = Origin::kProfile;
     CostRow row;
-    row.kind = kKind;
+    row.kind = kProfiledKind;
     row.points.push_back({profile_.batch, cost});
     node.costs.push_back(std::move(row));
   }
@@ -261,7 +260,7 @@ class Reader {
       without += layer.stage ? 0 : 1;
     }
     const std::size_t devices = stages.empty() ? 4 : stages.size();
-    result.cluster = flat_cluster(kKind, devices, gibibytes(16), 3'125'000'000);
+    result.cluster = flat_cluster(kProfiledKind, devices, gibibytes(16), 3'125'000'000);
     warnings_.push_back("the profile names no machine: without --cluster, " + std::to_string(devices) +
                         " devices of 16 GiB joined at 25 Gb/s are assumed");
     if (stages.empty()) return;
@@ -332,7 +331,7 @@ class Reader {
 }  // namespace
 
 Imported import_pipedream(std::string_view text, const std::string& name, const ImportOptions& options) {
-  return Reader(text, name, options).read();
+  return PipedreamReader(text, name, options).read();
 }
 
 }  // namespace espalier

@@ -29,9 +29,6 @@ namespace espalier {
 namespace {
 
 constexpr double kMostSeconds = 1e9;
-constexpr double kMostBytes = 1e15;
-constexpr std::int64_t kMaxId = std::int64_t{1} << 53;
-constexpr const char* kKind = "profiled";
 
 // One way to run a layer.
 struct Way {
@@ -40,9 +37,9 @@ struct Way {
   Bytes parameters, per_micro_batch, fixed;
 };
 
-class Reader {
+class PiperReader {
  public:
-  Reader(const Json& json, const std::string& name, const ImportOptions& options)
+  PiperReader(const Json& json, const std::string& name, const ImportOptions& options)
       : root_(json, name), options_(options) {
     profile_.file = name;
     profile_.name = file_stem(name);
@@ -51,8 +48,8 @@ class Reader {
 
   Imported read() {
     const std::int64_t devices = root_.at("maxDevices").integer(1, 10'000);
-    const Bytes memory = round_bytes(root_.at("maxMemoryPerDevice").number(1, kMostBytes));
-    const Bytes bandwidth = round_bytes(root_.at("bandwidth").number(1, kMostBytes));
+    const Bytes memory = round_bytes(root_.at("maxMemoryPerDevice").number(1, kMostProfiledBytes));
+    const Bytes bandwidth = round_bytes(root_.at("bandwidth").number(1, kMostProfiledBytes));
     const BatchSize batch(root_.at("mbsInBatch").integer(1, 1'000'000'000));
     const JsonCursor nodes = root_.at("nodes");
     for (std::size_t i = 0; i < nodes.size(); ++i) read_node(nodes.at(i), i);
@@ -62,7 +59,7 @@ class Reader {
     for (std::size_t i = 0; i < edges.size(); ++i) {
       const JsonCursor in = edges.at(i);
       profile_.edges.push_back({node(in.at("sourceId")), node(in.at("destId")),
-                                round_bytes(in.at("communicationCost").number(0, kMostBytes))});
+                                round_bytes(in.at("communicationCost").number(0, kMostProfiledBytes))});
     }
     if (syncs_ > 0) {
       warnings_.push_back(
@@ -73,7 +70,8 @@ class Reader {
     BuiltProfile built = build_profile(std::move(profile_));
     Imported result{.graph = std::move(built.graph)};
     result.costs = std::move(built.costs);
-    result.cluster = flat_cluster(kKind, static_cast<std::size_t>(devices), memory, bandwidth.count());
+    result.cluster =
+        flat_cluster(kProfiledKind, static_cast<std::size_t>(devices), memory, bandwidth.count());
     result.batch = batch;
     result.warnings = std::move(warnings_);
     return result;
@@ -81,7 +79,7 @@ class Reader {
 
  private:
   void read_node(const JsonCursor& in, std::size_t i) {
-    const std::int64_t id = in.at("id").integer(-kMaxId, kMaxId);
+    const std::int64_t id = in.at("id").integer(-kMaxProfiledId, kMaxProfiledId);
     if (!index_.emplace(id, i).second)
       in.at("id").fail("is " + std::to_string(id) + ", which another node has");
     ProfileNode node;
@@ -117,17 +115,17 @@ class Reader {
     for (const char* key : {"syncTimeFw", "syncTimeBw"}) {
       if (!in.has(key)) continue;
       for (const auto& [peer, bytes] : in.at(key).members())
-        syncs_ += bytes.number(0, kMostBytes) > 0 ? 1 : 0;
+        syncs_ += bytes.number(0, kMostProfiledBytes) > 0 ? 1 : 0;
     }
     return {.variant = {.tensor_parallel = devices, .recompute = id != "vanilla"},
             .time = in.at("timePerSample").number(0, kMostSeconds),
-            .parameters = round_bytes(in.at("parameterSize").number(0, kMostBytes)),
-            .per_micro_batch = round_bytes(in.at("memoryUsageA").number(0, kMostBytes)),
-            .fixed = round_bytes(in.at("memoryUsageB").number(0, kMostBytes))};
+            .parameters = round_bytes(in.at("parameterSize").number(0, kMostProfiledBytes)),
+            .per_micro_batch = round_bytes(in.at("memoryUsageA").number(0, kMostProfiledBytes)),
+            .fixed = round_bytes(in.at("memoryUsageB").number(0, kMostProfiledBytes))};
   }
 
   std::size_t node(const JsonCursor& id) const {
-    const auto found = index_.find(id.integer(-kMaxId, kMaxId));
+    const auto found = index_.find(id.integer(-kMaxProfiledId, kMaxProfiledId));
     if (found == index_.end()) id.fail("is not the id of a node");
     return found->second;
   }
@@ -177,7 +175,7 @@ class Reader {
       cost.workspace = Bytes(std::max<std::int64_t>(0, way.fixed.count() - 2 * way.parameters.count()));
       cost.origin = Origin::kProfile;
       CostRow row;
-      row.kind = kKind;
+      row.kind = kProfiledKind;
       row.variant = way.variant;
       row.points.push_back({BatchSize(1), cost});
       profile_.nodes[i].costs.push_back(std::move(row));
@@ -198,7 +196,7 @@ class Reader {
 
 Imported import_piper(std::string_view text, const std::string& name, const ImportOptions& options) {
   const Json json = parse_json(text, name);
-  return Reader(json, name, options).read();
+  return PiperReader(json, name, options).read();
 }
 
 }  // namespace espalier

@@ -3,6 +3,7 @@
 // What the published profiles have in common: nodes with costs, edges with bytes. Internal to the frontend.
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,10 @@
 #include "espalier/frontend/imported.h"
 
 namespace espalier {
+
+inline constexpr const char* kProfiledKind = "profiled";  // the device kind of a file that names none
+inline constexpr double kMostProfiledBytes = 1e15;
+inline constexpr std::int64_t kMaxProfiledId = std::int64_t{1} << 53;
 
 struct ProfileNode {
   std::string name = {};    // of the operator: unique, without spaces

@@ -72,9 +72,10 @@ std::string source_line(const Json& metadata) {
   return one_line(path) + ":" + std::string(text.substr(line + kLine.size(), digits - line - kLine.size()));
 }
 
-class Reader {
+class ProgramReader {
  public:
-  Reader(const Json& model, const std::string& model_name, const ZipReader& archive, const std::string& name)
+  ProgramReader(const Json& model, const std::string& model_name, const ZipReader& archive,
+                const std::string& name)
       : model_(model) {
     place_.file = name;
     const std::int64_t major =
@@ -661,7 +662,7 @@ class Reader {
 
 FlatProgram read_program(const Json& model, const std::string& model_name, const ZipReader& archive,
                          const std::string& name, std::optional<BatchSize> fixed_batch) {
-  return Reader(model, model_name, archive, name).read(fixed_batch);
+  return ProgramReader(model, model_name, archive, name).read(fixed_batch);
 }
 
 }  // namespace espalier

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kMaxLength = 1 << 16;
 constexpr std::size_t kMaxSteps = 2000;
-constexpr int kMaxDepth = 100;
+constexpr int kMaxNesting = 100;
 
 // SymPy writes b/2 + 1/2 for (b + 1)/2: parts of an integer need not be integers. So values are fractions
 // while an expression is read, and one division stands at the end.
@@ -112,7 +112,7 @@ class Parser {
   }
 
   Fraction expression(int depth) {
-    if (depth > kMaxDepth) fail("is nested deeper than " + std::to_string(kMaxDepth) + " levels");
+    if (depth > kMaxNesting) fail("is nested deeper than " + std::to_string(kMaxNesting) + " levels");
     const std::string name(word());
     if (name.empty()) fail("has no function or number where one is due");
     expect('(');

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "espalier/base/check.h"
+#include "testing/refusal.h"
 
 namespace espalier {
 namespace {
@@ -18,12 +19,7 @@ std::int64_t at(const std::string& text, std::int64_t batch) {
 }
 
 std::string error_of(const std::string& text) {
-  try {
-    parse_srepr(text, "s0");
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
+  return testing::refusal([&] { parse_srepr(text, "s0"); });
 }
 
 TEST(Srepr, EveryFunctionComputesWhatPythonDoes) {

@@ -19,7 +19,7 @@ using ::testing::Not;
 
 const std::string kFolder = ESPALIER_SOURCE_DIR "/workloads/";
 
-Imported load(const std::string& name, const ImportOptions& options = {}) {
+Imported load_workload(const std::string& name, const ImportOptions& options = {}) {
   return import_file(kFolder + name, options);
 }
 
@@ -68,11 +68,11 @@ struct MsrRow {
   std::int64_t memory;
 };
 
-class Msr : public testing::TestWithParam<MsrRow> {};
+class Msr : public ::testing::TestWithParam<MsrRow> {};
 
 TEST_P(Msr, HasThePublishedFigures) {
   const MsrRow& row = GetParam();
-  const Imported in = load(std::string("dnn-partitioning/") + row.file);
+  const Imported in = load_workload(std::string("dnn-partitioning/") + row.file);
   EXPECT_EQ(forward_operators(in.graph), row.forward);
   EXPECT_EQ(in.graph.operators().size(), row.nodes);
   EXPECT_EQ(edges(in.graph), row.edges);
@@ -84,48 +84,49 @@ TEST_P(Msr, HasThePublishedFigures) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Published, Msr,
-                         testing::Values(MsrRow{"throughput-inputs/LayerGraphs/bert24_inference.json", 32, 32,
-                                                55, 92.406, 924.06, 6, 1, 17185374208},
-                                         MsrRow{"throughput-inputs/LayerGraphs/bert24_training.json", 32, 64,
-                                                110, 217.813, 2178.13, 6, 1, 17185374208},
-                                         MsrRow{"throughput-inputs/LayerGraphs/gnmt_inference.json", 96, 96,
-                                                122, 182.563, 1825.63, 6, 1, 17185374208},
-                                         MsrRow{"throughput-inputs/LayerGraphs/gnmt_training.json", 96, 192,
-                                                244, 520.453, 5204.53, 6, 1, 17185374208},
-                                         MsrRow{"throughput-inputs/LayerGraphs/inceptionv3_inference.json",
-                                                326, 326, 363, 310.969, 3109.69, 6, 1, 17185374208},
-                                         MsrRow{"throughput-inputs/OperatorGraphs/bert_l-3_inference.json",
-                                                235, 235, 250, 49.353, 1135.11, 3, 1, 17185374208},
-                                         MsrRow{"throughput-inputs/OperatorGraphs/bert_l-3_training.json",
-                                                235, 600, 817, 122.987, 2828.71, 3, 1, 17185374208},
-                                         MsrRow{"throughput-inputs/OperatorGraphs/bert_l-12_inference.json",
-                                                783, 783, 843, 642.780, 14783.94, 6, 1, 17185374208},
-                                         MsrRow{"throughput-inputs/OperatorGraphs/bert_L-12_training.json",
-                                                783, 2012, 2751, 1891.742, 43510.07, 6, 1, 17185374208},
-                                         MsrRow{"throughput-inputs/OperatorGraphs/resnet50_inference.json",
-                                                604, 604, 619, 325.132, 7478.04, 6, 1, 17185374208},
-                                         MsrRow{"throughput-inputs/OperatorGraphs/resnet50_training.json",
-                                                604, 1243, 1806, 684.891, 15752.48, 6, 1, 17185374208},
-                                         MsrRow{"latency-inputs/LayerGraphs/bert24_inference.json", 32, 32,
-                                                55, 92.406, 924.06, 5, 8, 629145600},
-                                         MsrRow{"latency-inputs/LayerGraphs/inceptionv3_inference.json", 326,
-                                                326, 363, 310.969, 3109.69, 12, 8, 2147483648},
-                                         MsrRow{"latency-inputs/OperatorGraphs/bert_l-3_inference.json", 235,
-                                                235, 250, 49.353, 1135.11, 4, 8, 629145600},
-                                         MsrRow{"latency-inputs/OperatorGraphs/bert_l-12_inference.json", 783,
-                                                783, 843, 642.780, 14783.94, 8, 8, 2147483648},
-                                         MsrRow{"latency-inputs/OperatorGraphs/resnet50_inference.json", 604,
-                                                604, 619, 325.132, 7478.04, 9, 8, 629145600}));
+                         ::testing::Values(MsrRow{"throughput-inputs/LayerGraphs/bert24_inference.json", 32,
+                                                  32, 55, 92.406, 924.06, 6, 1, 17185374208},
+                                           MsrRow{"throughput-inputs/LayerGraphs/bert24_training.json", 32,
+                                                  64, 110, 217.813, 2178.13, 6, 1, 17185374208},
+                                           MsrRow{"throughput-inputs/LayerGraphs/gnmt_inference.json", 96, 96,
+                                                  122, 182.563, 1825.63, 6, 1, 17185374208},
+                                           MsrRow{"throughput-inputs/LayerGraphs/gnmt_training.json", 96, 192,
+                                                  244, 520.453, 5204.53, 6, 1, 17185374208},
+                                           MsrRow{"throughput-inputs/LayerGraphs/inceptionv3_inference.json",
+                                                  326, 326, 363, 310.969, 3109.69, 6, 1, 17185374208},
+                                           MsrRow{"throughput-inputs/OperatorGraphs/bert_l-3_inference.json",
+                                                  235, 235, 250, 49.353, 1135.11, 3, 1, 17185374208},
+                                           MsrRow{"throughput-inputs/OperatorGraphs/bert_l-3_training.json",
+                                                  235, 600, 817, 122.987, 2828.71, 3, 1, 17185374208},
+                                           MsrRow{"throughput-inputs/OperatorGraphs/bert_l-12_inference.json",
+                                                  783, 783, 843, 642.780, 14783.94, 6, 1, 17185374208},
+                                           MsrRow{"throughput-inputs/OperatorGraphs/bert_L-12_training.json",
+                                                  783, 2012, 2751, 1891.742, 43510.07, 6, 1, 17185374208},
+                                           MsrRow{"throughput-inputs/OperatorGraphs/resnet50_inference.json",
+                                                  604, 604, 619, 325.132, 7478.04, 6, 1, 17185374208},
+                                           MsrRow{"throughput-inputs/OperatorGraphs/resnet50_training.json",
+                                                  604, 1243, 1806, 684.891, 15752.48, 6, 1, 17185374208},
+                                           MsrRow{"latency-inputs/LayerGraphs/bert24_inference.json", 32, 32,
+                                                  55, 92.406, 924.06, 5, 8, 629145600},
+                                           MsrRow{"latency-inputs/LayerGraphs/inceptionv3_inference.json",
+                                                  326, 326, 363, 310.969, 3109.69, 12, 8, 2147483648},
+                                           MsrRow{"latency-inputs/OperatorGraphs/bert_l-3_inference.json",
+                                                  235, 235, 250, 49.353, 1135.11, 4, 8, 629145600},
+                                           MsrRow{"latency-inputs/OperatorGraphs/bert_l-12_inference.json",
+                                                  783, 783, 843, 642.780, 14783.94, 8, 8, 2147483648},
+                                           MsrRow{"latency-inputs/OperatorGraphs/resnet50_inference.json",
+                                                  604, 604, 619, 325.132, 7478.04, 9, 8, 629145600}));
 
 TEST(MsrUnits, CostsInSecondsAreRepairedAndMeanTheSameAsInTheOtherFile) {
   const std::string throughput = "dnn-partitioning/throughput-inputs/LayerGraphs/bert24_inference.json";
-  const Imported seconds = load(throughput);
-  const Imported milliseconds = load("dnn-partitioning/latency-inputs/LayerGraphs/bert24_inference.json");
+  const Imported seconds = load_workload(throughput);
+  const Imported milliseconds =
+      load_workload("dnn-partitioning/latency-inputs/LayerGraphs/bert24_inference.json");
   EXPECT_THAT(seconds.warnings, Contains(HasSubstr("seconds beside times in milliseconds")));
   EXPECT_THAT(milliseconds.warnings, IsEmpty());
   EXPECT_EQ(seconds.graph.parts().tensors, milliseconds.graph.parts().tensors);
 
-  const Imported literal = load(throughput, {.repair = Repair::kLiteral});
+  const Imported literal = load_workload(throughput, {.repair = Repair::kLiteral});
   EXPECT_THAT(literal.warnings, IsEmpty());
   // bert24's layers pass 1024 × 1024 × 4 … bytes on; read as milliseconds that is a thousandth.
   std::int64_t repaired_bytes = 0, literal_bytes = 0;
@@ -138,7 +139,7 @@ TEST(MsrUnits, CostsInSecondsAreRepairedAndMeanTheSameAsInTheOtherFile) {
 
 TEST(MsrUnits, ATransferTakesItsCost) {
   // resnet50: n1's edge costs what its bytes take at 2^31 bytes/s.
-  const Imported in = load("dnn-partitioning/latency-inputs/LayerGraphs/inceptionv3_inference.json");
+  const Imported in = load_workload("dnn-partitioning/latency-inputs/LayerGraphs/inceptionv3_inference.json");
   const auto& tensors = in.graph.tensors();
   const auto largest = std::max_element(tensors.begin(), tensors.end(), [](const Tensor& a, const Tensor& b) {
     const auto bytes = [](const Tensor& t) { return t.producer ? t.bytes(BatchSize(1)) : Bytes(); };
@@ -154,32 +155,33 @@ TEST(MsrUnits, ATransferTakesItsCost) {
 
 TEST(MsrMemory, NodesOccupyTheirSizes) {
   // Layer graphs: size = weights + output, so nothing is lost by taking the output out of it.
-  const Imported in = load("dnn-partitioning/latency-inputs/LayerGraphs/bert24_inference.json");
+  const Imported in = load_workload("dnn-partitioning/latency-inputs/LayerGraphs/bert24_inference.json");
   double total = stored_bytes(in.graph);
   for (const Tensor& t : in.graph.tensors())
     total += t.producer ? static_cast<double>(t.bytes(BatchSize(1)).count()) : 0;
   EXPECT_NEAR(total / 1.825e9, 1, 0.001);
 }
 
-class Experts : public testing::TestWithParam<std::pair<const char*, const char*>> {};
+class Experts : public ::testing::TestWithParam<std::pair<const char*, const char*>> {};
 
 TEST_P(Experts, PlaceEveryNodeOfTheirGraph) {
   const auto& [placement_file, graph_file] = GetParam();
-  const Imported in = load(std::string("dnn-partitioning/throughput-inputs/LayerGraphs/") + graph_file);
+  const Imported in =
+      load_workload(std::string("dnn-partitioning/throughput-inputs/LayerGraphs/") + graph_file);
   const std::string name = kFolder + "dnn-partitioning/human-experts/" + placement_file;
   const Placement placement = import_msr_placement(read_file(name), placement_file, in);
   EXPECT_THAT(check_placement(in.graph, *in.cluster, placement), IsEmpty());
 }
 
 INSTANTIATE_TEST_SUITE_P(Published, Experts,
-                         testing::Values(std::pair("bert24_inference_expert.json", "bert24_inference.json"),
-                                         std::pair("bert24_inference_expert.json", "bert24_training.json"),
-                                         std::pair("bert24_training_expert.json", "bert24_training.json"),
-                                         std::pair("gnmt_inference_expert.json", "gnmt_inference.json"),
-                                         std::pair("gnmt_inference_expert.json", "gnmt_training.json"),
-                                         std::pair("gnmt_training_expert.json", "gnmt_training.json"),
-                                         std::pair("inceptionv3_inference_expert.json",
-                                                   "inceptionv3_inference.json")));
+                         ::testing::Values(std::pair("bert24_inference_expert.json", "bert24_inference.json"),
+                                           std::pair("bert24_inference_expert.json", "bert24_training.json"),
+                                           std::pair("bert24_training_expert.json", "bert24_training.json"),
+                                           std::pair("gnmt_inference_expert.json", "gnmt_inference.json"),
+                                           std::pair("gnmt_inference_expert.json", "gnmt_training.json"),
+                                           std::pair("gnmt_training_expert.json", "gnmt_training.json"),
+                                           std::pair("inceptionv3_inference_expert.json",
+                                                     "inceptionv3_inference.json")));
 
 // -- piper ------------------------------------------------------------------------------------------------
 
@@ -190,11 +192,11 @@ struct PiperRow {
   std::int64_t batch;
 };
 
-class Piper : public testing::TestWithParam<PiperRow> {};
+class Piper : public ::testing::TestWithParam<PiperRow> {};
 
 TEST_P(Piper, HasThePublishedFigures) {
   const PiperRow& row = GetParam();
-  const Imported in = load(std::string("piper/inputs/") + row.file);
+  const Imported in = load_workload(std::string("piper/inputs/") + row.file);
   EXPECT_EQ(in.graph.operators().size(), row.nodes);
   EXPECT_EQ(edges(in.graph), row.edges);
   const Sum plain = sum(in, "profiled"), recomputed = sum(in, "profiled", {.recompute = true});
@@ -208,20 +210,20 @@ TEST_P(Piper, HasThePublishedFigures) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Published, Piper,
-                         testing::Values(PiperRow{"bert32a100.json", 37, 67, 972.864, 1304.647, 5.879e9,
-                                                  1920},
-                                         PiperRow{"gnmt.json", 78, 104, 520.453, 703.016, 1.111e9, 256}));
+                         ::testing::Values(PiperRow{"bert32a100.json", 37, 67, 972.864, 1304.647, 5.879e9,
+                                                    1920},
+                                           PiperRow{"gnmt.json", 78, 104, 520.453, 703.016, 1.111e9, 256}));
 
 TEST(PiperUnits, OnlyTheFileInMillisecondsIsRepaired) {
-  EXPECT_THAT(load("piper/inputs/gnmt.json").warnings, Contains(HasSubstr("read as milliseconds")));
-  EXPECT_THAT(load("piper/inputs/bert32a100.json").warnings,
+  EXPECT_THAT(load_workload("piper/inputs/gnmt.json").warnings, Contains(HasSubstr("read as milliseconds")));
+  EXPECT_THAT(load_workload("piper/inputs/bert32a100.json").warnings,
               Not(Contains(HasSubstr("read as milliseconds"))));
-  const Imported literal = load("piper/inputs/gnmt.json", {.repair = Repair::kLiteral});
+  const Imported literal = load_workload("piper/inputs/gnmt.json", {.repair = Repair::kLiteral});
   EXPECT_NEAR(sum(literal, "profiled").forward + sum(literal, "profiled").backward, 520453, 0.6);
 }
 
 TEST(PiperVariants, EachDegreeHasItsOwnRow) {
-  const Imported in = load("piper/inputs/bert32a100.json");
+  const Imported in = load_workload("piper/inputs/bert32a100.json");
   // Σ timePerSample of the plain rows at 1, 2, 4, 8 devices.
   const double expected[] = {972.864, 601.744, 385.652, 303.980};
   for (std::uint32_t i = 0; i < 4; ++i) {
@@ -237,10 +239,10 @@ TEST(PiperVariants, EachDegreeHasItsOwnRow) {
 }
 
 TEST(PiperEdges, EqualBytesOfOneSourceAreOneTensor) {
-  const Imported in = load("piper/inputs/bert32a100.json");
+  const Imported in = load_workload("piper/inputs/bert32a100.json");
   const Operator& mask = in.graph.op(*in.graph.find_operator("n4"));
   EXPECT_EQ(mask.outputs.size(), 2u);  // 16.8 MB to most layers, 31.5 MB to one
-  const Imported literal = load("piper/inputs/bert32a100.json", {.repair = Repair::kLiteral});
+  const Imported literal = load_workload("piper/inputs/bert32a100.json", {.repair = Repair::kLiteral});
   EXPECT_EQ(literal.graph.op(*literal.graph.find_operator("n4")).outputs.size(), 32u);
 }
 
@@ -253,12 +255,12 @@ struct PipeDreamRow {
   std::int64_t batch;
 };
 
-class PipeDream : public testing::TestWithParam<PipeDreamRow> {};
+class PipeDream : public ::testing::TestWithParam<PipeDreamRow> {};
 
 TEST_P(PipeDream, HasThePublishedFigures) {
   const PipeDreamRow& row = GetParam();
   const std::string file = std::string("pipedream/") + row.model;
-  const Imported literal = load(file, {.repair = Repair::kLiteral});
+  const Imported literal = load_workload(file, {.repair = Repair::kLiteral});
   EXPECT_EQ(literal.graph.operators().size(), row.nodes);
   EXPECT_EQ(edges(literal.graph), row.edges);
   EXPECT_NEAR(sum(literal, "profiled").forward, row.forward_ms, 0.06);
@@ -266,7 +268,7 @@ TEST_P(PipeDream, HasThePublishedFigures) {
   EXPECT_NEAR(stored_bytes(literal.graph) / 1e6, row.weights_mb, 0.06);
   EXPECT_EQ(literal.graph.batch().min, BatchSize(row.batch));
 
-  const Imported repaired = load(file);
+  const Imported repaired = load_workload(file);
   EXPECT_NEAR(sum(repaired, "profiled").forward, row.forward_ms - row.input_ms, 0.11);
   EXPECT_NEAR(sum(repaired, "profiled").backward, row.backward_ms, 0.06);
   EXPECT_EQ(std::any_of(repaired.warnings.begin(), repaired.warnings.end(),
@@ -274,28 +276,28 @@ TEST_P(PipeDream, HasThePublishedFigures) {
             row.input_ms > 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Published, PipeDream,
-                         testing::Values(PipeDreamRow{"image_classification/profiles/alexnet/graph.txt", 23,
-                                                      23, 680.7, 40.5, 635.9, 244.4, 256},
-                                         PipeDreamRow{"image_classification/profiles/densenet121/graph.txt",
-                                                      429, 487, 186.5, 148.8, 9.1, 31.9, 64},
-                                         PipeDreamRow{"image_classification/profiles/inception_v3/graph.txt",
-                                                      326, 362, 311.0, 399.8, 21.7, 108.6, 128},
-                                         PipeDreamRow{"image_classification/profiles/nasnetalarge/graph.txt",
-                                                      1251, 1468, 416.1, 249.2, 7.0, 369.0, 16},
-                                         PipeDreamRow{"image_classification/profiles/resnet101/graph.txt",
-                                                      347, 380, 207.7, 213.8, 10.4, 178.2, 64},
-                                         PipeDreamRow{"image_classification/profiles/resnet18/graph.txt", 71,
-                                                      79, 581.1, 152.3, 473.6, 46.8, 256},
-                                         PipeDreamRow{"image_classification/profiles/resnext50/graph.txt",
-                                                      177, 193, 239.0, 369.0, 17.2, 100.1, 128},
-                                         PipeDreamRow{"image_classification/profiles/vgg16/graph.txt", 41, 41,
-                                                      251.9, 438.6, 18.0, 553.4, 128},
-                                         PipeDreamRow{"translation/profiles/gnmt/graph.txt", 48, 58, 33.5,
-                                                      55.9, 0, 775.1, 1}));
+INSTANTIATE_TEST_SUITE_P(
+    Published, PipeDream,
+    ::testing::Values(PipeDreamRow{"image_classification/profiles/alexnet/graph.txt", 23, 23, 680.7, 40.5,
+                                   635.9, 244.4, 256},
+                      PipeDreamRow{"image_classification/profiles/densenet121/graph.txt", 429, 487, 186.5,
+                                   148.8, 9.1, 31.9, 64},
+                      PipeDreamRow{"image_classification/profiles/inception_v3/graph.txt", 326, 362, 311.0,
+                                   399.8, 21.7, 108.6, 128},
+                      PipeDreamRow{"image_classification/profiles/nasnetalarge/graph.txt", 1251, 1468, 416.1,
+                                   249.2, 7.0, 369.0, 16},
+                      PipeDreamRow{"image_classification/profiles/resnet101/graph.txt", 347, 380, 207.7,
+                                   213.8, 10.4, 178.2, 64},
+                      PipeDreamRow{"image_classification/profiles/resnet18/graph.txt", 71, 79, 581.1, 152.3,
+                                   473.6, 46.8, 256},
+                      PipeDreamRow{"image_classification/profiles/resnext50/graph.txt", 177, 193, 239.0,
+                                   369.0, 17.2, 100.1, 128},
+                      PipeDreamRow{"image_classification/profiles/vgg16/graph.txt", 41, 41, 251.9, 438.6,
+                                   18.0, 553.4, 128},
+                      PipeDreamRow{"translation/profiles/gnmt/graph.txt", 48, 58, 33.5, 55.9, 0, 775.1, 1}));
 
 TEST(PipeDreamMemory, PartsOfAListShareItsMemory) {
-  const Imported in = load("pipedream/translation/profiles/gnmt/graph.txt");
+  const Imported in = load_workload("pipedream/translation/profiles/gnmt/graph.txt");
   const auto output = [&](const char* name) {
     return in.graph.tensor(in.graph.op(*in.graph.find_operator(name)).outputs[0]);
   };
@@ -307,7 +309,7 @@ TEST(PipeDreamMemory, PartsOfAListShareItsMemory) {
 }
 
 TEST(PipeDreamInput, StandsInEveryStageThatReadsIt) {
-  const Imported in = load("pipedream/translation/profiles/gnmt/graph.txt");
+  const Imported in = load_workload("pipedream/translation/profiles/gnmt/graph.txt");
   EXPECT_TRUE(in.graph.op(*in.graph.find_operator("node1")).duplicable);
   EXPECT_FALSE(in.graph.op(*in.graph.find_operator("node4")).duplicable);
 }
@@ -331,7 +333,7 @@ TEST(Workloads, EveryFileLoads) {
 }
 
 TEST(CostsOn, AnotherClusterGetsTheFirstKindsRows) {
-  const Imported in = load("piper/inputs/gnmt.json");
+  const Imported in = load_workload("piper/inputs/gnmt.json");
   const Cluster other = parse_cluster("2xV100-16GB");
   const CostTable costs = costs_on(*in.costs, other);
   EXPECT_EQ(costs.find("n1", "V100-16GB")->points, costs.find("n1", "profiled")->points);

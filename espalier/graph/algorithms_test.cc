@@ -59,7 +59,7 @@ const std::vector<Graph>& many_graphs() {
   return graphs;
 }
 
-std::vector<std::string> names(const Graph& g, std::span<const OperatorId> ids) {
+std::vector<std::string> operator_names(const Graph& g, std::span<const OperatorId> ids) {
   std::vector<std::string> result;
   for (const OperatorId id : ids) result.push_back(g.op(id).name);
   return result;
@@ -77,7 +77,7 @@ std::string text(const Graph& g, const std::vector<Segment>& segments) {
                                                        : "tangle";
     for (std::size_t i = 0; i < segment.branches.size(); ++i) {
       if (i > 0) result += " |";
-      for (const std::string& name : names(g, segment.branches[i])) result += " " + name;
+      for (const std::string& name : operator_names(g, segment.branches[i])) result += " " + name;
     }
     result += "\n";
   }
@@ -106,10 +106,10 @@ TEST(Depths, AreLongestPathsNotHops) {
 TEST(CriticalPath, FollowsWeightsNotEdges) {
   const Graph g = picture();
   std::vector<Duration> weights(6, Duration(1));
-  EXPECT_THAT(names(g, critical_path(g, weights).operators), ElementsAre("a", "b1", "b2", "d", "e"));
+  EXPECT_THAT(operator_names(g, critical_path(g, weights).operators), ElementsAre("a", "b1", "b2", "d", "e"));
   weights[2] = Duration(10);  // c
   const CriticalPath path = critical_path(g, weights);
-  EXPECT_THAT(names(g, path.operators), ElementsAre("a", "c", "d", "e"));
+  EXPECT_THAT(operator_names(g, path.operators), ElementsAre("a", "c", "d", "e"));
   EXPECT_EQ(path.length, Duration(13));  // 1 + 10 + 1 + 1
 }
 
@@ -215,9 +215,9 @@ TEST(Orders, AreLegal) {
 
 TEST(Orders, DifferInWhenTheyFinishABranch) {
   const Graph g = picture();
-  EXPECT_THAT(names(g, graph_order(g)), ElementsAre("a", "b1", "c", "b2", "d", "e"));
-  EXPECT_THAT(names(g, depth_first_order(g)), ElementsAre("a", "b1", "b2", "c", "d", "e"));
-  EXPECT_THAT(names(g, breadth_first_order(g)), ElementsAre("a", "b1", "c", "b2", "d", "e"));
+  EXPECT_THAT(operator_names(g, graph_order(g)), ElementsAre("a", "b1", "c", "b2", "d", "e"));
+  EXPECT_THAT(operator_names(g, depth_first_order(g)), ElementsAre("a", "b1", "b2", "c", "d", "e"));
+  EXPECT_THAT(operator_names(g, breadth_first_order(g)), ElementsAre("a", "b1", "c", "b2", "d", "e"));
 }
 
 TEST(Orders, IllegalOnesAreToldApart) {
@@ -282,10 +282,10 @@ TEST(Contraction, AConvexNodeHoldsWhatLiesBetweenItsOperators) {
   const std::vector<OperatorId> all = graph_order(g);
   const Contraction convex = contract_colocation(g, all);
   ASSERT_EQ(convex.nodes.size(), 2U);
-  EXPECT_THAT(names(g, convex.nodes[0]), ElementsAre("a", "c", "d"));
+  EXPECT_THAT(operator_names(g, convex.nodes[0]), ElementsAre("a", "c", "d"));
   const Contraction plain = contract_colocation(g, all, {.convex = false});
   ASSERT_EQ(plain.nodes.size(), 3U);
-  EXPECT_THAT(names(g, plain.nodes[0]), ElementsAre("a", "d"));
+  EXPECT_THAT(operator_names(g, plain.nodes[0]), ElementsAre("a", "d"));
   EXPECT_THAT(plain.successors[0], ElementsAre(1));
   EXPECT_THAT(plain.predecessors[0], ElementsAre(1)) << "a cycle, which placements may have";
 }
@@ -464,9 +464,9 @@ TEST(AttachRemaining, DuplicablesAreCopiedAndSideOperatorsJoinTheirReads) {
       "h = f(a)\n"
       "loss = mean(h, m2)\n");
   const auto sets = attach_remaining(g, {ids(g, {"a"}), ids(g, {"h"}), ids(g, {"loss"})});
-  EXPECT_THAT(names(g, sets[0]), ElementsAre("m", "m2", "a", "accuracy"));
-  EXPECT_THAT(names(g, sets[1]), ElementsAre("h"));
-  EXPECT_THAT(names(g, sets[2]), ElementsAre("m", "m2", "unread", "loss"));
+  EXPECT_THAT(operator_names(g, sets[0]), ElementsAre("m", "m2", "a", "accuracy"));
+  EXPECT_THAT(operator_names(g, sets[1]), ElementsAre("h"));
+  EXPECT_THAT(operator_names(g, sets[2]), ElementsAre("m", "m2", "unread", "loss"));
 }
 
 TEST(AttachRemaining, KeepsTheOrderOfSetsLegal) {

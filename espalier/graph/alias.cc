@@ -27,10 +27,6 @@ class UnionFind {
   std::vector<std::uint32_t> parent_;
 };
 
-std::uint32_t narrow(std::size_t value) {
-  return static_cast<std::uint32_t>(value);
-}
-
 }  // namespace
 
 AliasSets::AliasSets(const GraphParts& parts) {

@@ -21,10 +21,6 @@ namespace {
 
 using Lists = std::vector<std::vector<std::uint32_t>>;
 
-std::uint32_t narrow(std::size_t value) {
-  return static_cast<std::uint32_t>(value);
-}
-
 void sort_unique(Lists& lists) {
   for (auto& list : lists) {
     std::sort(list.begin(), list.end());

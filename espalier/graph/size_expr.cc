@@ -14,7 +14,7 @@ constexpr int kMaxDepth = 100;
 
 __extension__ using Wide = __int128;
 
-std::int64_t narrow(Wide value) {
+std::int64_t to_int64(Wide value) {
   if (value > kLimit || value < -kLimit) throw InputError("a size overflows: expected at most 2^62");
   return static_cast<std::int64_t>(value);
 }
@@ -22,7 +22,7 @@ std::int64_t narrow(Wide value) {
 std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
   if (b == 0) throw InputError("a size is divided by zero");
   const Wide quotient = static_cast<Wide>(a) / b;
-  return narrow(quotient - (static_cast<Wide>(a) % b != 0 && (a < 0) != (b < 0) ? 1 : 0));
+  return to_int64(quotient - (static_cast<Wide>(a) % b != 0 && (a < 0) != (b < 0) ? 1 : 0));
 }
 
 std::int64_t raise(std::int64_t base, std::int64_t exponent) {
@@ -30,7 +30,7 @@ std::int64_t raise(std::int64_t base, std::int64_t exponent) {
   if (base == 0 || base == 1) return exponent == 0 ? 1 : base;
   if (base == -1) return exponent % 2 == 0 ? 1 : -1;
   std::int64_t result = 1;  // overflows after at most 63 rounds
-  for (std::int64_t i = 0; i < exponent; ++i) result = narrow(static_cast<Wide>(result) * base);
+  for (std::int64_t i = 0; i < exponent; ++i) result = to_int64(static_cast<Wide>(result) * base);
   return result;
 }
 
@@ -155,15 +155,15 @@ SizeExpr SizeExpr::batch() {
 std::int64_t SizeExpr::apply(Op op, std::int64_t a, std::int64_t b) {
   switch (op) {
     case Op::kAdd:
-      return narrow(static_cast<Wide>(a) + b);
+      return to_int64(static_cast<Wide>(a) + b);
     case Op::kSub:
-      return narrow(static_cast<Wide>(a) - b);
+      return to_int64(static_cast<Wide>(a) - b);
     case Op::kMul:
-      return narrow(static_cast<Wide>(a) * b);
+      return to_int64(static_cast<Wide>(a) * b);
     case Op::kFloorDiv:
       return floor_divide(a, b);
     case Op::kMod:
-      return narrow(static_cast<Wide>(a) - static_cast<Wide>(floor_divide(a, b)) * b);
+      return to_int64(static_cast<Wide>(a) - static_cast<Wide>(floor_divide(a, b)) * b);
     case Op::kPower:
       return raise(a, b);
     case Op::kMax:

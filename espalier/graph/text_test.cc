@@ -4,17 +4,14 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/json.h"
+#include "testing/refusal.h"
 
 namespace espalier {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
-
-auto refuses(const std::string& why) {
-  return ThrowsMessage<InputError>(HasSubstr(why));
-}
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::refusal;
 
 constexpr const char* kTwoTowers =
     "x = input() : f32[b,16]\n"
@@ -78,17 +75,19 @@ TEST(GraphText, EveryFeatureParsesBack) {
 }
 
 TEST(GraphText, ErrorsNameTheLine) {
-  EXPECT_THAT([] { parse_graph("x = input()\ny = relu(z)\n"); }, refuses("line 2: 'z' is not defined above"));
-  EXPECT_THAT([] { parse_graph("x = input() : f33[b]\n"); }, refuses("'f33' is not an element type"));
-  EXPECT_THAT([] { parse_graph("x = input()\ny = relu(x) @in_place\n"); },
-              refuses("did you mean '@inplace'"));
-  EXPECT_THAT([] { parse_graph("x = input()\nx = input()\n"); }, refuses("'x' is defined twice"));
-  EXPECT_THAT([] { parse_graph("x = input() : f32[b\n"); }, refuses("line 1: expected ']'"));
-  EXPECT_THAT([] { parse_graph("x y\n"); }, refuses("'x' begins no line"));
-  EXPECT_THAT([] { parse_graph("x = input()\na, c = f(x) : f32[b]\n"); },
-              refuses("as many types as outputs"));
-  EXPECT_THAT([] { parse_graph("w = parameter(w) : f32[b]\n"); }, refuses("depends on the batch"));
-  EXPECT_THAT([] { parse_graph("x = input()\nf(x)\n"); }, refuses("needs @name"));
+  EXPECT_THAT(refusal([] { parse_graph("x = input()\ny = relu(z)\n"); }),
+              HasSubstr("line 2: 'z' is not defined above"));
+  EXPECT_THAT(refusal([] { parse_graph("x = input() : f33[b]\n"); }),
+              HasSubstr("'f33' is not an element type"));
+  EXPECT_THAT(refusal([] { parse_graph("x = input()\ny = relu(x) @in_place\n"); }),
+              HasSubstr("did you mean '@inplace'"));
+  EXPECT_THAT(refusal([] { parse_graph("x = input()\nx = input()\n"); }), HasSubstr("'x' is defined twice"));
+  EXPECT_THAT(refusal([] { parse_graph("x = input() : f32[b\n"); }), HasSubstr("line 1: expected ']'"));
+  EXPECT_THAT(refusal([] { parse_graph("x y\n"); }), HasSubstr("'x' begins no line"));
+  EXPECT_THAT(refusal([] { parse_graph("x = input()\na, c = f(x) : f32[b]\n"); }),
+              HasSubstr("as many types as outputs"));
+  EXPECT_THAT(refusal([] { parse_graph("w = parameter(w) : f32[b]\n"); }), HasSubstr("depends on the batch"));
+  EXPECT_THAT(refusal([] { parse_graph("x = input()\nf(x)\n"); }), HasSubstr("needs @name"));
 }
 
 }  // namespace

@@ -10,9 +10,6 @@
 namespace espalier {
 namespace {
 
-constexpr std::int64_t kMaxMicroBatches = 1 << 20;
-constexpr std::int64_t kMaxMicroBatchesOfAllStages = 1 << 21;
-
 std::string quoted(const std::string& name) {
   return "'" + name + "'";
 }

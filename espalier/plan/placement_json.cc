@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-constexpr std::string_view kFormat = "espalier.placement/1";
+constexpr std::string_view kPlacementFormat = "espalier.placement/1";
 
 OperatorId operator_at(const JsonCursor& cursor, const Graph& graph) {
   const std::string name = cursor.string();
@@ -36,13 +36,13 @@ nlohmann::ordered_json placement_to_json(const Placement& placement, const Graph
   for (auto& [device, operators] : runs) {
     devices.push_back({{"device", cluster.device(device).name}, {"operators", std::move(operators)}});
   }
-  return {{"format", kFormat}, {"devices", std::move(devices)}};
+  return {{"format", kPlacementFormat}, {"devices", std::move(devices)}};
 }
 
 Placement placement_from_json(const nlohmann::ordered_json& json, const std::string& where,
                               const Graph& graph, const Cluster& cluster) {
   const JsonCursor root(json, where);
-  root.expect_format(kFormat);
+  root.expect_format(kPlacementFormat);
   root.only({"format", "devices"});
   std::vector<std::optional<DeviceId>> placed(graph.operators().size());
   const JsonCursor devices = root.at("devices");

@@ -74,6 +74,10 @@ struct Stage {
   friend bool operator==(const Stage&, const Stage&) = default;
 };
 
+// Of one stage, and of all stages of a plan together.
+inline constexpr std::int64_t kMaxMicroBatches = 1 << 20;
+inline constexpr std::int64_t kMaxMicroBatchesOfAllStages = 1 << 21;
+
 struct PipelinePlan {
   std::vector<Stage> stages;  // inputs first: `after` names smaller ids only
   BatchSize batch;

@@ -13,7 +13,7 @@
 namespace espalier {
 namespace {
 
-constexpr std::string_view kFormat = "espalier.plan/1";
+constexpr std::string_view kPlanFormat = "espalier.plan/1";
 constexpr std::int64_t kMax = std::int64_t{1} << 62;
 constexpr std::int64_t kMostScatter = std::int64_t{1} << 44;  // as a cost table's
 constexpr std::string_view kDigits = "0123456789abcdef";
@@ -265,7 +265,7 @@ std::string print_plan_file(const PlanFile& file) {
   for (const std::uint16_t fingerprint : file.operators) operators += hex_text(fingerprint, 4);
   Json stages = Json::array();
   for (const NamedStage& stage : file.stages) stages.push_back(stage_to_json(stage));
-  return print_json({{"format", kFormat},
+  return print_json({{"format", kPlanFormat},
                      {"model", file.model},
                      {"fingerprint", hex_text(file.fingerprint, 16)},
                      {"planner", file.planner},
@@ -282,7 +282,7 @@ std::string print_plan_file(const PlanFile& file) {
 PlanFile parse_plan_file(std::string_view text, const std::string& where) {
   const Json json = parse_json(text, where);
   const JsonCursor root(json, where);
-  root.expect_format(kFormat);
+  root.expect_format(kPlanFormat);
   root.only({"format", "model", "fingerprint", "planner", "seed", "training", "costs", "cluster", "stages",
              "staged", "notes", "operators"});
   PlanFile file;

@@ -47,20 +47,24 @@ struct LocalStorage {
 // The largest sum of intervals [first, last] that are alive at once, plus what each position needs itself.
 class Peak {
  public:
-  explicit Peak(std::size_t positions) : change_(positions + 1), own_(positions) {}
+  explicit Peak(std::size_t positions) : positions_(positions + 1) {}
   void alive(std::uint32_t first, std::uint32_t last, Bytes bytes) {
-    change_[first] += bytes;
-    change_[last + 1] -= bytes;
+    positions_[first].change += bytes;
+    positions_[last + 1].change -= bytes;
   }
-  void need(std::uint32_t position, Bytes bytes) { own_[position] += bytes; }
+  void need(std::uint32_t position, Bytes bytes) { positions_[position].own += bytes; }
   Bytes largest() const {
     Bytes sum, best;
-    for (std::size_t i = 0; i < own_.size(); ++i) best = std::max(best, (sum += change_[i]) + own_[i]);
+    for (const Position& position : positions_)
+      best = std::max(best, (sum += position.change) + position.own);
     return best;
   }
 
  private:
-  std::vector<Bytes> change_, own_;
+  struct Position {
+    Bytes change, own;
+  };
+  std::vector<Position> positions_;  // one behind the last, where all has ended
 };
 
 Bytes share_of(Bytes bytes, std::size_t devices) {

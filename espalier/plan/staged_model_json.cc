@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-constexpr std::int64_t kMaxCount = 0xffffffff;
+constexpr std::int64_t kMaxIndex = 0xffffffff;
 
 // Members of a struct of figures, under the names they have in the file.
 template <class Struct, class Unit>
@@ -111,7 +111,7 @@ class Reader {
     }
     const JsonCursor share = json.at("micro_batches");
     for (std::size_t i = 0; i < share.size(); ++i) {
-      replica.micro_batches.push_back(static_cast<std::uint32_t>(share.at(i).integer(0, kMaxCount)));
+      replica.micro_batches.push_back(static_cast<std::uint32_t>(share.at(i).integer(0, kMaxIndex)));
     }
     replica.times = figures_from_json<StageTimes>(json.at("times"), kTimes);
     return replica;
@@ -122,8 +122,8 @@ class Reader {
     StagedStage stage;
     stage.name = json.at("name").string();
     stage.after = stage_list(json.at("after"));
-    stage.micro_batches = static_cast<std::uint32_t>(json.at("micro_batches").integer(1, kMaxCount));
-    stage.in_flight = static_cast<std::uint32_t>(json.at("in_flight").integer(1, kMaxCount));
+    stage.micro_batches = static_cast<std::uint32_t>(json.at("micro_batches").integer(1, kMaxIndex));
+    stage.in_flight = static_cast<std::uint32_t>(json.at("in_flight").integer(1, kMaxIndex));
     const JsonCursor replicas = json.at("replicas");
     for (std::size_t r = 0; r < replicas.size(); ++r) stage.replicas.push_back(replica(replicas.at(r)));
     stage.memory = figures_from_json<StageMemory>(json.at("memory"), kMemory);

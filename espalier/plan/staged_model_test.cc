@@ -11,14 +11,15 @@
 #include "espalier/cost/text.h"
 #include "espalier/graph/text.h"
 #include "espalier/plan/text.h"
+#include "testing/refusal.h"
 
 namespace espalier {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::ThrowsMessage;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::refusal;
 
 Training training_of(const PipelinePlan& plan) {
   Training training;
@@ -69,7 +70,7 @@ constexpr const char* kThreeStages =
     "stage txt gpu:1 { mask txt }\n"
     "stage head gpu:2 { mask sims loss }\n";
 
-struct Example {
+struct Towers {
   Graph graph = parse_graph(kTowers);
   Cluster cluster = parse_cluster("2xA100-80GB+1xA100-80GB");
   CostTable costs = parse_costs(kTowerCosts);
@@ -79,7 +80,7 @@ struct Example {
 };
 
 TEST(StagedModel, EachStorageIsCountedOnceAndWhereItBelongs) {
-  const StagedModel model = Example().stage(kThreeStages);
+  const StagedModel model = Towers().stage(kThreeStages);
   const StageMemory& img = model.stages[0].memory;
   EXPECT_EQ(img.parameters, Bytes(1024));
   EXPECT_EQ(img.gradients, Bytes(1024));
@@ -100,7 +101,7 @@ TEST(StagedModel, EachStorageIsCountedOnceAndWhereItBelongs) {
 }
 
 TEST(StagedModel, CrossingsSayWhoKeepsWhat) {
-  const StagedModel model = Example().stage(kThreeStages);
+  const StagedModel model = Towers().stage(kThreeStages);
   ASSERT_EQ(model.crossings.size(), 2u);  // mask has a copy in each stage, inputs are read locally
   const Crossing& flat = model.crossings[0];
   EXPECT_EQ(flat.tensor, "flat");
@@ -115,7 +116,7 @@ TEST(StagedModel, CrossingsSayWhoKeepsWhat) {
 }
 
 TEST(StagedModel, TimesAreSumsWithNeighbourFactorAndOverheads) {
-  const StagedModel model = Example().stage(kThreeStages);
+  const StagedModel model = Towers().stage(kThreeStages);
   // img shares its host with txt: (2 + 1) ms · 1.1 + 10 µs; backward (2 + 1) and 2 ms.
   const StageTimes& img = model.stages[0].replicas[0].times;
   EXPECT_EQ(img.forward, microseconds(3300 + 10));
@@ -133,7 +134,7 @@ TEST(StagedModel, RecomputedOperatorsDropWhatOnlyTheyKeep) {
   const std::string text = std::string(kThreeStages);
   const std::string recomputed =
       std::string(text).replace(text.find("{ img act flat }"), 16, "{ img act flat } recompute { act flat }");
-  const StagedModel model = Example().stage(recomputed);
+  const StagedModel model = Towers().stage(recomputed);
   const StagedStage& img = model.stages[0];
   // relu's output is made again from img, which is kept instead, beside x.
   EXPECT_EQ(img.memory.saved, Bytes(256 + 256));
@@ -143,13 +144,13 @@ TEST(StagedModel, RecomputedOperatorsDropWhatOnlyTheyKeep) {
   // What a recomputed operator reads from another stage stays.
   const std::string head = std::string(text).replace(text.find("{ mask sims loss }"), 18,
                                                      "{ mask sims loss } recompute { mask sims loss }");
-  EXPECT_TRUE(Example().stage(head).crossings[0].readers[0].saved);
-  EXPECT_EQ(Example().stage(head).stages[2].memory.saved, Bytes(32));  // ids, to make the mask again
-  EXPECT_EQ(Example().stage(head).stages[2].memory.recomputed, Bytes(64));
+  EXPECT_TRUE(Towers().stage(head).crossings[0].readers[0].saved);
+  EXPECT_EQ(Towers().stage(head).stages[2].memory.saved, Bytes(32));  // ids, to make the mask again
+  EXPECT_EQ(Towers().stage(head).stages[2].memory.recomputed, Bytes(64));
 }
 
 TEST(StagedModel, ReplicasReduceTheirGradients) {
-  const StagedModel model = Example().stage(
+  const StagedModel model = Towers().stage(
       "batch 16 micro_batch 4\nstage img gpu:0 | gpu:1 { img act flat }\nstage rest gpu:2 { mask txt sims "
       "loss }\n");
   EXPECT_EQ(model.stages[0].reduced, Bytes(1024));
@@ -158,7 +159,7 @@ TEST(StagedModel, ReplicasReduceTheirGradients) {
 }
 
 TEST(StagedModel, PiecesHaveTheSmallerMicroBatch) {
-  const StagedModel model = Example().stage(
+  const StagedModel model = Towers().stage(
       "batch 16 micro_batch 4\nstage img gpu:0 { img act flat }\n"
       "stage rest gpu:2 { mask txt sims loss } micro_batch 2\n");
   ASSERT_EQ(model.crossings.size(), 1u);
@@ -171,9 +172,9 @@ TEST(StagedModel, PiecesHaveTheSmallerMicroBatch) {
 TEST(StagedModel, OrderWithoutDataIsAToken) {
   const auto tokens = [](const std::string& rule) {
     const StagedModel model =
-        Example().stage("batch 16 micro_batch 4 tokens " + rule +
-                        "\nstage img gpu:0 { img act flat }\nstage txt gpu:1 { mask txt } after img\n"
-                        "stage head gpu:2 { mask sims loss } after img txt\n");
+        Towers().stage("batch 16 micro_batch 4 tokens " + rule +
+                       "\nstage img gpu:0 { img act flat }\nstage txt gpu:1 { mask txt } after img\n"
+                       "stage head gpu:2 { mask sims loss } after img txt\n");
     std::vector<Crossing> found;
     for (const Crossing& crossing : model.crossings) {
       if (crossing.token) found.push_back(crossing);
@@ -229,7 +230,7 @@ TEST(StagedModel, WithoutAGradientNothingComesBack) {
 }
 
 TEST(StagedModel, TensorParallelGroupsTakeTheirVariant) {
-  Example example;
+  Towers example;
   CostTableParts parts = example.costs.parts();
   for (std::size_t i = parts.rows.size(); i-- > 0;) {
     CostRow half = parts.rows[i];
@@ -244,18 +245,20 @@ TEST(StagedModel, TensorParallelGroupsTakeTheirVariant) {
   const StagedModel model = staged(example.graph, example.cluster, CostTable(parts), plan);
   EXPECT_EQ(model.stages[0].replicas[0].times.forward, microseconds(1650 + 10));
   EXPECT_EQ(model.stages[0].memory.parameters, Bytes(512));
-  EXPECT_THAT([&] { example.stage(text); }, ThrowsMessage<InputError>(HasSubstr("for 2 devices")));
+  EXPECT_THAT(refusal([&] { example.stage(text); }), HasSubstr("for 2 devices"));
 }
 
 TEST(StagedModel, ACellThatSavesWhatIsNotThereIsNamed) {
-  Example example;
+  Towers example;
   CostTableParts parts = example.costs.parts();
   for (CostRow& row : parts.rows) {
     if (row.op_class == "relu") row.points[0].cost.saved = {{SavedTensor::Side::kInput, 3}};
   }
   const PipelinePlan plan = parse_plan(kThreeStages, example.graph, example.cluster);
-  EXPECT_THAT([&] { stage_model(example.graph, example.cluster, CostTable(parts), training_of(plan), plan); },
-              ThrowsMessage<InputError>(HasSubstr("'relu' saves input 3, but operator 'act' has 1")));
+  EXPECT_THAT(refusal([&] {
+                stage_model(example.graph, example.cluster, CostTable(parts), training_of(plan), plan);
+              }),
+              HasSubstr("'relu' saves input 3, but operator 'act' has 1"));
 }
 
 // ---- an independent computation by sets and maps ----
@@ -612,7 +615,7 @@ std::optional<PipelinePlan> random_plan(const Graph& graph, const Cluster& clust
   const std::vector<std::uint32_t> limits = in_flight_limits(plan);
   for (std::size_t x = 0; x < plan.stages.size(); ++x) plan.stages[x].in_flight = limits[x];
   const std::vector<std::string> violations = check_plan(graph, cluster, plan);
-  for (const std::string& violation : violations) EXPECT_THAT(violation, testing::StartsWith("colocation"));
+  for (const std::string& violation : violations) EXPECT_THAT(violation, ::testing::StartsWith("colocation"));
   return violations.empty() ? std::optional(plan) : std::nullopt;
 }
 
@@ -637,7 +640,7 @@ TEST(StagedModel, EqualsASlowComputationOnRandomGraphs) {
 // ---- the checker ----
 
 TEST(CheckStagedModel, EveryRuleHasItsFault) {
-  Example example;
+  Towers example;
   const StagedModel good = example.stage(
       "batch 16 micro_batch 4\nstage img gpu:0 { img act flat }\nstage txt gpu:1 { mask txt } after img\n"
       "stage head gpu:2 { mask sims loss }\n");
@@ -658,7 +661,7 @@ TEST(CheckStagedModel, EveryRuleHasItsFault) {
   EXPECT_THAT(faults([](M& m) {
                 m.stages[1].replicas[0].micro_batches = {0, 1, 2, 2};
               }),
-              testing::Contains(HasSubstr("do not ascend")));
+              ::testing::Contains(HasSubstr("do not ascend")));
   EXPECT_THAT(faults([](M& m) {
                 m.stages[1].replicas[0].micro_batches = {0, 1, 2, 4};
               }),
@@ -667,7 +670,8 @@ TEST(CheckStagedModel, EveryRuleHasItsFault) {
                 m.stages[1].replicas[0].micro_batches = {0, 1, 2};
               }),
               one("not a partition"));
-  using testing::Contains;
+  using ::testing::Contains;
+  using testing::refusal;
   EXPECT_THAT(faults([](M& m) { m.stages[1].micro_batches = 0; }), Contains(HasSubstr("has no micro-batch")));
   EXPECT_THAT(faults([](M& m) { m.stages[1].replicas.clear(); }), Contains(HasSubstr("has no replica")));
   EXPECT_THAT(faults([](M& m) { m.stages[1].replicas[0].micro_batches.clear(); }),

@@ -12,8 +12,6 @@ namespace {
 
 constexpr std::string_view kPunctuation = "{}|";
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 40;
-constexpr std::int64_t kMaxMicroBatches = 1 << 20;
-constexpr std::int64_t kMaxMicroBatchesOfAllStages = 1 << 21;
 
 // The words of one line, read from left to right. Errors name the line.
 class LineReader {

@@ -16,11 +16,11 @@ namespace {
 
 __extension__ using Wide = __int128;
 
-struct Hue {  // 256-colour codes
+struct TerminalHue {  // 256-colour codes
   int light;
   int dark;
 };
-constexpr std::array<Hue, 8> kHues{
+constexpr std::array<TerminalHue, 8> kTerminalHues{
     {{117, 25}, {223, 130}, {157, 28}, {219, 127}, {159, 30}, {229, 100}, {217, 124}, {189, 61}}};
 constexpr std::array<char, kMemoryCategories> kCategoryLetter{'P', 'G', 'O', 'B', 'A'};
 constexpr std::array<int, kMemoryCategories> kCategoryColour{24, 67, 110, 102, 179};
@@ -52,10 +52,6 @@ const char* fill_of(ActionKind kind) {
       return "=";
   }
   return "?";
-}
-
-bool once_per_step(ActionKind kind) {
-  return kind == ActionKind::kAllReduce || kind == ActionKind::kTieSum || kind == ActionKind::kUpdate;
 }
 
 struct Layout {
@@ -114,7 +110,7 @@ std::string compute_row(const Layout& layout, const std::vector<const Span*>& sp
     if (const Span* span = filled[begin]) {
       const bool action = span->kind == SpanKind::kAction;
       const ActionKind kind = span->action.kind;
-      const Hue& hue = kHues[span->action.stage.index() % kHues.size()];
+      const TerminalHue& hue = kTerminalHues[span->action.stage.index() % kTerminalHues.size()];
       const bool light = kind == ActionKind::kForward || kind == ActionKind::kRecompute;
       const int background = !action || once_per_step(kind) ? 250 : light ? hue.light : hue.dark;
       std::string label(1, action ? letter(kind) : span->kind == SpanKind::kSendEndpoint ? 's' : 'r');
@@ -217,7 +213,7 @@ std::string legend(const Trace& trace, const GanttOptions& options) {
   if (options.colour == Colour::kAnsi) {
     out += '\n';
     for (const std::size_t stage : stages) {
-      const Hue& hue = kHues[stage % kHues.size()];
+      const TerminalHue& hue = kTerminalHues[stage % kTerminalHues.size()];
       out += painted(" F ", hue.light, options.colour) + painted(" B ", hue.dark, options.colour) + ' ' +
              (stage < trace.stages.size() ? trace.stages[stage] : std::to_string(stage)) + "   ";
     }

@@ -95,10 +95,6 @@ std::string name_of(const std::vector<std::string>& names, std::size_t index) {
   return index < names.size() ? names[index] : "#" + std::to_string(index);
 }
 
-bool once_per_step(ActionKind kind) {
-  return kind == ActionKind::kAllReduce || kind == ActionKind::kTieSum || kind == ActionKind::kUpdate;
-}
-
 std::string times(const Span& span) {
   return fmt::format("{} to {} ({})", to_text(span.start), to_text(span.end), to_text(span.end - span.start));
 }

@@ -13,9 +13,6 @@
 namespace espalier {
 namespace {
 
-constexpr auto kForwardWay = Message::Direction::kForward;
-constexpr auto kBackwardWay = Message::Direction::kBackward;
-
 at::Tensor token() {
   return at::zeros({1}, at::kByte);
 }

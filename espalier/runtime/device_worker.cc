@@ -9,9 +9,6 @@
 namespace espalier {
 namespace {
 
-constexpr auto kForwardWay = Message::Direction::kForward;
-constexpr auto kBackwardWay = Message::Direction::kBackward;
-
 Duration since_epoch(Clock::time_point time) {
   return Duration(std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count());
 }

@@ -37,6 +37,9 @@ class DeviceWorker {
   DeviceId device() const { return device_; }
 
  private:
+  static constexpr Message::Direction kForwardWay = Message::Direction::kForward;
+  static constexpr Message::Direction kBackwardWay = Message::Direction::kBackward;
+
   struct Incoming {
     const Message* message = nullptr;
     DeviceId from;

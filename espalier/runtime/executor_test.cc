@@ -47,7 +47,7 @@ class FixtureData final : public DataSource {
   const Expected& expected_;
 };
 
-class Fixture : public testing::TestWithParam<std::string> {};
+class Fixture : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Fixture, OneProcessComputesWhatPyTorchComputes) {
   at::set_num_threads(1);
@@ -91,10 +91,10 @@ TEST_P(Fixture, OneProcessComputesWhatPyTorchComputes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Fixture,
-                         testing::Values("two_tower", "two_tower.two", "two_tower_fixed",
-                                         "two_tower_fixed.two", "three_branch", "three_branch.two", "gpt",
-                                         "gpt.two", "resnet", "resnet.two", "dlrm", "dlrm.two", "unet",
-                                         "unet.two", "gpt2", "gpt2.two", "llama", "llama.two"),
+                         ::testing::Values("two_tower", "two_tower.two", "two_tower_fixed",
+                                           "two_tower_fixed.two", "three_branch", "three_branch.two", "gpt",
+                                           "gpt.two", "resnet", "resnet.two", "dlrm", "dlrm.two", "unet",
+                                           "unet.two", "gpt2", "gpt2.two", "llama", "llama.two"),
                          [](const auto& param) {
                            std::string name = param.param;
                            std::replace(name.begin(), name.end(), '.', '_');

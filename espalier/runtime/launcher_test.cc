@@ -9,12 +9,14 @@
 #include <fstream>
 
 #include "espalier/base/check.h"
+#include "testing/refusal.h"
 
 namespace espalier {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::refusal;
 
 // Runs `script` with /bin/sh in every worker.
 struct Launched {
@@ -84,8 +86,7 @@ TEST(Launch, AProgramThatIsNotThereIsOneLine) {
   LaunchOptions options;
   options.workers = 2;
   options.command = {"/nowhere/espalier"};
-  EXPECT_THAT([&] { launch(options); },
-              ::testing::ThrowsMessage<InputError>(HasSubstr("/nowhere/espalier: cannot start it")));
+  EXPECT_THAT(refusal([&] { launch(options); }), HasSubstr("/nowhere/espalier: cannot start it"));
 }
 
 }  // namespace

@@ -218,8 +218,8 @@ void Watchdog::failed(const std::string& reason) noexcept {
       state_->own_failure = reason;
     }
     state_->wake.notify_all();
-    std::this_thread::sleep_for(
-        span(state_->options.beat));  // let it reach the store before this process is gone
+    // It reaches the store at once and the others with their next beat; this process may host the store.
+    std::this_thread::sleep_for(2 * span(state_->options.beat));
   } catch (...) {
   }
 }

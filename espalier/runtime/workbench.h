@@ -102,13 +102,14 @@ TimedStep timed_step(Workers& workers, Executor& executor, std::uint64_t step, B
                      std::uint32_t micro_batches, const std::atomic<bool>* stop = nullptr);
 
 // Runs `work`; what it throws is told to the other workers first, so that they name the cause and not its
-// effects.
+// effects. Nobody is waited for after that: whoever is left cannot say goodbye.
 template <class Work>
 void guarded(Workers& workers, const Work& work) {
   try {
     work();
   } catch (const std::exception& error) {
     if (workers.watchdog) workers.watchdog->failed(error.what());
+    workers.transport->abort(error.what());
     throw;
   }
 }

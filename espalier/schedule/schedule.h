@@ -30,8 +30,11 @@ enum class ActionKind : std::uint8_t {
   kUpdate,          // U: the optimizer's step
 };
 char letter(ActionKind kind);
+constexpr bool once_per_step(ActionKind kind) {  // A, T, U
+  return kind == ActionKind::kAllReduce || kind == ActionKind::kTieSum || kind == ActionKind::kUpdate;
+}
 
-// A, T and U happen once per step: their micro_batch is 0. T's `stage` is the Tie's index.
+// The micro_batch of what happens once per step is 0. T's `stage` is the Tie's index.
 struct Action {
   ActionKind kind = ActionKind::kForward;
   StageId stage;

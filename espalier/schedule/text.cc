@@ -40,10 +40,6 @@ StageId stage_named(std::string_view name, const StagedModel& model, const std::
   fail(where, "stage '" + std::string(name) + "' is not in the plan");
 }
 
-bool once_per_step(ActionKind kind) {
-  return kind == ActionKind::kAllReduce || kind == ActionKind::kTieSum || kind == ActionKind::kUpdate;
-}
-
 }  // namespace
 
 std::string action_name(const StagedModel& model, const Action& action, StageName with) {

@@ -37,20 +37,6 @@ Time slowed(Duration time, std::int32_t per_mille) {
   return time.count() + (time.count() * per_mille + 500) / 1000;
 }
 
-// A stage that was met, by what its profile depends on.
-struct StageKey {
-  std::uint32_t first = kNone, last = 0;  // a run of operators
-  std::uint32_t micro_batch = 0;
-  bool recompute = false;  // all of them
-  std::uint64_t kinds = 0;
-  friend bool operator==(const StageKey&, const StageKey&) = default;
-};
-
-std::uint64_t hash_of(const StageKey& key) {
-  return mix64((std::uint64_t{key.first} << 32 | key.last) ^
-               mix64(key.kinds << 20 ^ std::uint64_t{key.micro_batch} << 1 ^ (key.recompute ? 1 : 0)));
-}
-
 constexpr std::size_t kFirstRemembered = 256, kMostRemembered = 16384;  // stages
 
 }  // namespace
@@ -98,6 +84,19 @@ class Evaluator::Scratch {
   Counts counts;
 
  private:
+  // A stage that was met, by what its profile depends on.
+  struct StageKey {
+    std::uint32_t first = kNone, last = 0;  // a run of operators
+    std::uint32_t micro_batch = 0;
+    bool recompute = false;  // all of them
+    std::uint64_t kinds = 0;
+    friend bool operator==(const StageKey&, const StageKey&) = default;
+
+    std::uint64_t hash() const {
+      return mix64((std::uint64_t{first} << 32 | last) ^
+                   mix64(kinds << 20 ^ std::uint64_t{micro_batch} << 1 ^ (recompute ? 1 : 0)));
+    }
+  };
   struct Crossing {
     std::uint32_t tensor, stage;
     std::int64_t bytes;
@@ -305,8 +304,8 @@ const StageProfile& Evaluator::Scratch::profile_of(const Stage& stage) {
   return profile;
 }
 
-std::pair<StageKey, StageProfile>* Evaluator::Scratch::places_of(const StageKey& key) {
-  return &remembered_[hash_of(key) % (remembered_.size() / 2) * 2];
+auto Evaluator::Scratch::places_of(const StageKey& key) -> std::pair<StageKey, StageProfile>* {
+  return &remembered_[key.hash() % (remembered_.size() / 2) * 2];
 }
 
 void Evaluator::Scratch::grow_memory() {

@@ -313,7 +313,7 @@ Tally compare(std::uint64_t problems, int plans_each, RandomProblem::PlanOptions
       // Twice: the second time from what the scratch remembers.
       EXPECT_EQ(text(evaluator.evaluate(plan, *scratch)), full) << "seed " << seed << " plan " << i;
       EXPECT_EQ(text(evaluator.evaluate(plan, *scratch)), full) << "seed " << seed << " plan " << i;
-      if (testing::Test::HasFailure()) return tally;
+      if (::testing::Test::HasFailure()) return tally;
     }
   }
   tally.counts = Evaluator::counts(*scratch);

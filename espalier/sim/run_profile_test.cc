@@ -175,7 +175,7 @@ TEST(RunTables, EveryRunOfAChainWithSkipsEqualsTheWalk) {
   Tally tally;
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     compare_all_runs(Problem(seed, 1 + seed, Problem::Oddities::kNone), tally);
-    ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
+    ASSERT_FALSE(::testing::Test::HasFailure()) << "seed " << seed;
   }
   EXPECT_GT(tally.runs, 50'000u);
   EXPECT_EQ(tally.declined, 0u);  // nothing here is too odd
@@ -185,7 +185,7 @@ TEST(RunTables, RunsOfGraphsWithViewsAndDuplicablesEqualTheWalkOrAreDeclined) {
   Tally tally;
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     compare_all_runs(Problem(seed, 1 + seed % 30, Problem::Oddities::kAll), tally);
-    ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
+    ASSERT_FALSE(::testing::Test::HasFailure()) << "seed " << seed;
   }
   EXPECT_GT(tally.declined, 0u);
   EXPECT_LT(tally.declined, tally.runs * 3 / 4);

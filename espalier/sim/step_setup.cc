@@ -9,7 +9,7 @@
 namespace espalier::internal {
 namespace {
 
-constexpr std::uint32_t kNone = 0xffffffff;
+constexpr std::uint32_t kUnset = 0xffffffff;
 
 }  // namespace
 
@@ -60,7 +60,7 @@ void StepSimulation::find_pairs() {
   edges_out_begin_.assign(stages + 1, 0);
   edges_in_begin_.assign(stages + 2, 0);
   crossings_begin_.assign(stages + 1, 0);
-  pair_of_stage_.assign(stages, kNone);
+  pair_of_stage_.assign(stages, kUnset);
   pair_of_edge_.resize(input.edges.size());
   pairs_.clear();
   for (std::uint32_t e = 0; e < input.edges.size(); ++e) {
@@ -68,7 +68,7 @@ void StepSimulation::find_pairs() {
     ++edges_out_begin_[edge.from + 1];
     ++edges_in_begin_[edge.to + 2];
     std::uint32_t& pair = pair_of_stage_[edge.to];  // from the same stage, or from an earlier one
-    if (pair == kNone || pairs_[pair].from != edge.from) {
+    if (pair == kUnset || pairs_[pair].from != edge.from) {
       pair = static_cast<std::uint32_t>(pairs_.size());
       pairs_.push_back({edge.from, edge.to, 0, 0, 0});
     }
@@ -130,7 +130,7 @@ void StepSimulation::add_channel(const Pair& pair, std::uint32_t rx, std::uint32
     while (first < micro_batches_ && first < step && first % y.replicas != ry) first += x.replicas;
   }
   if (first >= micro_batches_ || first >= step) {
-    channel_index_.push_back(kNone);
+    channel_index_.push_back(kUnset);
     return;
   }
   channel_index_.push_back(static_cast<std::uint32_t>(channels_.size()));
@@ -154,7 +154,7 @@ void StepSimulation::add_channel(const Pair& pair, std::uint32_t rx, std::uint32
   std::swap(back.from_step, back.to_step);
   ++back.from_slot;
   ++back.to_slot;
-  back.first_release = kNone;  // posted at the end of F, long ago
+  back.first_release = kUnset;  // posted at the end of F, long ago
   back.direction = kBackward;
   add_hops(pair, forward, input.routes->of(device_x, device_y));
   channels_.push_back(forward);

@@ -11,12 +11,13 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
+#include "testing/refusal.h"
 
 namespace espalier {
 namespace {
 
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using testing::refusal;
 
 // One task as the tests write it; flattened by `flat`.
 struct PlainTask {
@@ -175,17 +176,17 @@ TEST(RunTasks, ReadyIsWhenTheLastDependencyAndTheLaneAllowedIt) {
       "c 5 in=gpu\n"
       "d 1 in=gpu after=a\n");
   EXPECT_THAT(run_tasks(flat(plain)).ready,
-              testing::ElementsAre(Duration(0), Duration(0), Duration(0), Duration(5)));
+              ::testing::ElementsAre(Duration(0), Duration(0), Duration(0), Duration(5)));
 }
 
 TEST(RunTasks, ACycleIsOurBugAndNamesItsTasks) {
   EXPECT_THAT(
-      [] { run("a 1\nb 1 after=a,d\nc 1 after=b\nd 1 after=c\ne 1 after=d\n"); },
-      ThrowsMessage<InternalError>(HasSubstr("task 2 after 1 after 3 after 2; 4 of 5 tasks cannot run")));
+      refusal<InternalError>([] { run("a 1\nb 1 after=a,d\nc 1 after=b\nd 1 after=c\ne 1 after=d\n"); }),
+      HasSubstr("task 2 after 1 after 3 after 2; 4 of 5 tasks cannot run"));
   EXPECT_EQ(run("y 1 after=x\nx 1\n"), "y 1-2\nx 0-1\nmakespan 2");
   // A lane's order is a dependency too: y stands behind x, which waits for it.
-  EXPECT_THAT([] { run("x 1 in=gpu after=y\ny 1 in=gpu\n"); },
-              ThrowsMessage<InternalError>(HasSubstr("task 0 after 1 after 0; 2 of 2 tasks cannot run")));
+  EXPECT_THAT(refusal<InternalError>([] { run("x 1 in=gpu after=y\ny 1 in=gpu\n"); }),
+              HasSubstr("task 0 after 1 after 0; 2 of 2 tasks cannot run"));
 }
 
 // The rules of the header, stepped through one nanosecond at a time and with no queue.

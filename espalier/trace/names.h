@@ -40,9 +40,6 @@ inline std::optional<ActionKind> action_kind(char letter) {
   if (kind == std::string_view::npos) return std::nullopt;
   return static_cast<ActionKind>(kind);
 }
-inline bool once_per_step(ActionKind kind) {
-  return kind == ActionKind::kAllReduce || kind == ActionKind::kTieSum || kind == ActionKind::kUpdate;
-}
 
 // The kind that needs no word: written forms name the others.
 inline SpanKind usual_kind(Stream stream) {

@@ -36,7 +36,7 @@ Bytes kept_on_cpu(const Kept& kept) {
   for (std::size_t i = 0; i < graph.operators().size(); ++i) stage.operators.emplace_back(i);
   stage.replicas.push_back({{DeviceId(0)}, {0}});
   plan.stages.push_back(stage);
-  EXPECT_THAT(check_plan(graph, cluster, plan), testing::IsEmpty());
+  EXPECT_THAT(check_plan(graph, cluster, plan), ::testing::IsEmpty());
   Training training;
   training.batch = batch;
   const CostTable costs = complete_costs(graph, cluster, CostTable({}), {&batch, 1});

@@ -116,6 +116,12 @@ class Run:
             time.sleep(0.05)
         raise AssertionError("training did not begin:\n" + self.text())
 
+    def wait_for_complaint(self):
+        """Until a worker says that something is wrong: the others' time begins there, not at the start of Python."""
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline and self.process.poll() is None and "espalier: " not in self.text():
+            time.sleep(0.02)
+
     def wait_until_gone(self):
         """Seconds until no process of the run is left; kills what is left after 30 s."""
         begin = time.monotonic()
@@ -208,6 +214,7 @@ class Faults:
         data = self.folder / "bad.safetensors"
         write_tokens_beyond_the_table(data)
         run = self.train("--data", str(data), model="gpt")
+        run.wait_for_complaint()
         text = self.expect_stopped(run, "embedding", "worker 0")
         self.assertIn("gpt.py", text)
 
@@ -237,6 +244,7 @@ class Faults:
             resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
 
         run = self.train("--save", str(saved), preexec=small_files, steps="1")
+        run.wait_for_complaint()
         text = self.expect_stopped(run, "saved.safetensors")
         self.assertEqual(saved.read_bytes(), b"the file before", text)
 

@@ -4,7 +4,7 @@
 
 using namespace espalier;  // NOLINT: a target is one function
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+ESPALIER_FUZZ_TARGET(cluster_json) {
   return accepts_or_refuses(
       data, size, [](std::string_view text) { return cluster_from_json(parse_json(text, "f"), "f"); },
       [](const Cluster& cluster) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <optional>
 #include <string_view>
 
@@ -42,8 +43,28 @@ int accepts_or_refuses(const std::uint8_t* data, std::size_t size, Read read) {
       [](bool) {});
 }
 
+// By name, in the replay of the corpora.
+using FuzzTarget = int (*)(const std::uint8_t* data, std::size_t size);
+inline std::map<std::string_view, FuzzTarget>& fuzz_targets() {
+  static std::map<std::string_view, FuzzTarget> targets;
+  return targets;
+}
+
 inline void require(bool holds) {
   if (!holds) std::abort();
 }
 
 }  // namespace espalier
+
+// ESPALIER_FUZZ_TARGET(name) { … } is the function of `data` and `size` that gives 0. A fuzzer holds one; the
+// replay holds all of them.
+#ifdef ESPALIER_FUZZ_REPLAY
+#define ESPALIER_FUZZ_TARGET(name)                                    \
+  static int name##_fuzz(const std::uint8_t* data, std::size_t size); \
+  [[maybe_unused]] static const bool name##_is_known =                \
+      espalier::fuzz_targets().emplace(#name, name##_fuzz).second;    \
+  static int name##_fuzz(const std::uint8_t* data, std::size_t size)
+#else
+#define ESPALIER_FUZZ_TARGET(name) \
+  extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size)
+#endif

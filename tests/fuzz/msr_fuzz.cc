@@ -2,7 +2,7 @@
 
 using namespace espalier;  // NOLINT: a target is one function
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+ESPALIER_FUZZ_TARGET(msr) {
   accepts_or_refuses(
       data, size,
       [](std::string_view text) {

@@ -5,7 +5,7 @@
 
 using namespace espalier;  // NOLINT: a target is one function
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+ESPALIER_FUZZ_TARGET(placement_json) {
   static const Graph kGraph = parse_graph(
       "batch 1..64\nx = input() : f32[b,4]\nw = parameter(w) : f32[4,4]\na = linear(x, w) : f32[b,4]\n"
       "c = relu(a)\n\"d e\" = gather(c)\nloss = mean(\"d e\") : f32[]\n");

@@ -4,7 +4,7 @@
 
 using namespace espalier;  // NOLINT: a target is one function
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+ESPALIER_FUZZ_TARGET(plan_text) {
   static const Graph kGraph = parse_graph(
       "batch 1..64\nx = input() : f32[b,4]\nw = parameter(w) : f32[4,4]\nm = mask(x) : i64[b] @duplicable\n"
       "a = linear(x, w) : f32[b,4]\nc = relu(a)\n\"d e\" = gather(c, m)\nloss = mean(\"d e\") : f32[]\n");

@@ -5,7 +5,7 @@
 
 using namespace espalier;  // NOLINT: a target is one function
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+ESPALIER_FUZZ_TARGET(schedule_json) {
   static const Cluster kCluster = parse_cluster("2xV100-16GB");
   static const StagedModel kModel = chain_of_two();
   return accepts_or_refuses(

@@ -4,7 +4,7 @@
 
 using namespace espalier;  // NOLINT: a target is one function
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+ESPALIER_FUZZ_TARGET(staged_model_json) {
   static const Cluster kCluster = parse_cluster("1xA100-80GB+1xV100-16GB");
   return accepts_or_refuses(
       data, size,

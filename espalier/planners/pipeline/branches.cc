@@ -177,10 +177,10 @@ void give_devices(std::vector<Track>& tracks, std::size_t devices) {
   }
 }
 
-class Search {
+class BranchSearch {
  public:
-  Search(const Problem& problem, const BranchesOptions& options, BatchSize micro_batch, Judge& judge,
-         Context& context)
+  BranchSearch(const Problem& problem, const BranchesOptions& options, BatchSize micro_batch, Judge& judge,
+               Context& context)
       : problem_(problem),
         options_(options),
         micro_batch_(micro_batch),
@@ -350,7 +350,7 @@ Outcome branches(const Problem& problem, const BranchesOptions& options, Context
   Judge judge(problem);
   bool any = false;
   for (const BatchSize micro_batch : usable_micro_batches(problem)) {
-    Search search(problem, options, micro_batch, judge, context);
+    BranchSearch search(problem, options, micro_batch, judge, context);
     for (const BranchGroup& group : worthwhile(problem, micro_batch, options.max_groups)) {
       any = true;
       search.run(group);

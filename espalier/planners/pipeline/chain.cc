@@ -184,7 +184,7 @@ Bytes Chain::memory(const Optimizer& optimizer, std::size_t first, std::size_t l
          in_flight * saved(first, last) + (in_flight + 1) * forward_bytes_[first] + workspace(first, last);
 }
 
-std::vector<OperatorId> graph_order(const Graph& graph) {
+std::vector<OperatorId> chain_order(const Graph& graph) {
   std::vector<OperatorId> order;
   for (std::size_t i = 0; i < graph.operators().size(); ++i) {
     if (!graph.operators()[i].duplicable) order.push_back(OperatorId(i));
@@ -192,7 +192,7 @@ std::vector<OperatorId> graph_order(const Graph& graph) {
   return order;
 }
 
-std::vector<OperatorId> depth_first_order(const Graph& graph) {
+std::vector<OperatorId> branch_by_branch_order(const Graph& graph) {
   // Reverse post-order of a depth-first walk against the edges from the last operator back would interleave
   // towers; walking from each sink, inputs first, finishes what one input needs before the next is begun.
   const std::size_t n = graph.operators().size();
@@ -216,7 +216,7 @@ std::vector<OperatorId> depth_first_order(const Graph& graph) {
       if (std::exchange(state[op.index()], char{2}) != 2 && !graph.op(op).duplicable) order.push_back(op);
     }
   }
-  ESP_CHECK(order.size() == graph_order(graph).size(), order.size());
+  ESP_CHECK(order.size() == chain_order(graph).size(), order.size());
   return order;
 }
 

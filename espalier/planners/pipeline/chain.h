@@ -56,11 +56,11 @@ class Chain {
   std::vector<Bytes> trainable_, resident_, saved_, workspace_;
 };
 
-// All operators that are not duplicable, in graph order.
-std::vector<OperatorId> graph_order(const Graph& graph);
+// All operators that are not duplicable (each stage computes those itself), in graph order.
+std::vector<OperatorId> chain_order(const Graph& graph);
 
-// The same, depth first: a branch is finished before the next begins, so that stages of a chain hold whole
-// branches.
-std::vector<OperatorId> depth_first_order(const Graph& graph);
+// The same, depth first from what each output needs: a branch is finished before the next begins, so that
+// stages of a chain hold whole branches.
+std::vector<OperatorId> branch_by_branch_order(const Graph& graph);
 
 }  // namespace espalier

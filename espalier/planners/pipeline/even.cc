@@ -38,7 +38,7 @@ Outcome even(const Problem& problem, const EvenOptions& options, Context& contex
   Judge judge(problem);
   for (const BatchSize micro_batch : usable_micro_batches(problem)) {
     if (context.stop()) break;
-    const Chain chain(problem, graph_order(problem.graph), micro_batch);
+    const Chain chain(problem, chain_order(problem.graph), micro_batch);
     const std::size_t stages = std::min(chain.blocks(), problem.cluster.devices().size());
     const std::vector<std::size_t> cuts =
         even_cuts(chain, problem.cluster.devices().front().kind, options.balance, stages);

@@ -55,10 +55,10 @@ Duration link_time(const Problem& problem, const Chain& chain, std::size_t cut, 
   return share * std::max(forward, backward);
 }
 
-class Search {
+class ChainSearch {
  public:
-  Search(const Problem& problem, const Chain& chain, const std::vector<DeviceId>& devices,
-         std::int64_t micro_batches, Context& context)
+  ChainSearch(const Problem& problem, const Chain& chain, const std::vector<DeviceId>& devices,
+              std::int64_t micro_batches, Context& context)
       : problem_(problem),
         chain_(chain),
         devices_(devices),
@@ -201,7 +201,7 @@ Duration chain_stage_time(const Problem& problem, const Chain& chain, std::size_
 std::vector<ChainSplit> min_max_splits(const Problem& problem, const Chain& chain,
                                        const std::vector<DeviceId>& devices, std::int64_t micro_batches,
                                        Context& context) {
-  Search search(problem, chain, devices, micro_batches, context);
+  ChainSearch search(problem, chain, devices, micro_batches, context);
   search.run();
   return search.answers();
 }
@@ -211,8 +211,9 @@ Outcome pipedream(const Problem& problem, const PipeDreamOptions& options, Conte
   std::vector<DeviceId> devices;
   for (std::size_t d = 0; d < problem.cluster.devices().size(); ++d) devices.push_back(DeviceId(d));
   std::vector<std::vector<OperatorId>> orders;
-  if (options.order != PipeDreamOptions::Order::kDepthFirst) orders.push_back(graph_order(problem.graph));
-  if (options.order != PipeDreamOptions::Order::kGraph) orders.push_back(depth_first_order(problem.graph));
+  if (options.order != PipeDreamOptions::Order::kDepthFirst) orders.push_back(chain_order(problem.graph));
+  if (options.order != PipeDreamOptions::Order::kGraph)
+    orders.push_back(branch_by_branch_order(problem.graph));
   if (orders.size() == 2 && orders[0] == orders[1]) orders.pop_back();
 
   for (const BatchSize micro_batch : usable_micro_batches(problem)) {

@@ -7,7 +7,7 @@ namespace espalier {
 
 Outcome single(const Problem& problem, const SingleOptions& options, Context& context) {
   Judge judge(problem);
-  const std::vector<OperatorId> everything = graph_order(problem.graph);
+  const std::vector<OperatorId> everything = chain_order(problem.graph);
   std::vector<char> seen(problem.cluster.kinds().size(), 0);
   for (std::size_t d = 0; d < problem.cluster.devices().size() && !context.stop(); ++d) {
     // Devices of one kind and memory differ in nothing here; a pin may still ask for a later one.
