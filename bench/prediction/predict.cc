@@ -22,12 +22,12 @@
 #include <string>
 #include <vector>
 
+#include "bench/workers.h"
 #include "espalier/app/planning.h"
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
 #include "espalier/cost/text.h"
-#include "espalier/runtime/launcher.h"
 #include "espalier/runtime/model_profiler.h"
 #include "espalier/runtime/runtime.h"
 #include "espalier/runtime/workbench.h"
@@ -136,15 +136,6 @@ class Replay {
   Schedule schedule_;
   CompiledSchedule compiled_;
 };
-
-int start_workers(std::uint32_t workers, const std::vector<std::string>& arguments) {
-  LaunchOptions options;
-  options.workers = workers;
-  options.command = {std::filesystem::read_symlink("/proc/self/exe").string()};
-  options.command.insert(options.command.end(), arguments.begin(), arguments.end());
-  options.say = [](const std::string& line) { std::fputs((line + "\n").c_str(), stderr); };
-  return launch(options);
-}
 
 // One plan, ready to run steps between other work of the same workers.
 class Runner {

@@ -16,11 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "bench/workers.h"
 #include "espalier/app/planning.h"
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
-#include "espalier/runtime/launcher.h"
 #include "espalier/runtime/runtime.h"
 
 namespace espalier {
@@ -76,17 +76,12 @@ void write_plan(const std::vector<std::string>& arguments) {
   write_file_atomically(arguments[5], print_plan_file(plan_file(job, planned, folder)));
 }
 
-int start_workers(const std::vector<std::string>& arguments) {
-  LaunchOptions options;
-  options.workers = 2;
-  options.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "train"};
-  options.command.insert(options.command.end(), arguments.begin(), arguments.end());
-  options.say = [](const std::string& line) { std::fputs((line + "\n").c_str(), stderr); };
-  return launch(options);
-}
-
 int train(const std::vector<std::string>& arguments) {
-  if (std::getenv("RANK") == nullptr) return start_workers(arguments);
+  if (std::getenv("RANK") == nullptr) {
+    std::vector<std::string> again{"train"};
+    again.insert(again.end(), arguments.begin(), arguments.end());
+    return start_workers(2, again);
+  }
   const PlanFile plan = parse_plan_file(read_file(arguments.at(0)), arguments.at(0));
   RunOptions options;
   options.world = world_from_environment();

@@ -191,7 +191,7 @@ TEST_F(App, AMeasuredSpreadOfActionTimesMakesTheExpectedIterationLonger) {
   EXPECT_GT(planned.judged->expected, planned.judged->trace.iteration);
   EXPECT_LT(planned.judged->expected, planned.judged->trace.iteration + planned.judged->trace.iteration);
   write("plan.json", print_plan_file(plan_file(job, planned, folder_.string())));
-  EXPECT_EQ(open_plan(path("plan.json")).expected, planned.judged->expected);
+  EXPECT_EQ(open_plan(path("plan.json")).expected(), planned.judged->expected);
   EXPECT_EQ(plan_model(job, {.planner = "single"}).judged->expected,
             plan_model(job, {.planner = "single"}).judged->trace.iteration);
 }

@@ -181,11 +181,10 @@ OpenedPlan open_plan(const std::string& path) {
   }
   PlanFile file = parse_plan_file(text, path);
   Cluster cluster(file.cluster);
-  const Schedule schedule = make_schedule(file.staged, cluster.devices().size());
+  Schedule schedule = make_schedule(file.staged, cluster.devices().size());
   const std::vector<std::string> violations = check_schedule(file.staged, schedule);
   if (!violations.empty()) throw InputError(path + ": the plan has no legal order: " + violations.front());
   Trace trace = simulate(file.staged, cluster, schedule);
-  const Duration expected = expected_of(trace, file.measured, file.staged, cluster, schedule);
   Bound stages = stages_bound(file.staged, cluster);
   std::string model;
   if (!file.model.empty()) model = (fs::path(path).parent_path() / file.model).lexically_normal().string();
@@ -193,9 +192,13 @@ OpenedPlan open_plan(const std::string& path) {
                     .path = path,
                     .model = std::move(model),
                     .cluster = std::move(cluster),
+                    .schedule = std::move(schedule),
                     .trace = std::move(trace),
-                    .expected = expected,
                     .stages_bound = std::move(stages)};
+}
+
+Duration OpenedPlan::expected() const {
+  return expected_of(trace, file.measured, file.staged, cluster, schedule);
 }
 
 BoundOrReason any_plan_bound(const OpenedPlan& opened) {

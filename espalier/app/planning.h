@@ -62,9 +62,11 @@ struct OpenedPlan {
   std::string path;
   std::string model;  // path of the model from here; empty if the plan names none
   Cluster cluster;
-  Trace trace;        // simulated from the file alone
-  Duration expected;  // as in Judged
+  Schedule schedule;
+  Trace trace;  // simulated from the file alone
   Bound stages_bound;
+
+  Duration expected() const;  // as in Judged; takes some dozen simulations where the spread was measured
 };
 OpenedPlan open_plan(const std::string& path);
 

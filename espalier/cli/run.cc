@@ -64,7 +64,7 @@ Duration median_time(const std::vector<StepReport>& steps) {
 void print(Console& console, const OpenedPlan& opened, const RunFlags& flags, const RunResult& result,
            std::uint32_t workers) {
   const Duration measured = median_time(result.steps);
-  const Duration predicted = opened.expected;
+  const Duration predicted = opened.expected();
   const double error = measured.count() > 0 ? ratio(predicted, measured) - 1 : 0;
   if (console.json) {
     Json steps = Json::array();

@@ -29,7 +29,7 @@ int simulate_plan(Program& program, const SimulateFlags& flags) {
     bounds.push_back(bound_json(opened.stages_bound));
     print_json_line(console, {{"plan", flags.plan},
                               {"iteration_ns", opened.trace.iteration.count()},
-                              {"expected_ns", opened.expected.count()},
+                              {"expected_ns", opened.expected().count()},
                               {"bubble", bubble_ratio(opened.trace)},
                               {"fits", fits},
                               {"bounds", std::move(bounds)},
@@ -37,7 +37,7 @@ int simulate_plan(Program& program, const SimulateFlags& flags) {
   } else {
     std::ostream& out = console.out();
     out << verdict_text(opened.trace, opened.file.training.batch) << '\n';
-    out << expected_text(opened.expected, opened.file.measured);
+    out << expected_text(opened.expected(), opened.file.measured);
     if (any.bound) out << bound_text(opened.trace.iteration, *any.bound) << '\n';
     out << bound_text(opened.trace.iteration, opened.stages_bound) << "\n\n";
     if (flags.gantt || flags.transfers) {
