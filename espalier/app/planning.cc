@@ -120,8 +120,7 @@ Judged judge_data_edges_only(const PlanningJob& job, const Judged& chain) {
 }  // namespace
 
 double Judged::gap() const {
-  if (any_bound.time.count() <= 0) return 0;
-  return ratio(trace.iteration, any_bound.time) - 1;
+  return relative_difference(trace.iteration, any_bound.time);
 }
 
 Judged judge(const PlanningJob& job, const PipelinePlan& plan) {

@@ -69,6 +69,10 @@ constexpr double to_seconds(Duration d) {
 constexpr double ratio(Duration part, Duration whole) {
   return whole.count() != 0 ? static_cast<double>(part.count()) / static_cast<double>(whole.count()) : 0;
 }
+// 0.1 where `value` is a tenth above `base`; 0 where `base` is 0.
+constexpr double relative_difference(Duration value, Duration base) {
+  return base.count() != 0 ? ratio(value, base) - 1 : 0;
+}
 
 // Half away from zero. Throws InputError if the value is not finite or beyond 2^62: such a cost is wrong
 // data.

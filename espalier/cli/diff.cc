@@ -44,7 +44,7 @@ Side open_side(const std::string& path) {
 
 Cell relative(Duration a, Duration b) {
   if (b.count() == 0) return std::monostate();
-  return fmt::format("{:+.1f} %", 100 * (ratio(a, b) - 1));
+  return fmt::format("{:+.1f} %", 100 * relative_difference(a, b));
 }
 
 std::string stage_name(const Trace& trace, const Action& action) {

@@ -65,7 +65,7 @@ void print(Console& console, const OpenedPlan& opened, const RunFlags& flags, co
            std::uint32_t workers) {
   const Duration measured = median_time(result.steps);
   const Duration predicted = opened.expected();
-  const double error = measured.count() > 0 ? ratio(predicted, measured) - 1 : 0;
+  const double error = relative_difference(predicted, measured);
   if (console.json) {
     Json steps = Json::array();
     for (const StepReport& step : result.steps) {

@@ -119,11 +119,10 @@ std::string expected_text(Duration expected, const std::optional<MeasuredOn>& me
 }
 
 std::string bound_text(Duration iteration, const Bound& bound) {
-  const double gap = bound.time.count() > 0 ? ratio(iteration, bound.time) - 1 : 0;
   const char* scope = bound.scope == Bound::Scope::kAnyPlan ? "no plan can take less than"
                                                             : "these stages cannot take less than";
   return fmt::format("{} {} ({}): at most {:.1f} % above that", scope, to_text(bound.time), bound.why,
-                     100 * gap);
+                     100 * relative_difference(iteration, bound.time));
 }
 
 void TraceOutputs::add(CLI::App* verb, const std::string& trace_flag) {

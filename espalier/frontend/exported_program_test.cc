@@ -12,6 +12,7 @@
 #include "espalier/frontend/archive_for_tests.h"
 #include "espalier/frontend/sample_inputs.h"
 #include "espalier/frontend/zip.h"
+#include "testing/refusal.h"
 
 namespace espalier {
 namespace {
@@ -114,13 +115,9 @@ ImportOptions without_loss() {
 }
 
 std::string error_of(const TestProgram& program, const ImportOptions& options = without_loss()) {
-  try {
-    read(program, options);
-  } catch (const InputError& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
-    return error.what();
-  }
-  return "no error";
+  std::string error = testing::refusal([&] { read(program, options); });
+  EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+  return error;
 }
 
 const Operator& op(const Graph& graph, const std::string& name) {
@@ -559,12 +556,8 @@ TEST(Program, AnotherSchemaOrByteOrderIsRefused) {
   EXPECT_THROW(read_exported_program(text, "f"), InputError);
   const std::string big =
       make_zip({{"archive_format", "pt2"}, {"archive_version", "0"}, {"byteorder", "big"}});
-  try {
-    read_exported_program(big, "f");
-    FAIL();
-  } catch (const InputError& error) {
-    EXPECT_STREQ(error.what(), "f: byteorder is 'big'; this program reads 'little'");
-  }
+  EXPECT_EQ(testing::refusal([&] { read_exported_program(big, "f"); }),
+            "f: byteorder is 'big'; this program reads 'little'");
 }
 
 TEST(Program, SampleRangesOfIntegerInputsAreRead) {

@@ -69,11 +69,8 @@ class MsrReader {
     const JsonCursor nodes = root_.at("nodes");
     for (std::size_t i = 0; i < nodes.size(); ++i) {
       const JsonCursor in = nodes.at(i);
-      const std::int64_t id = in.at("id").integer(-kMaxProfiledId, kMaxProfiledId);
-      if (!index_.emplace(id, i).second)
-        in.at("id").fail("is " + std::to_string(id) + ", which another node has");
       ProfileNode node;
-      node.name = "n" + std::to_string(id);
+      node.name = "n" + std::to_string(numbers_.add(in.at("id")));
       node.target = one_line(in.at("name").string());
       node.role = truth(in.at("isBackwardNode")) ? OperatorRole::kBackward : OperatorRole::kForward;
       node.stored = round_bytes(in.at("size").number(0, kMostProfiledBytes));
@@ -98,17 +95,11 @@ class MsrReader {
     }
   }
 
-  std::size_t node(const JsonCursor& id) const {
-    const auto found = index_.find(id.integer(-kMaxProfiledId, kMaxProfiledId));
-    if (found == index_.end()) id.fail("is not the id of a node");
-    return found->second;
-  }
-
   void read_edges() {
     const JsonCursor edges = root_.at("edges");
     for (std::size_t i = 0; i < edges.size(); ++i) {
       const JsonCursor in = edges.at(i);
-      edges_.push_back({node(in.at("sourceId")), node(in.at("destId")),
+      edges_.push_back({numbers_.at(in.at("sourceId")), numbers_.at(in.at("destId")),
                         in.at("cost").number(0, kMostMilliseconds),
                         in.has("size") ? in.at("size").number(0, kMostProfiledBytes) : 0});
     }
@@ -184,7 +175,7 @@ class MsrReader {
   ImportOptions options_;
   Profile profile_;
   std::vector<RawEdge> edges_;
-  std::unordered_map<std::int64_t, std::size_t> index_;
+  NodeNumbers numbers_;
   std::unordered_map<std::int64_t, std::uint32_t> colours_;
   std::vector<std::string> warnings_;
   double scale_ = 1;

@@ -12,12 +12,10 @@
 // - Memory A·y + B with y micro-batches in flight: A is kept for backward; B holds weights and gradients (the
 //   parameters here) and the rest, which becomes workspace.
 // - Bytes are charged per edge. Equal bytes from one source are one tensor, sent once to each device;
-// literally
-//   read, each edge has its own.
+//   literally read, each edge has its own.
 // - syncTimeFw and syncTimeBw (bytes, despite the name) have no counterpart and are left out with a warning.
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "espalier/base/check.h"
 #include "espalier/base/json.h"
@@ -52,13 +50,13 @@ class PiperReader {
     const Bytes bandwidth = round_bytes(root_.at("bandwidth").number(1, kMostProfiledBytes));
     const BatchSize batch(root_.at("mbsInBatch").integer(1, 1'000'000'000));
     const JsonCursor nodes = root_.at("nodes");
-    for (std::size_t i = 0; i < nodes.size(); ++i) read_node(nodes.at(i), i);
+    for (std::size_t i = 0; i < nodes.size(); ++i) read_node(nodes.at(i));
     find_unit();
     for (std::size_t i = 0; i < ways_.size(); ++i) add_costs(i);
     const JsonCursor edges = root_.at("edges");
     for (std::size_t i = 0; i < edges.size(); ++i) {
       const JsonCursor in = edges.at(i);
-      profile_.edges.push_back({node(in.at("sourceId")), node(in.at("destId")),
+      profile_.edges.push_back({numbers_.at(in.at("sourceId")), numbers_.at(in.at("destId")),
                                 round_bytes(in.at("communicationCost").number(0, kMostProfiledBytes))});
     }
     if (syncs_ > 0) {
@@ -78,12 +76,9 @@ class PiperReader {
   }
 
  private:
-  void read_node(const JsonCursor& in, std::size_t i) {
-    const std::int64_t id = in.at("id").integer(-kMaxProfiledId, kMaxProfiledId);
-    if (!index_.emplace(id, i).second)
-      in.at("id").fail("is " + std::to_string(id) + ", which another node has");
+  void read_node(const JsonCursor& in) {
     ProfileNode node;
-    node.name = "n" + std::to_string(id);
+    node.name = "n" + std::to_string(numbers_.add(in.at("id")));
     node.target = one_line(in.at("name").string());
     std::vector<Way> ways;
     for (const auto& [degree, list] : in.at("TMPCs").members()) {
@@ -122,12 +117,6 @@ class PiperReader {
             .parameters = round_bytes(in.at("parameterSize").number(0, kMostProfiledBytes)),
             .per_micro_batch = round_bytes(in.at("memoryUsageA").number(0, kMostProfiledBytes)),
             .fixed = round_bytes(in.at("memoryUsageB").number(0, kMostProfiledBytes))};
-  }
-
-  std::size_t node(const JsonCursor& id) const {
-    const auto found = index_.find(id.integer(-kMaxProfiledId, kMaxProfiledId));
-    if (found == index_.end()) id.fail("is not the id of a node");
-    return found->second;
   }
 
   void find_unit() {
@@ -186,7 +175,7 @@ class PiperReader {
   ImportOptions options_;
   Profile profile_;
   std::vector<std::vector<Way>> ways_;
-  std::unordered_map<std::int64_t, std::size_t> index_;
+  NodeNumbers numbers_;
   std::vector<std::string> warnings_;
   std::size_t syncs_ = 0;
   double nanoseconds_ = 1e9;  // in one unit of timePerSample

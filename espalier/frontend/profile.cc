@@ -158,6 +158,20 @@ class Builder {
 
 }  // namespace
 
+std::int64_t NodeNumbers::add(const JsonCursor& id) {
+  const std::int64_t number = id.integer(-kMaxProfiledId, kMaxProfiledId);
+  if (!node_.emplace(number, node_.size()).second) {
+    id.fail("is " + std::to_string(number) + ", which another node has");
+  }
+  return number;
+}
+
+std::size_t NodeNumbers::at(const JsonCursor& id) const {
+  const auto found = node_.find(id.integer(-kMaxProfiledId, kMaxProfiledId));
+  if (found == node_.end()) id.fail("is not the id of a node");
+  return found->second;
+}
+
 BuiltProfile build_profile(Profile profile) {
   const std::string file = profile.file;
   try {

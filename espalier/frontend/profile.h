@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "espalier/base/json.h"
 #include "espalier/frontend/imported.h"
 
 namespace espalier {
@@ -48,6 +50,19 @@ struct Profile {
   EdgeTensors tensors = EdgeTensors::kShared;
   std::vector<ProfileNode> nodes;
   std::vector<ProfileEdge> edges;
+};
+
+// The nodes of a file that numbers them as it likes.
+class NodeNumbers {
+ public:
+  // The next node has the number that stands at `id`, which is given back. Throws InputError at `id` if
+  // another node has it.
+  std::int64_t add(const JsonCursor& id);
+  // Throws InputError at `id` if no node has that number.
+  std::size_t at(const JsonCursor& id) const;
+
+ private:
+  std::unordered_map<std::int64_t, std::size_t> node_;
 };
 
 // A graph of opaque tensors in an order that the edges allow (of several, the file's), and its costs. A

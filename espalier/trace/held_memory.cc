@@ -69,10 +69,7 @@ class HeldMemory {
   // What begins or stays with one action: saved tensors, recomputed ones, workspace.
   void during_action(const ActionPlace& place) {
     const Action& action = schedule_.devices[place.device.index()][place.position];
-    if (action.kind == ActionKind::kAllReduce || action.kind == ActionKind::kTieSum ||
-        action.kind == ActionKind::kUpdate) {
-      return;
-    }
+    if (once_per_step(action.kind)) return;
     const StageMemory& memory = model_.stages[action.stage.index()].memory;
     const Span& span = timeline_.at(place);
     const Duration end = backward_end(place.device, action.stage, action.micro_batch);

@@ -45,8 +45,8 @@ Bytes MemoryByCategory::total() const {
 std::string span_name(const Trace& trace, const Span& span) {
   std::string text(1, letter(span.action.kind));
   if (span.action.kind == ActionKind::kTieSum) return text + std::to_string(span.action.stage.index());
-  const bool once = span.action.kind == ActionKind::kAllReduce || span.action.kind == ActionKind::kUpdate;
-  if (!once || span.action.micro_batch != 0) text += std::to_string(span.action.micro_batch);
+  if (!once_per_step(span.action.kind) || span.action.micro_batch != 0)
+    text += std::to_string(span.action.micro_batch);
   const std::size_t stage = span.action.stage.index();
   return text + " " + (stage < trace.stages.size() ? trace.stages[stage] : "#" + std::to_string(stage));
 }
