@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <ostream>
 
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
@@ -66,6 +67,7 @@ struct MsrRow {
   double accelerator_ms, cpu_ms;
   std::size_t accelerators, cpus;
   std::int64_t memory;
+  friend std::ostream& operator<<(std::ostream& out, const MsrRow& row) { return out << row.file; }
 };
 
 class Msr : public ::testing::TestWithParam<MsrRow> {};
@@ -162,26 +164,33 @@ TEST(MsrMemory, NodesOccupyTheirSizes) {
   EXPECT_NEAR(total / 1.825e9, 1, 0.001);
 }
 
-class Experts : public ::testing::TestWithParam<std::pair<const char*, const char*>> {};
+struct ExpertRow {
+  const char *placement, *graph;
+  friend std::ostream& operator<<(std::ostream& out, const ExpertRow& row) {
+    return out << row.placement << " on " << row.graph;
+  }
+};
+
+class Experts : public ::testing::TestWithParam<ExpertRow> {};
 
 TEST_P(Experts, PlaceEveryNodeOfTheirGraph) {
-  const auto& [placement_file, graph_file] = GetParam();
+  const ExpertRow& row = GetParam();
   const Imported in =
-      load_workload(std::string("dnn-partitioning/throughput-inputs/LayerGraphs/") + graph_file);
-  const std::string name = kFolder + "dnn-partitioning/human-experts/" + placement_file;
-  const Placement placement = import_msr_placement(read_file(name), placement_file, in);
+      load_workload(std::string("dnn-partitioning/throughput-inputs/LayerGraphs/") + row.graph);
+  const std::string name = kFolder + "dnn-partitioning/human-experts/" + row.placement;
+  const Placement placement = import_msr_placement(read_file(name), row.placement, in);
   EXPECT_THAT(check_placement(in.graph, *in.cluster, placement), IsEmpty());
 }
 
 INSTANTIATE_TEST_SUITE_P(Published, Experts,
-                         ::testing::Values(std::pair("bert24_inference_expert.json", "bert24_inference.json"),
-                                           std::pair("bert24_inference_expert.json", "bert24_training.json"),
-                                           std::pair("bert24_training_expert.json", "bert24_training.json"),
-                                           std::pair("gnmt_inference_expert.json", "gnmt_inference.json"),
-                                           std::pair("gnmt_inference_expert.json", "gnmt_training.json"),
-                                           std::pair("gnmt_training_expert.json", "gnmt_training.json"),
-                                           std::pair("inceptionv3_inference_expert.json",
-                                                     "inceptionv3_inference.json")));
+                         ::testing::Values(ExpertRow{"bert24_inference_expert.json", "bert24_inference.json"},
+                                           ExpertRow{"bert24_inference_expert.json", "bert24_training.json"},
+                                           ExpertRow{"bert24_training_expert.json", "bert24_training.json"},
+                                           ExpertRow{"gnmt_inference_expert.json", "gnmt_inference.json"},
+                                           ExpertRow{"gnmt_inference_expert.json", "gnmt_training.json"},
+                                           ExpertRow{"gnmt_training_expert.json", "gnmt_training.json"},
+                                           ExpertRow{"inceptionv3_inference_expert.json",
+                                                     "inceptionv3_inference.json"}));
 
 // -- piper ------------------------------------------------------------------------------------------------
 
@@ -190,6 +199,7 @@ struct PiperRow {
   std::size_t nodes, edges;
   double plain_ms, recomputed_ms, weights;
   std::int64_t batch;
+  friend std::ostream& operator<<(std::ostream& out, const PiperRow& row) { return out << row.file; }
 };
 
 class Piper : public ::testing::TestWithParam<PiperRow> {};
@@ -253,6 +263,7 @@ struct PipeDreamRow {
   std::size_t nodes, edges;
   double forward_ms, backward_ms, input_ms, weights_mb;
   std::int64_t batch;
+  friend std::ostream& operator<<(std::ostream& out, const PipeDreamRow& row) { return out << row.model; }
 };
 
 class PipeDream : public ::testing::TestWithParam<PipeDreamRow> {};
