@@ -45,7 +45,7 @@ def milliseconds(nanoseconds):
 
 def time_plans(espalier, plans, data):
     """Runs each plan for a few steps, in turns, so that a slow moment of the machine meets them all. Returns
-    {planner: (predicted, measured)} in nanoseconds, measured as the median step."""
+    {planner: (predicted, measured, spread)} in nanoseconds: the median step, and the middle half of the steps."""
     predicted, steps = {}, {planner: [] for planner in plans}
     for _ in range(ROUNDS):
         for planner, plan in plans.items():
@@ -53,15 +53,20 @@ def time_plans(espalier, plans, data):
                         "--trace", plan.with_suffix(".measured.json"))
             predicted[planner] = done["predicted_ns"]
             steps[planner] += [step["time_ns"] for step in done["steps"][1:]]  # the first also allocates
-    return {planner: (predicted[planner], statistics.median(steps[planner])) for planner in plans}
+    times = {}
+    for planner in plans:
+        first, median, third = statistics.quantiles(steps[planner], n=4)
+        times[planner] = predicted[planner], median, third - first
+    return times
 
 
 def print_times(times, rows):
-    print(f"{'planner':22}  {'workers':>7}  {'predicted':>10}  {'measured':>10}  {'error':>8}")
-    for planner, (predicted, measured) in sorted(times.items(), key=lambda item: item[1][1]):
+    print(f"{'planner':22}  {'workers':>7}  {'predicted':>10}  {'measured':>10}  {'error':>8}  "
+          f"{'spread of steps':>15}")
+    for planner, (predicted, measured, spread) in sorted(times.items(), key=lambda item: item[1][1]):
         workers = len({device for stage in rows[planner]["stages"] for device in stage["devices"]})
         print(f"{planner:22}  {workers:7}  {milliseconds(predicted):>10}  {milliseconds(measured):>10}  "
-              f"{100 * (predicted / measured - 1):+7.1f} %")
+              f"{100 * (predicted / measured - 1):+7.1f} %  {100 * spread / measured:13.1f} %")
     pairs = right = 0
     names = list(times)
     for i, a in enumerate(names):
