@@ -207,7 +207,6 @@ int measure(const std::vector<std::string>& arguments) {
   ProfileOptions options;
   options.world = world_from_environment();
   options.rounds = rounds;
-  options.repeat_slow = false;  // no step is repeated either
   PlannedJob everybody;
   everybody.schedule.devices.assign(2, {{ActionKind::kForward, StageId(0), 0}});
   everybody.device_names = {"worker 0", "worker 1"};

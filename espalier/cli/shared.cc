@@ -113,9 +113,13 @@ std::string verdict_text(const Trace& trace, BatchSize batch) {
 
 std::string expected_text(Duration expected, const std::optional<MeasuredOn>& measured) {
   if (!measured || measured->scatter == ActionScatter()) return {};
+  const std::string devices =
+      measured->scatter.device_per_mille > 0
+          ? fmt::format(" and devices by {:.1f} %", measured->scatter.device_per_mille / 10.0)
+          : "";
   return fmt::format(
-      "{} expected in a run, where action times scatter by {:.1f} % as they did when measured\n",
-      to_text(expected), measured->scatter.spread_per_mille / 10.0);
+      "{} expected in a run, where action times scatter by {:.1f} %{} as they did when measured\n",
+      to_text(expected), measured->scatter.spread_per_mille / 10.0, devices);
 }
 
 std::string bound_text(Duration iteration, const Bound& bound) {

@@ -64,8 +64,10 @@ void check_overhead(const KindOverhead& overhead, std::vector<std::string>& foun
                     " per mille; expected 0 to 1000000");
   }
   const ActionScatter& scatter = overhead.scatter;
-  if (scatter.spread_per_mille < 0 || scatter.spread_per_mille > 1000) {
-    found.push_back(where + ": spread is " + std::to_string(scatter.spread_per_mille) +
+  for (const auto& [name, per_mille] : {std::pair("spread", scatter.spread_per_mille),
+                                        std::pair("device spread", scatter.device_per_mille)}) {
+    if (per_mille >= 0 && per_mille <= 1000) continue;
+    found.push_back(where + ": " + name + " is " + std::to_string(per_mille) +
                     " per mille; expected 0 to 1000");
   }
   if (!in_range(scatter.first.count())) found.push_back(where + ": first action is out of range");
@@ -251,6 +253,7 @@ std::uint64_t CostTable::hash() const {
     hash.add(static_cast<std::uint64_t>(overhead.neighbour_per_mille));
     if (overhead.scatter != ActionScatter()) {
       hash.add(static_cast<std::uint64_t>(overhead.scatter.spread_per_mille));
+      hash.add(static_cast<std::uint64_t>(overhead.scatter.device_per_mille));
       hash.add(static_cast<std::uint64_t>(overhead.scatter.first.count()));
     }
     hash.add(overhead.updates.size());

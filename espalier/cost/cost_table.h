@@ -75,7 +75,8 @@ std::optional<OptimizerKind> parse_optimizer(std::string_view text);
 
 // How the times of a real step's actions stray from their usual ones (sim/expected.h).
 struct ActionScatter {
-  std::int32_t spread_per_mille = 0;  // relative standard deviation
+  std::int32_t spread_per_mille = 0;  // relative standard deviation, each action for itself
+  std::int32_t device_per_mille = 0;  // of one device's whole step, against the other devices of the host
   Duration first = {};  // the first action of a device in a step is this much longer: its caches are cold
   friend bool operator==(const ActionScatter&, const ActionScatter&) = default;
 };

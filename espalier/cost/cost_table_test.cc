@@ -18,7 +18,7 @@ using testing::refusal;
 
 constexpr const char* kTable =
     "machine \"AMD EPYC, 2 cores\" threads=2 torch=2.13.0\n"
-    "overhead cpu action=20us neighbour=30 spread=80 first=1ms adam=50us+12ps/B\n"
+    "overhead cpu action=20us neighbour=30 spread=80 device-spread=40 first=1ms adam=50us+12ps/B\n"
     "link 2GB latency=40us send=100us+400ps/B receive=20us+100ps/B\n"
     "cost linear(f32[b,16],f32[16,16]) cpu batch=4 f=2ms i=3ms w=1ms saved=in0,out0 private=64B "
     "between=32B workspace=1KiB origin=measured\n"
@@ -128,7 +128,9 @@ TEST(CostTable, EveryRuleHasItsFault) {
   EXPECT_THAT(faults([](P& p) { p.overheads[0].neighbour_per_mille = -1; }),
               ElementsAre(HasSubstr("neighbour")));
   EXPECT_THAT(faults([](P& p) { p.overheads[0].scatter.spread_per_mille = 1001; }),
-              ElementsAre(HasSubstr("spread")));
+              ElementsAre(HasSubstr(": spread is 1001")));
+  EXPECT_THAT(faults([](P& p) { p.overheads[0].scatter.device_per_mille = -1; }),
+              ElementsAre(HasSubstr("device spread is -1")));
   EXPECT_THAT(faults([](P& p) { p.overheads[0].scatter.first = nanoseconds(-1); }),
               ElementsAre(HasSubstr("first action")));
   EXPECT_THAT(faults([](P& p) { p.overheads[0].updates[0].fixed = nanoseconds(-1); }),

@@ -117,6 +117,7 @@ KindOverhead parse_overhead(Fields& fields) {
   overhead.per_action = fields.duration("action");
   overhead.neighbour_per_mille = static_cast<std::int32_t>(fields.integer("neighbour", 0, 1'000'000));
   overhead.scatter.spread_per_mille = static_cast<std::int32_t>(fields.integer("spread", 0, 1000));
+  overhead.scatter.device_per_mille = static_cast<std::int32_t>(fields.integer("device-spread", 0, 1000));
   overhead.scatter.first = fields.duration("first");
   for (const OptimizerKind optimizer : {OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kAdamW}) {
     const auto value = fields.take(std::string(to_text(optimizer)));
@@ -310,18 +311,14 @@ CostRow row_from_json(const JsonCursor& json) {
 }
 
 KindOverhead overhead_from_json(const JsonCursor& json) {
-  json.only(
-      {"kind", "per_action_ns", "neighbour_per_mille", "spread_per_mille", "first_action_ns", "updates"});
+  json.only({"kind", "per_action_ns", "neighbour_per_mille", "spread_per_mille", "device_spread_per_mille",
+             "first_action_ns", "updates"});
   KindOverhead overhead;
   overhead.kind = json.at("kind").string();
   overhead.per_action = json.at("per_action_ns").duration();
   overhead.neighbour_per_mille =
       static_cast<std::int32_t>(json.at("neighbour_per_mille").integer(0, 1'000'000));
-  if (json.has("spread_per_mille")) {
-    overhead.scatter.spread_per_mille =
-        static_cast<std::int32_t>(json.at("spread_per_mille").integer(0, 1000));
-  }
-  if (json.has("first_action_ns")) overhead.scatter.first = json.at("first_action_ns").duration();
+  overhead.scatter = scatter_from_json(json);
   const JsonCursor updates = json.at("updates");
   for (std::size_t i = 0; i < updates.size(); ++i) {
     const JsonCursor update = updates.at(i);
@@ -333,6 +330,8 @@ KindOverhead overhead_from_json(const JsonCursor& json) {
   }
   return overhead;
 }
+
+constexpr std::int64_t kLongest = std::int64_t{1} << 44;  // nanoseconds, of a first action
 
 }  // namespace
 
@@ -363,6 +362,7 @@ std::string print_costs(const CostTable& table) {
             " neighbour=" + std::to_string(overhead.neighbour_per_mille);
     const ActionScatter& scatter = overhead.scatter;
     if (scatter.spread_per_mille > 0) text += " spread=" + std::to_string(scatter.spread_per_mille);
+    if (scatter.device_per_mille > 0) text += " device-spread=" + std::to_string(scatter.device_per_mille);
     if (scatter.first > Duration()) text += " first=" + to_exact_text(scatter.first);
     for (const KindOverhead::Update& update : overhead.updates) {
       text += " " + std::string(to_text(update.optimizer)) + "=" +
@@ -402,12 +402,12 @@ nlohmann::ordered_json costs_to_json(const CostTable& table) {
                          {"fixed_ns", update.fixed.count()},
                          {"ps_per_byte", update.picoseconds_per_byte}});
     }
-    json["overheads"].push_back({{"kind", overhead.kind},
-                                 {"per_action_ns", overhead.per_action.count()},
-                                 {"neighbour_per_mille", overhead.neighbour_per_mille},
-                                 {"spread_per_mille", overhead.scatter.spread_per_mille},
-                                 {"first_action_ns", overhead.scatter.first.count()},
-                                 {"updates", std::move(updates)}});
+    Json entry{{"kind", overhead.kind},
+               {"per_action_ns", overhead.per_action.count()},
+               {"neighbour_per_mille", overhead.neighbour_per_mille}};
+    add_scatter(entry, overhead.scatter);
+    entry["updates"] = std::move(updates);
+    json["overheads"].push_back(std::move(entry));
   }
   json["rows"] = Json::array();
   for (const CostRow& row : parts.rows) {
@@ -446,6 +446,21 @@ CostTable costs_from_json(const nlohmann::ordered_json& json, const std::string&
   } catch (const InputError& error) {
     root.fail(error.what());
   }
+}
+
+void add_scatter(Json& json, const ActionScatter& scatter) {
+  json["spread_per_mille"] = scatter.spread_per_mille;
+  json["device_spread_per_mille"] = scatter.device_per_mille;
+  json["first_action_ns"] = scatter.first.count();
+}
+
+ActionScatter scatter_from_json(const JsonCursor& json) {
+  const auto member = [&json](const char* key, std::int64_t most) {
+    return json.has(key) ? json.at(key).integer(0, most) : 0;
+  };
+  return {.spread_per_mille = static_cast<std::int32_t>(member("spread_per_mille", 1000)),
+          .device_per_mille = static_cast<std::int32_t>(member("device_spread_per_mille", 1000)),
+          .first = Duration(member("first_action_ns", kLongest))};
 }
 
 }  // namespace espalier

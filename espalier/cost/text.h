@@ -3,7 +3,7 @@
 // Written forms of a CostTable: lines for tests, JSON for files. Both parse back.
 //
 //   machine "AMD EPYC, 2 cores" threads=1 torch=2.13.0
-//   overhead cpu action=20us neighbour=30 spread=80 first=1ms adam=50us+12ps/B
+//   overhead cpu action=20us neighbour=30 spread=80 device-spread=40 first=1ms adam=50us+12ps/B
 //   link 2GB latency=40us send=100us+400ps/B receive=20us+100ps/B
 //   cost linear(f32[b,16],f32[16,16]) cpu batch=4 f=2ms i=2ms w=2ms saved=in0,out0 origin=measured
 //
@@ -18,10 +18,16 @@
 
 namespace espalier {
 
+class JsonCursor;
+
 CostTable parse_costs(std::string_view text);  // throws InputError "line 3: …"
 std::string print_costs(const CostTable& table);
 
 nlohmann::ordered_json costs_to_json(const CostTable& table);  // "format": "espalier.costs/1"
 CostTable costs_from_json(const nlohmann::ordered_json& json, const std::string& where);
+
+// An ActionScatter among the members of an object; what is not there is zero.
+void add_scatter(nlohmann::ordered_json& json, const ActionScatter& scatter);
+ActionScatter scatter_from_json(const JsonCursor& json);
 
 }  // namespace espalier

@@ -8,6 +8,7 @@
 #include "espalier/base/hash.h"
 #include "espalier/base/json.h"
 #include "espalier/cluster/text.h"
+#include "espalier/cost/text.h"
 #include "espalier/plan/text.h"
 
 namespace espalier {
@@ -15,7 +16,6 @@ namespace {
 
 constexpr std::string_view kPlanFormat = "espalier.plan/1";
 constexpr std::int64_t kMax = std::int64_t{1} << 62;
-constexpr std::int64_t kMostScatter = std::int64_t{1} << 44;  // as a cost table's
 constexpr std::string_view kDigits = "0123456789abcdef";
 
 std::string hex_text(std::uint64_t value, int digits) {
@@ -139,8 +139,7 @@ Json costs_to_json(const PlanFile& file) {
   if (file.measured) {
     json["machine"] = file.measured->machine;
     json["threads"] = file.measured->threads;
-    json["spread_per_mille"] = file.measured->scatter.spread_per_mille;
-    json["first_action_ns"] = file.measured->scatter.first.count();
+    add_scatter(json, file.measured->scatter);
   }
   return json;
 }
@@ -294,19 +293,14 @@ PlanFile parse_plan_file(std::string_view text, const std::string& where) {
                                                : static_cast<std::uint64_t>(seed.integer(0, kMax));
   file.training = training_from_json(root.at("training"));
   const JsonCursor costs = root.at("costs");
-  costs.only({"file", "hash", "machine", "threads", "spread_per_mille", "first_action_ns"});
+  costs.only({"file", "hash", "machine", "threads", "spread_per_mille", "device_spread_per_mille",
+              "first_action_ns"});
   file.cost_file = path_from_json(costs.at("file"));
   file.cost_hash = fingerprint_from_json(costs.at("hash"));
   if (costs.has("machine") || costs.has("threads")) {
     file.measured = {costs.at("machine").string(),
                      static_cast<std::uint32_t>(costs.at("threads").integer(1, 1 << 20))};
-    ActionScatter& scatter = file.measured->scatter;
-    if (costs.has("spread_per_mille")) {
-      scatter.spread_per_mille = static_cast<std::int32_t>(costs.at("spread_per_mille").integer(0, 1000));
-    }
-    if (costs.has("first_action_ns")) {
-      scatter.first = Duration(costs.at("first_action_ns").integer(0, kMostScatter));
-    }
+    file.measured->scatter = scatter_from_json(costs);
   }
   const Cluster cluster = cluster_from_json(root.at("cluster").json(), root.at("cluster").where());
   file.cluster = cluster.parts();

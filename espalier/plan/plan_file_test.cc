@@ -66,10 +66,11 @@ TEST(PlanFile, ReadsBackAndResolvesToThePlan) {
 
 TEST(PlanFile, RemembersOnWhatItsCostsWereMeasured) {
   PlanFile file = SavedExample().file();
-  file.measured = MeasuredOn{"A machine, 2 cores", 3, {80, microseconds(900)}};
+  file.measured = MeasuredOn{"A machine, 2 cores", 3, {80, 40, microseconds(900)}};
   const std::string text = print_plan_file(file);
   EXPECT_THAT(text, HasSubstr(R"("machine": "A machine, 2 cores")"));
   EXPECT_THAT(text, HasSubstr(R"("spread_per_mille": 80)"));
+  EXPECT_THAT(text, HasSubstr(R"("device_spread_per_mille": 40)"));
   EXPECT_THAT(text, HasSubstr(R"("first_action_ns": 900000)"));
   EXPECT_EQ(parse_plan_file(text, "plan.json"), file);
 }

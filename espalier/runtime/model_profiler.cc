@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "espalier/base/check.h"
@@ -15,8 +16,6 @@
 namespace espalier {
 namespace {
 
-constexpr double kSlowProbe = 1.12;
-constexpr int kTries = 2;  // of a sample
 constexpr int kPasses = 3;
 constexpr double kTrim = 0.05;
 constexpr double kRoughTrim = 0.25;
@@ -115,21 +114,6 @@ void ModelProfiler::meet() {
   average({0});
 }
 
-// Takes a sample while the core is at its speed; the last try counts whatever the probe says.
-template <class Sample>
-void ModelProfiler::at_speed(const Sample& sample) {
-  const int tries = options_.repeat_slow ? kTries : 1;
-  for (int i = 0; i < tries; ++i) {
-    const double before = speed_probe();
-    auto taken = sample();
-    const double probe = std::max(before, speed_probe());
-    best_probe_ = best_probe_ == 0 ? probe : std::min(best_probe_, probe);
-    if (probe > kSlowProbe * best_probe_ && i + 1 < tries) continue;
-    taken();
-    return;
-  }
-}
-
 void ModelProfiler::round() {
   const auto start = Clock::now();
   for (const auto& size : sizes_) {
@@ -147,25 +131,21 @@ void ModelProfiler::round() {
 
 // The mean of some passes, as a step is a sum of some; the median is taken over rounds, as over steps.
 void ModelProfiler::take_passes(Size& size) {
-  at_speed([&] {
-    std::vector<PassTimes> plain = size.profiler.in_flight(1 + kPasses);
-    plain.erase(plain.begin());  // it filled the caches
-    const PassTimes stamped = size.profiler.stamped();
-    return [&size, plain, stamped] {
-      size.whole_forward.push_back(0);
-      size.whole_backward.push_back(0);
-      for (const PassTimes& pass : plain) {
-        size.whole_forward.back() += pass.forward / kPasses;
-        size.whole_backward.back() += pass.backward / kPasses;
-        size.single_forward.push_back(pass.forward);
-        size.single_backward.push_back(pass.backward);
-      }
-      for (std::size_t op = 0; op < stamped.forward_of.size(); ++op) {
-        size.forward[op].push_back(stamped.forward_of[op]);
-        size.backward[op].push_back(stamped.backward_of[op]);
-      }
-    };
-  });
+  std::vector<PassTimes> plain = size.profiler.in_flight(1 + kPasses);
+  plain.erase(plain.begin());  // it filled the caches
+  const PassTimes stamped = size.profiler.stamped();
+  size.whole_forward.push_back(0);
+  size.whole_backward.push_back(0);
+  for (const PassTimes& pass : plain) {
+    size.whole_forward.back() += pass.forward / kPasses;
+    size.whole_backward.back() += pass.backward / kPasses;
+    size.single_forward.push_back(pass.forward);
+    size.single_backward.push_back(pass.backward);
+  }
+  for (std::size_t op = 0; op < stamped.forward_of.size(); ++op) {
+    size.forward[op].push_back(stamped.forward_of[op]);
+    size.backward[op].push_back(stamped.backward_of[op]);
+  }
 }
 
 // What an action takes beside its operators: the model cut into stages against the model as one stage, in the
@@ -173,23 +153,16 @@ void ModelProfiler::take_passes(Size& size) {
 void ModelProfiler::take_stages(Size& size) {
   if (stages_ < 2) return;
   meet();
-  at_speed([&] {
-    std::vector<PassTimes> passes = size.profiler.stages_in_flight(1 + kPasses);
-    passes.erase(passes.begin());
-    return [&, passes] {
-      double more = -size.whole_forward.back() - size.whole_backward.back();
-      for (const PassTimes& pass : passes) more += (pass.forward + pass.backward) / kPasses;
-      cut_overheads_.push_back(more / (2.0 * static_cast<double>(stages_ - 1)));
-    };
-  });
+  std::vector<PassTimes> passes = size.profiler.stages_in_flight(1 + kPasses);
+  passes.erase(passes.begin());
+  double more = -size.whole_forward.back() - size.whole_backward.back();
+  for (const PassTimes& pass : passes) more += (pass.forward + pass.backward) / kPasses;
+  cut_overheads_.push_back(more / (2.0 * static_cast<double>(stages_ - 1)));
 }
 
 void ModelProfiler::take_first(Size& size) {
   meet();
-  at_speed([&] {
-    const double first = size.profiler.forward_after(kStepWait);
-    return [&, first] { firsts_.push_back(first - size.whole_forward.back()); };
-  });
+  firsts_.push_back(size.profiler.forward_after(kStepWait) - size.whole_forward.back());
 }
 
 void ModelProfiler::take_alone(Size& size) {
@@ -197,13 +170,9 @@ void ModelProfiler::take_alone(Size& size) {
   for (std::uint32_t turn = 0; turn < workers && workers > 1; ++turn) {
     meet();
     if (turn != workers_.transport->rank()) continue;
-    at_speed([&] {
-      const PassTimes plain = size.profiler.in_flight(2).back();
-      return [&, plain] {
-        const double busy = size.whole_forward.back() + size.whole_backward.back();
-        busy_over_alone_.push_back(busy / (plain.forward + plain.backward));
-      };
-    });
+    const PassTimes plain = size.profiler.in_flight(2).back();
+    const double busy = size.whole_forward.back() + size.whole_backward.back();
+    busy_over_alone_.push_back(busy / (plain.forward + plain.backward));
   }
   meet();
 }
@@ -307,21 +276,55 @@ void ModelProfiler::add_points(std::map<std::string, CostRow>& rows, Size& size,
   }
 }
 
-// Half the distance between what a sixth and what five sixths of the passes stay below, which is a normal
-// distribution's standard deviation, over their median. An action is a part of a pass: forward and backward
-// apart are nearer to it.
-double ModelProfiler::spread() {
+// Passes against the mean of their round, so that what lasts longer than an action does not count: half the
+// distance between what a sixth and what five sixths stay below, which is a normal distribution's standard
+// deviation. An action is a part of a pass: forward and backward apart are nearer to it. Of this worker.
+double ModelProfiler::spread() const {
   double sum = 0;
   for (const auto& size : sizes_) {
-    for (auto* times : {&size->single_forward, &size->single_backward}) {
-      std::sort(times->begin(), times->end());
+    for (const auto* times : {&size->single_forward, &size->single_backward}) {
+      std::vector<double> away(times->size());
+      for (std::size_t i = 0; i < times->size(); ++i) {
+        const auto round = times->begin() + static_cast<std::ptrdiff_t>(i / kPasses * kPasses);
+        away[i] = (*times)[i] * kPasses / std::accumulate(round, round + kPasses, 0.0);
+      }
+      std::sort(away.begin(), away.end());
       const auto at = [&](double share) {
-        return (*times)[static_cast<std::size_t>(share * static_cast<double>(times->size() - 1))];
+        return away[static_cast<std::size_t>(share * static_cast<double>(away.size() - 1))];
       };
-      if (at(0.5) > 0) sum += (at(0.841) - at(0.159)) / 2 / at(0.5);
+      // The mean has each pass in it, which brings it nearer to them.
+      sum += (at(0.841) - at(0.159)) / 2 * std::sqrt(kPasses / (kPasses - 1.0));
     }
   }
-  return average({sum / static_cast<double>(2 * sizes_.size())})[0];
+  return sum / static_cast<double>(2 * sizes_.size());
+}
+
+// How far a worker's passes of one round, together as long as a short step, stray from the mean of all
+// workers' in that round: its variance, less what the spread of single passes explains.
+double ModelProfiler::device_spread() {
+  const std::size_t workers = workers_.transport->ranks();
+  if (workers < 2) return 0;
+  const double single = average({spread()})[0];
+  double sum = 0;
+  for (const auto& size : sizes_) {
+    std::vector<double> mine(size->whole_forward.size());
+    for (std::size_t round = 0; round < mine.size(); ++round) {
+      mine[round] = size->whole_forward[round] + size->whole_backward[round];
+    }
+    const auto all = exchange(*workers_.transport, workers_.first_devices, mine);
+    std::vector<double> variance(mine.size(), 0.0);
+    for (std::size_t round = 0; round < mine.size(); ++round) {
+      double mean = 0;
+      for (const auto& worker : all) mean += worker[round] / static_cast<double>(workers);
+      for (const auto& worker : all) {
+        variance[round] += std::pow(worker[round] / mean - 1, 2) / static_cast<double>(workers - 1);
+      }
+    }
+    sum += trimmed_mean(variance, kTrim);
+  }
+  // A pass is two actions, and a round has several.
+  const double explained = single * single / (2 * kPasses);
+  return std::sqrt(std::max(0.0, sum / static_cast<double>(sizes_.size()) - explained));
 }
 
 KindOverhead ModelProfiler::overhead(double factor) {
@@ -334,7 +337,11 @@ KindOverhead ModelProfiler::overhead(double factor) {
   kind.per_action = round_duration(difference(cut_overheads_) + average({trimmed_mean(gaps_, kTrim)})[0]);
   kind.scatter.first = round_duration(difference(firsts_));
   kind.neighbour_per_mille = static_cast<std::int32_t>(std::lround(1000 * (factor - 1)));
-  kind.scatter.spread_per_mille = static_cast<std::int32_t>(std::min(1000L, std::lround(1000 * spread())));
+  const auto per_mille = [](double share) {
+    return static_cast<std::int32_t>(std::min(1000L, std::lround(1000 * share)));
+  };
+  kind.scatter.spread_per_mille = per_mille(average({spread()})[0]);
+  kind.scatter.device_per_mille = per_mille(device_spread());
   double bytes = 0;
   for (const Variable& variable : sizes_.front()->profiler.holding().parameters) {
     bytes += static_cast<double>(variable.value.nbytes());

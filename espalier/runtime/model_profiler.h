@@ -5,8 +5,8 @@
 // runtime/ only.
 //
 // All workers measure at the same time, since a core beside a busy one is slower; then each measures alone,
-// which gives the factor between the two. A round stands between probes of the core's speed and is taken
-// again, once, where the core was more than 12 % slower than at its best.
+// which gives the factor between the two. What met a slow state of the host counts like all else: a step will
+// meet it too.
 
 #include <functional>
 #include <map>
@@ -47,8 +47,6 @@ class ModelProfiler {
   std::vector<double> average(const std::vector<double>& mine);
   void meet();
   std::function<void()> computation_before_messages();
-  template <class Sample>
-  void at_speed(const Sample& sample);
   void take_passes(Size& size);
   void take_stages(Size& size);
   void take_first(Size& size);
@@ -57,7 +55,8 @@ class ModelProfiler {
   void take_gap(Size& size);
   double weight_share(OperatorId op, BatchSize size) const;
   void add_points(std::map<std::string, CostRow>& rows, Size& size, double factor);
-  double spread();
+  double spread() const;
+  double device_spread();
   KindOverhead overhead(double factor);
 
   const LoadedModel& model_;
@@ -67,8 +66,7 @@ class ModelProfiler {
   std::unique_ptr<Session> session_;
   std::vector<std::unique_ptr<Size>> sizes_;  // ascending
   std::unique_ptr<LinkProfiler> link_;        // of several workers
-  double best_probe_ = 0;
-  std::vector<double> busy_over_alone_;  // by round, at the smallest size
+  std::vector<double> busy_over_alone_;       // by round, at the smallest size
   std::map<OptimizerKind, std::vector<double>> updates_;
   std::uint64_t updates_done_ = 0;
   std::vector<double> gaps_;           // between two actions of a device

@@ -82,9 +82,6 @@ class PassProfiler {
   std::uint64_t pass_ = 0;
 };
 
-// About 1 ms of matrix products that stay in the cache: how fast the core is now. Nanoseconds.
-double speed_probe();
-
 // Some milliseconds of work that goes through more memory than a core's own caches hold.
 std::function<void()> some_milliseconds();
 

@@ -147,7 +147,6 @@ struct ProfileOptions {
   std::vector<BatchSize>
       micro_batches;  // empty: the export's size if fixed, else the first three of 1, 2, 4, 8 in its range
   std::uint32_t rounds = 20;  // over all micro-batches; fewer, at least 7, where passes are long
-  bool repeat_slow = true;    // samples that a slow state of the host met are taken again, once
   std::uint32_t threads = 1;
   std::uint64_t seed = 0;
   std::string device;

@@ -45,16 +45,19 @@ Duration expected_iteration(const StagedModel& model, const Cluster& cluster, co
   for (const TaskIndex action : actions) {
     if (compiled.sources[action].index == 0) tasks.duration[action] += scatter.first;
   }
-  if (scatter.spread_per_mille == 0) return run_tasks(tasks).makespan;
+  if (scatter.spread_per_mille == 0 && scatter.device_per_mille == 0) return run_tasks(tasks).makespan;
   const std::vector<Duration> usual = tasks.duration;
   const std::size_t pairs =
       std::clamp(kMostTasks / std::max<std::size_t>(2 * tasks.size(), 1), std::size_t{1}, kMostPairs);
-  const double spread = scatter.spread_per_mille / 1000.0;
+  const double spread = scatter.spread_per_mille / 1000.0, device_spread = scatter.device_per_mille / 1000.0;
   Rng rng(0);
-  std::vector<double> away(actions.size());
+  std::vector<double> away(actions.size()), device_away(cluster.devices().size());
   double sum = 0;
   for (std::size_t pair = 0; pair < pairs; ++pair) {
-    for (double& each : away) each = spread * normal(rng);
+    for (double& each : device_away) each = device_spread * normal(rng);
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      away[i] = device_away[compiled.sources[actions[i]].device.index()] + spread * normal(rng);
+    }
     for (const double side : {1.0, -1.0}) {
       for (std::size_t i = 0; i < actions.size(); ++i) {
         tasks.duration[actions[i]] = scaled(usual[actions[i]], 1 + side * away[i]);

@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 BATCH, MICRO_BATCH, WORKERS = 128, 16, 2
 RECIPE = ["--optimizer", "adamw", "--lr", "5e-4", "--weight-decay", "0.01"]
-STEPS, TIMED_STEPS, ROUNDS = 330, 9, 2
+STEPS, TIMED_STEPS, ROUNDS, PROFILE_ROUNDS = 330, 9, 3, 8
 STARTED = time.monotonic()
 
 
@@ -43,21 +43,39 @@ def milliseconds(nanoseconds):
     return f"{nanoseconds / 1e6:.1f} ms"
 
 
-def time_plans(espalier, plans, data):
-    """Runs each plan for a few steps, in turns, so that a slow moment of the machine meets them all. Returns
-    {planner: (predicted, measured, spread)} in nanoseconds: the median step, and the middle half of the steps."""
-    predicted, steps = {}, {planner: [] for planner in plans}
-    for _ in range(ROUNDS):
+def profile(espalier, model, costs, *more, run=call):
+    run(espalier, "profile", model, "--micro-batch", MICRO_BATCH, "--workers", WORKERS, "-o", costs, *more)
+
+
+def make_plans(espalier, planners, job, costs, out):
+    plans = {planner: out / f"{planner}.json" for planner in planners}
+    for planner, plan in plans.items():
+        read(espalier, "plan", *job, "--costs", costs, "--planner", planner, "-o", plan)
+    return plans
+
+
+def time_plans(espalier, planners, job, costs, data, out):
+    """In turns, operators are measured, planned for, and each plan trains a few steps: predictions and steps meet the
+    same fast and slow moments of the machine. Returns the plans, and {planner: (predicted, measured, spread)} in
+    nanoseconds: means over the turns, the latter of median steps, and the middle half of the steps around theirs."""
+    predicted, medians, steps = ({planner: [] for planner in planners} for _ in range(3))
+    for turn in range(ROUNDS):
+        if turn > 0:
+            costs = out / f"costs-{turn + 1}.json"
+            profile(espalier, job[0], costs, "--rounds", PROFILE_ROUNDS, run=read)
+        plans = make_plans(espalier, planners, job, costs, out)
         for planner, plan in plans.items():
             done = read(espalier, "run", plan, "--data", data, "--steps", TIMED_STEPS,
                         "--trace", plan.with_suffix(".measured.json"))
-            predicted[planner] = done["predicted_ns"]
-            steps[planner] += [step["time_ns"] for step in done["steps"][1:]]  # the first also allocates
+            taken = [step["time_ns"] for step in done["steps"][1:]]  # the first also allocates
+            predicted[planner].append(done["predicted_ns"])
+            medians[planner].append(statistics.median(taken))
+            steps[planner] += [time - medians[planner][-1] for time in taken]
     times = {}
-    for planner in plans:
-        first, median, third = statistics.quantiles(steps[planner], n=4)
-        times[planner] = predicted[planner], median, third - first
-    return times
+    for planner in planners:
+        first, _, third = statistics.quantiles(steps[planner], n=4)
+        times[planner] = statistics.mean(predicted[planner]), statistics.mean(medians[planner]), third - first
+    return plans, times
 
 
 def print_times(times, rows):
@@ -88,7 +106,7 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     model, data, held_out = (out / name for name in ("digits.pt2", "train.safetensors", "test.safetensors"))
     costs = out / "costs.json"
-    job = [model, "--cluster", f"local:{WORKERS}", "--costs", costs, "--batch", BATCH, "--micro-batch", MICRO_BATCH,
+    job = [model, "--cluster", f"local:{WORKERS}", "--batch", BATCH, "--micro-batch", MICRO_BATCH,
            *RECIPE]
 
     load = os.getloadavg()[0]
@@ -100,19 +118,15 @@ def main():
     call(espalier, "inspect", model)
 
     say("Measuring its operators here, on both workers at once")
-    call(espalier, "profile", model, "--micro-batch", MICRO_BATCH, "--workers", WORKERS, "-o", costs)
+    profile(espalier, model, costs)
 
     say("Every planner, judged by one simulator")
-    call(espalier, "compare", *job, "--svg", out / "planners.svg")
-    compared = read(espalier, "compare", *job)
+    call(espalier, "compare", *job, "--costs", costs, "--svg", out / "planners.svg")
+    compared = read(espalier, "compare", *job, "--costs", costs)
     rows = {row["planner"]: row for row in compared["rows"] if row.get("fits") and not row["data_edges_only"]}
 
     say("Predicted against measured: every plan trains a few steps")
-    plans = {}
-    for planner in rows:
-        plans[planner] = out / f"{planner}.json"
-        read(espalier, "plan", *job, "--planner", planner, "-o", plans[planner])
-    times = time_plans(espalier, plans, data)
+    plans, times = time_plans(espalier, list(rows), job, costs, data, out)
     print_times(times, rows)
 
     both = [p for p in rows if len({d for s in rows[p]["stages"] for d in s["devices"]}) == WORKERS]
