@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <numeric>
 #include <utility>
 
 #include "espalier/base/check.h"
@@ -276,55 +275,30 @@ void ModelProfiler::add_points(std::map<std::string, CostRow>& rows, Size& size,
   }
 }
 
-// Passes against the mean of their round, so that what lasts longer than an action does not count: half the
-// distance between what a sixth and what five sixths stay below, which is a normal distribution's standard
-// deviation. An action is a part of a pass: forward and backward apart are nearer to it. Of this worker.
+// An action is a part of a pass: forward and backward apart are nearer to it. Of this worker.
 double ModelProfiler::spread() const {
   double sum = 0;
   for (const auto& size : sizes_) {
-    for (const auto* times : {&size->single_forward, &size->single_backward}) {
-      std::vector<double> away(times->size());
-      for (std::size_t i = 0; i < times->size(); ++i) {
-        const auto round = times->begin() + static_cast<std::ptrdiff_t>(i / kPasses * kPasses);
-        away[i] = (*times)[i] * kPasses / std::accumulate(round, round + kPasses, 0.0);
-      }
-      std::sort(away.begin(), away.end());
-      const auto at = [&](double share) {
-        return away[static_cast<std::size_t>(share * static_cast<double>(away.size() - 1))];
-      };
-      // The mean has each pass in it, which brings it nearer to them.
-      sum += (at(0.841) - at(0.159)) / 2 * std::sqrt(kPasses / (kPasses - 1.0));
-    }
+    sum += deviation_within(size->single_forward, kPasses) + deviation_within(size->single_backward, kPasses);
   }
   return sum / static_cast<double>(2 * sizes_.size());
 }
 
-// How far a worker's passes of one round, together as long as a short step, stray from the mean of all
-// workers' in that round: its variance, less what the spread of single passes explains.
+// A round's passes are together as long as a short step. Less what the spread of single ones explains.
 double ModelProfiler::device_spread() {
-  const std::size_t workers = workers_.transport->ranks();
-  if (workers < 2) return 0;
+  if (workers_.transport->ranks() < 2) return 0;
   const double single = average({spread()})[0];
-  double sum = 0;
+  double variance = 0;
   for (const auto& size : sizes_) {
     std::vector<double> mine(size->whole_forward.size());
     for (std::size_t round = 0; round < mine.size(); ++round) {
       mine[round] = size->whole_forward[round] + size->whole_backward[round];
     }
     const auto all = exchange(*workers_.transport, workers_.first_devices, mine);
-    std::vector<double> variance(mine.size(), 0.0);
-    for (std::size_t round = 0; round < mine.size(); ++round) {
-      double mean = 0;
-      for (const auto& worker : all) mean += worker[round] / static_cast<double>(workers);
-      for (const auto& worker : all) {
-        variance[round] += std::pow(worker[round] / mean - 1, 2) / static_cast<double>(workers - 1);
-      }
-    }
-    sum += trimmed_mean(variance, kTrim);
+    variance += variance_between(all, kTrim) / static_cast<double>(sizes_.size());
   }
-  // A pass is two actions, and a round has several.
-  const double explained = single * single / (2 * kPasses);
-  return std::sqrt(std::max(0.0, sum / static_cast<double>(sizes_.size()) - explained));
+  const double explained = single * single / (2 * kPasses);  // a pass is two actions
+  return std::sqrt(std::max(0.0, variance - explained));
 }
 
 KindOverhead ModelProfiler::overhead(double factor) {
