@@ -2,6 +2,7 @@ option(ESPALIER_TORCH "Build the runtime, which needs libtorch" ON)
 option(ESPALIER_TESTS "Build the tests" ON)
 option(ESPALIER_BENCH "Build the benchmarks" OFF)
 option(ESPALIER_FUZZ "Build the libFuzzer targets (clang only)" OFF)
+option(ESPALIER_QUICK_BUILD "Join the files of the simulator too: built sooner, 2 % slower" OFF)
 option(ESPALIER_SANITIZE "Build with AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
 
 set(CMAKE_CXX_STANDARD 20)
