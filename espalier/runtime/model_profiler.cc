@@ -284,10 +284,9 @@ double ModelProfiler::spread() const {
   return sum / static_cast<double>(2 * sizes_.size());
 }
 
-// A round's passes are together as long as a short step. Less what the spread of single ones explains.
-double ModelProfiler::device_spread() {
+// A round's passes are together as long as a short step. Less what their own spread, `single`, explains.
+double ModelProfiler::device_spread(double single) {
   if (workers_.transport->ranks() < 2) return 0;
-  const double single = average({spread()})[0];
   double variance = 0;
   for (const auto& size : sizes_) {
     std::vector<double> mine(size->whole_forward.size());
@@ -314,8 +313,9 @@ KindOverhead ModelProfiler::overhead(double factor) {
   const auto per_mille = [](double share) {
     return static_cast<std::int32_t>(std::min(1000L, std::lround(1000 * share)));
   };
-  kind.scatter.spread_per_mille = per_mille(average({spread()})[0]);
-  kind.scatter.device_per_mille = per_mille(device_spread());
+  const double single = average({spread()})[0];
+  kind.scatter.spread_per_mille = per_mille(single);
+  kind.scatter.device_per_mille = per_mille(device_spread(single));
   double bytes = 0;
   for (const Variable& variable : sizes_.front()->profiler.holding().parameters) {
     bytes += static_cast<double>(variable.value.nbytes());

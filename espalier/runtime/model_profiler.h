@@ -56,7 +56,7 @@ class ModelProfiler {
   double weight_share(OperatorId op, BatchSize size) const;
   void add_points(std::map<std::string, CostRow>& rows, Size& size, double factor);
   double spread() const;
-  double device_spread();
+  double device_spread(double single);
   KindOverhead overhead(double factor);
 
   const LoadedModel& model_;
