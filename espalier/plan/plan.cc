@@ -6,17 +6,6 @@
 
 namespace espalier {
 
-Bytes optimizer_state(const Optimizer& optimizer, Bytes parameters) {
-  switch (optimizer.kind) {
-    case OptimizerKind::kAdam:
-    case OptimizerKind::kAdamW:
-      return 2 * parameters;
-    case OptimizerKind::kSgd:
-      return optimizer.momentum != 0 ? parameters : Bytes();
-  }
-  return Bytes();
-}
-
 std::string_view to_text(ScheduleKind kind) {
   return kind == ScheduleKind::kGPipe ? "gpipe" : "1f1b";
 }

@@ -13,34 +13,10 @@
 #include "espalier/base/ids.h"
 #include "espalier/base/units.h"
 #include "espalier/cluster/cluster.h"
-#include "espalier/cost/cost_table.h"
 #include "espalier/graph/graph.h"
+#include "espalier/plan/training.h"
 
 namespace espalier {
-
-struct Optimizer {
-  OptimizerKind kind = OptimizerKind::kAdam;
-  double learning_rate = 1e-3;
-  double momentum = 0;  // SGD
-  double beta1 = 0.9;   // Adam, AdamW
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  double weight_decay = 0;
-  friend bool operator==(const Optimizer&, const Optimizer&) = default;
-};
-// Bytes that the optimizer keeps for trainable parameters of that many bytes: Adam and AdamW two moments, SGD
-// one with momentum, else none.
-Bytes optimizer_state(const Optimizer& optimizer, Bytes parameters);
-
-enum class Precision : std::uint8_t { kF32 };
-
-struct Training {
-  BatchSize batch;                       // samples of one step
-  std::vector<BatchSize> micro_batches;  // sizes a planner may choose, ascending; each divides the batch
-  Optimizer optimizer;
-  Precision precision = Precision::kF32;
-  friend bool operator==(const Training&, const Training&) = default;
-};
 
 enum class ScheduleKind : std::uint8_t { kGPipe, kOneFOneB };
 std::string_view to_text(ScheduleKind kind);  // "gpipe", "1f1b"

@@ -42,6 +42,10 @@ struct SavedExample {
     training.batch = plan.batch;
     training.micro_batches = {BatchSize(2), BatchSize(4)};
     training.optimizer.learning_rate = 0.1;
+    training.optimizer.schedule = {LearningRateSchedule::Shape::kCosine, 10, 100};
+    training.optimizer.clip_norm = 1.5;
+    training.optimizer.no_decay = {"*.bias"};
+    training.frozen = {"vision.*"};
     const CostTable costs = complete_costs(graph, cluster, CostTable({}), training.micro_batches);
     PlanFile file =
         make_plan_file(graph, cluster, training, plan, stage_model(graph, cluster, costs, training, plan));
@@ -153,6 +157,8 @@ TEST(PlanFile, ErrorsNameThePlaceAndWhatWouldBeRight) {
   EXPECT_THAT(refusal(with([](Json& j) { j["training"]["batch"] = 15; })), HasSubstr("micro_batches[0]"));
   EXPECT_THAT(refusal(with([](Json& j) { j["training"]["batch"] = 32; })),
               HasSubstr("4 micro-batches of 4 are not the batch 32"));
+  EXPECT_THAT(refusal(with([](Json& j) { j["training"]["optimizer"]["schedule"]["shape"] = "step"; })),
+              HasSubstr("expected constant, linear or cosine"));
   EXPECT_THAT(refusal(with([](Json& j) { j["training"]["optimizer"]["kind"] = "lion"; })),
               HasSubstr("expected sgd, adam or adamw"));
   EXPECT_THAT(refusal(with([](Json& j) { j["stages"].erase(1); })), HasSubstr("1 stages, but 2"));

@@ -56,17 +56,6 @@ PipelinePlan plan() {
 
 // ---- small functions ----
 
-TEST(Optimizer, StateIsTwoMomentsOneOrNone) {
-  Optimizer optimizer;
-  EXPECT_EQ(optimizer_state(optimizer, Bytes(10)), Bytes(20));
-  optimizer.kind = OptimizerKind::kAdamW;
-  EXPECT_EQ(optimizer_state(optimizer, Bytes(10)), Bytes(20));
-  optimizer.kind = OptimizerKind::kSgd;
-  EXPECT_EQ(optimizer_state(optimizer, Bytes(10)), Bytes(0));
-  optimizer.momentum = 0.9;
-  EXPECT_EQ(optimizer_state(optimizer, Bytes(10)), Bytes(10));
-}
-
 TEST(RoundRobin, SharesAreAPartition) {
   EXPECT_THAT(round_robin(5, 0, 2), ElementsAre(0, 2, 4));
   EXPECT_THAT(round_robin(5, 1, 2), ElementsAre(1, 3));

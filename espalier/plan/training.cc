@@ -1,0 +1,50 @@
+#include "espalier/plan/training.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace espalier {
+
+std::string_view to_text(LearningRateSchedule::Shape shape) {
+  switch (shape) {
+    case LearningRateSchedule::Shape::kConstant:
+      return "constant";
+    case LearningRateSchedule::Shape::kLinear:
+      return "linear";
+    case LearningRateSchedule::Shape::kCosine:
+      return "cosine";
+  }
+  return "?";
+}
+
+std::optional<LearningRateSchedule::Shape> parse_schedule_shape(std::string_view text) {
+  using Shape = LearningRateSchedule::Shape;
+  for (const Shape shape : {Shape::kConstant, Shape::kLinear, Shape::kCosine}) {
+    if (to_text(shape) == text) return shape;
+  }
+  return std::nullopt;
+}
+
+double learning_rate_factor(const LearningRateSchedule& schedule, std::uint64_t step) {
+  if (step < schedule.warm_up) return static_cast<double>(step) / static_cast<double>(schedule.warm_up);
+  if (schedule.shape == LearningRateSchedule::Shape::kConstant) return 1;
+  if (step >= schedule.steps) return 0;
+  const auto left = static_cast<double>(schedule.steps - step);
+  const auto decay = static_cast<double>(schedule.steps - std::min(schedule.warm_up, schedule.steps));
+  if (schedule.shape == LearningRateSchedule::Shape::kLinear) return left / decay;
+  return 0.5 * (1 + std::cos(std::numbers::pi * (1 - left / decay)));
+}
+
+Bytes optimizer_state(const Optimizer& optimizer, Bytes parameters) {
+  switch (optimizer.kind) {
+    case OptimizerKind::kAdam:
+    case OptimizerKind::kAdamW:
+      return 2 * parameters;
+    case OptimizerKind::kSgd:
+      return optimizer.momentum != 0 ? parameters : Bytes();
+  }
+  return Bytes();
+}
+
+}  // namespace espalier
