@@ -1,11 +1,6 @@
 #include "espalier/base/safetensors.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <set>
 
 #include "espalier/base/check.h"
@@ -127,8 +122,7 @@ const SafetensorsReader::Entry& SafetensorsReader::get(std::string_view name) co
 }
 
 SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<Entry>& entries,
-                                     const SafetensorsMetadata& metadata)
-    : path_(path), temporary_(path + ".tmp" + std::to_string(::getpid())) {
+                                     const SafetensorsMetadata& metadata) {
   Json header = Json::object();
   for (const auto& [key, value] : metadata) header["__metadata__"][key] = value;
   std::set<std::string> names{"__metadata__"};
@@ -151,53 +145,21 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<
   text.append((8 - text.size() % 8) % 8, ' ');  // data start on a multiple of 8
   std::string length(8, '\0');
   for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(text.size() >> 8 * i & 0xff);
-  file_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file_ < 0) throw InputError(path_ + ": cannot write: " + std::strerror(errno));
-  put(length);
-  put(text);
-}
-
-SafetensorsWriter::~SafetensorsWriter() {
-  abandon();
-}
-
-void SafetensorsWriter::abandon() {
-  if (file_ < 0) return;
-  ::close(file_);
-  file_ = -1;
-  ::unlink(temporary_.c_str());
-}
-
-void SafetensorsWriter::put(std::string_view data) {
-  while (!data.empty()) {
-    const ssize_t n = ::write(file_, data.data(), data.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      const int error = errno;
-      abandon();
-      throw InputError(path_ + ": cannot write: " + std::strerror(error));
-    }
-    data.remove_prefix(static_cast<std::size_t>(n));
-  }
+  file_.emplace(path);
+  file_->write(length);
+  file_->write(text);
 }
 
 void SafetensorsWriter::write(std::string_view data) {
-  ESP_CHECK(file_ >= 0 && data.size() <= due_, data.size(), due_);
-  put(data);
+  ESP_CHECK(file_ && data.size() <= due_, data.size(), due_);
+  file_->write(data);
   due_ -= data.size();
 }
 
 void SafetensorsWriter::finish() {
-  ESP_CHECK(file_ >= 0 && due_ == 0, due_);
-  const bool flushed = ::fsync(file_) == 0 || errno == EINVAL || errno == EROFS;
-  int error = errno;
-  const bool closed = ::close(file_) == 0;
-  if (flushed && !closed) error = errno;
-  file_ = -1;
-  if (flushed && closed && ::rename(temporary_.c_str(), path_.c_str()) == 0) return;
-  if (flushed && closed) error = errno;
-  ::unlink(temporary_.c_str());
-  throw InputError(path_ + ": cannot write: " + std::strerror(error));
+  ESP_CHECK(file_ && due_ == 0, due_);
+  file_->finish();
+  file_.reset();
 }
 
 }  // namespace espalier

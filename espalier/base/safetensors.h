@@ -8,11 +8,14 @@
 // Types stay texts here ("F32", "I64", …): what they mean to a graph is the caller's business.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "espalier/base/files.h"
 
 namespace espalier {
 
@@ -60,9 +63,6 @@ class SafetensorsWriter {
   // Throws InputError naming the path and the reason (no such folder, …). Names must be unique, types known.
   SafetensorsWriter(const std::string& path, const std::vector<Entry>& entries,
                     const SafetensorsMetadata& metadata);
-  SafetensorsWriter(const SafetensorsWriter&) = delete;
-  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
-  ~SafetensorsWriter();
 
   // The next bytes of the tensors; any cut is right. Throws InputError when the disk is full.
   void write(std::string_view data);
@@ -71,11 +71,7 @@ class SafetensorsWriter {
   void finish();
 
  private:
-  void put(std::string_view data);
-  void abandon();
-
-  std::string path_, temporary_;
-  int file_ = -1;
+  std::optional<FileWriter> file_;
   std::uint64_t due_ = 0;  // bytes that are still to come
 };
 
