@@ -30,6 +30,7 @@
 #include "espalier/cost/text.h"
 #include "espalier/runtime/model_profiler.h"
 #include "espalier/runtime/runtime.h"
+#include "espalier/runtime/scheduler_hints.h"
 #include "espalier/runtime/workbench.h"
 #include "espalier/sim/simulate.h"
 

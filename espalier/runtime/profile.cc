@@ -6,6 +6,7 @@
 
 #include "espalier/runtime/model_profiler.h"
 #include "espalier/runtime/runtime.h"
+#include "espalier/runtime/scheduler_hints.h"
 
 namespace espalier {
 namespace {

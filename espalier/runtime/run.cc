@@ -9,6 +9,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/runtime/runtime.h"
+#include "espalier/runtime/scheduler_hints.h"
 #include "espalier/runtime/workbench.h"
 
 namespace espalier {
@@ -32,6 +33,11 @@ std::uint32_t number(const char* name, const std::string& text, std::uint32_t ma
 
 World world_from_environment() {
   World world;
+  const std::string hints = variable("ESPALIER_SCHEDULER_HINTS").value_or("on");
+  if (hints != "on" && hints != "off") {
+    throw InputError("ESPALIER_SCHEDULER_HINTS=" + hints + ": expected on or off");
+  }
+  world.scheduler_hints = hints == "on" ? SchedulerHints::kGiven : SchedulerHints::kNone;
   const auto rank = variable("RANK");
   const auto size = variable("WORLD_SIZE");
   if (!rank && !size) return world;

@@ -29,6 +29,9 @@ class WorkerError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Requests to the scheduler that shorten waits and change no result (scheduler_hints.h).
+enum class SchedulerHints : std::uint8_t { kNone, kGiven };
+
 // This process among the workers of a run.
 struct World {
   std::uint32_t rank = 0;
@@ -40,11 +43,13 @@ struct World {
   std::string host;              // name of this host: clocks are compared between hosts
   std::uint32_t local_rank = 0;  // among the workers of this host
   std::uint32_t local_size = 1;
+  SchedulerHints scheduler_hints = SchedulerHints::kGiven;
   friend bool operator==(const World&, const World&) = default;
 };
 
-// RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_*, TORCHELASTIC_*; none of them: one process. Throws
-// InputError where only some are there, or one is not a number.
+// RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_*, TORCHELASTIC_*; none of them: one process.
+// ESPALIER_SCHEDULER_HINTS: "on", which is the default, or "off". Throws InputError where only some are
+// there, one is not a number or the last is another word.
 World world_from_environment();
 
 struct StepReport {

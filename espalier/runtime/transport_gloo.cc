@@ -4,11 +4,6 @@
 
 #include "espalier/runtime/transport_gloo.h"
 
-#include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <deque>
@@ -20,6 +15,7 @@
 #include <utility>
 
 #include "espalier/base/check.h"
+#include "espalier/runtime/scheduler_hints.h"
 #include "espalier/runtime/store.h"
 
 namespace espalier {
@@ -34,40 +30,6 @@ std::string reason_of(const std::exception& error) {
   if (text.starts_with("[/")) text.erase(0, std::min(text.find("] ") + 2, text.size()));
   return text.substr(0, text.find(". This is typically"));
 }
-
-// The transport's threads do little at a time, and others wait for it. Since Linux 6.12 a thread may ask for
-// short turns on its core and then goes before a busy thread of longer turns at once; otherwise it waits for
-// the end of that one's turn, some 4 ms. Threads inherit the length from the one that starts them. Older
-// kernels take no notice.
-//
-// Gloo's thread never waits for the lock of a connection: it looks again and again. If it took the core from
-// a thread that holds the lock, it would do so until its turn ends with the next tick, again some 4 ms. Hence
-// who posts has turns as short as Gloo's thread for as long as that takes, and is not interrupted by it.
-void ask_for_turns(std::chrono::nanoseconds length) {
-  struct {  // sched_attr of Linux 3.14
-    std::uint32_t size, policy;
-    std::uint64_t flags;
-    std::int32_t nice;
-    std::uint32_t priority;
-    std::uint64_t runtime, deadline, period;
-  } attributes{};
-  attributes.size = sizeof(attributes);
-  if (syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) != 0) return;
-  if (attributes.policy != SCHED_OTHER) return;
-  attributes.runtime = static_cast<std::uint64_t>(length.count());
-  syscall(SYS_sched_setattr, 0, &attributes, 0);  // if it is refused, it is a matter of speed only
-}
-
-constexpr std::chrono::nanoseconds kShortTurns = std::chrono::microseconds(300);
-constexpr std::chrono::nanoseconds kUsualTurns{0};
-
-class Uninterrupted {  // while it lives
- public:
-  Uninterrupted() { ask_for_turns(kShortTurns); }
-  Uninterrupted(const Uninterrupted&) = delete;
-  Uninterrupted& operator=(const Uninterrupted&) = delete;
-  ~Uninterrupted() { ask_for_turns(kUsualTurns); }
-};
 
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
@@ -98,80 +60,6 @@ class Outstanding {
   mutable std::mutex lock_;
   std::set<WorkPointer> works_;
   std::string reason_;
-};
-
-// Keeps this worker's core awake while a thread waits for a message. A core of a virtual machine that has
-// nothing to do is given to others, and some milliseconds pass until it is back (a fifth of all waits here).
-// A thread of the idle class, which anything else interrupts at once, spins instead, at most kAwake in one
-// wait.
-class Awake {
- public:
-  Awake() : thread_([this] { run(); }) {}
-  Awake(const Awake&) = delete;
-  Awake& operator=(const Awake&) = delete;
-  ~Awake() {
-    {
-      const std::lock_guard guard(lock_);
-      closing_ = true;
-      waiting_ = 0;
-    }
-    changed_.notify_one();
-    thread_.join();
-  }
-
-  class Wait {  // one wait, while it lives
-   public:
-    explicit Wait(Awake& awake) : awake_(awake) { awake_.begin(); }
-    Wait(const Wait&) = delete;
-    Wait& operator=(const Wait&) = delete;
-    ~Wait() { awake_.waiting_.fetch_sub(1); }
-
-   private:
-    Awake& awake_;
-  };
-
- private:
-  static constexpr std::chrono::milliseconds kAwake{100};
-
-  void begin() {
-    {
-      const std::lock_guard guard(lock_);
-      ++turn_;
-      if (waiting_.fetch_add(1) > 0) return;
-    }
-    changed_.notify_one();
-  }
-
-  void run() {
-    const sched_param none{};
-    if (sched_setscheduler(0, SCHED_IDLE, &none) != 0) return;
-    std::uint64_t seen = 0;
-    while (true) {
-      {
-        std::unique_lock guard(lock_);
-        changed_.wait(guard, [&] { return closing_ || turn_ != seen; });
-        if (closing_) return;
-        seen = turn_;
-      }
-      const auto until = Clock::now() + kAwake;
-      while (waiting_.load(std::memory_order_relaxed) > 0 && Clock::now() < until) {
-        for (int i = 0; i < 64; ++i) pause();
-      }
-    }
-  }
-
-  static void pause() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-  }
-
-  std::mutex lock_;
-  std::condition_variable changed_;
-  std::uint64_t turn_ = 0;  // counts waits, with lock_
-  bool closing_ = false;    // with lock_
-  std::atomic<int> waiting_{0};
-  std::thread thread_;
 };
 
 // Waits for one piece of work; throws WorkerError in our words.
@@ -260,8 +148,10 @@ class Send final : public Pending {
 // The thread that waits for a link's sends.
 class Reaper {
  public:
-  Reaper(std::shared_ptr<Outstanding> outstanding, std::uint32_t peer, Duration timeout)
-      : outstanding_(std::move(outstanding)), peer_(peer), timeout_(timeout), thread_([this] { run(); }) {}
+  Reaper(std::shared_ptr<Outstanding> outstanding, std::uint32_t peer, Duration timeout, SchedulerHints hints)
+      : outstanding_(std::move(outstanding)), peer_(peer), timeout_(timeout), hints_(hints), thread_([this] {
+          run();
+        }) {}
   Reaper(const Reaper&) = delete;
   Reaper& operator=(const Reaper&) = delete;
   ~Reaper() {
@@ -283,7 +173,7 @@ class Reaper {
 
  private:
   void run() {
-    ask_for_turns(kShortTurns);
+    const ShortTurns turns(hints_);
     while (true) {
       std::shared_ptr<Send> send;
       {
@@ -305,6 +195,7 @@ class Reaper {
   std::shared_ptr<Outstanding> outstanding_;
   std::uint32_t peer_;
   Duration timeout_;
+  SchedulerHints hints_;
   std::mutex lock_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Send>> queue_;
@@ -319,16 +210,16 @@ class GlooTransport final : public Transport {
         ranks_(world.size),
         rank_of_(std::move(rank_of)),
         timeout_(timeout),
+        hints_(world.scheduler_hints),
         local_(timeout),
         outstanding_(std::make_shared<Outstanding>()) {
     try {
       store_ = open_store(world, timeout, StoreRole::kMember);
       auto options = c10d::ProcessGroupGloo::Options::create(milliseconds_of(timeout));
-      ask_for_turns(kShortTurns);
+      const ShortTurns turns(hints_);  // Gloo's thread inherits them
       options->devices.push_back(device_for(world));
       group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, static_cast<int>(rank_),
                                                            static_cast<int>(ranks_), options);
-      ask_for_turns(kUsualTurns);
     } catch (const std::exception& error) {
       throw WorkerError("the workers did not meet at " + world.address + ":" + std::to_string(world.port) +
                         ": " + reason_of(error));
@@ -364,7 +255,7 @@ class GlooTransport final : public Transport {
     WorkPointer work = start(peer, [&] { return group_->send(bytes, static_cast<int>(peer), tag(link)); });
     auto send = std::make_shared<Send>(std::move(work), std::move(payload));
     auto& reaper = reapers_[link];
-    if (!reaper) reaper = std::make_unique<Reaper>(outstanding_, peer, timeout_);
+    if (!reaper) reaper = std::make_unique<Reaper>(outstanding_, peer, timeout_, hints_);
     reaper->add(send);
     return send;
   }
@@ -413,7 +304,7 @@ class GlooTransport final : public Transport {
   WorkPointer start(std::uint32_t peer, const Post& post) {
     WorkPointer work;
     try {
-      const Uninterrupted turn;
+      const ShortTurns turns(hints_);
       work = post();
     } catch (const std::exception& error) {
       const std::string reason = outstanding_->reason();
@@ -426,9 +317,10 @@ class GlooTransport final : public Transport {
   std::uint32_t rank_, ranks_;
   std::vector<std::uint32_t> rank_of_;
   Duration timeout_;
+  SchedulerHints hints_;
   InProcessTransport local_;
   std::shared_ptr<Outstanding> outstanding_;
-  std::shared_ptr<Awake> awake_ = std::make_shared<Awake>();
+  std::shared_ptr<Awake> awake_ = std::make_shared<Awake>(hints_);
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::Backend> group_;
   std::mutex lock_;  // of posting, and of reapers_

@@ -33,16 +33,6 @@ at::Device parse_device(const std::string& text);
 // Memory that was freed stays with the process: page faults would cost 15 to 19 % of a step.
 void keep_freed_memory();
 
-// The worker's equal share of the cores it may use, in their order; empty where there are fewer than
-// `threads` for each worker of the host.
-std::vector<int> own_cores(const std::vector<int>& allowed, const World& world, std::uint32_t threads);
-
-// Keeps this process to its own cores. A thread that a message wakes is often put where the message came in,
-// beside the other worker's busy thread, and waits there for some milliseconds: a fifth of a step of small
-// actions. Nothing happens where whoever started this process has bound it already. Before other threads
-// start.
-void keep_to_own_cores(const World& world, std::uint32_t threads);
-
 // A plan with all that executing it takes.
 struct PlannedJob {
   PipelinePlan plan;

@@ -1,0 +1,134 @@
+#include "espalier/runtime/scheduler_hints.h"
+
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+namespace espalier {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr std::chrono::nanoseconds kShortTurns = std::chrono::microseconds(300);
+constexpr std::chrono::nanoseconds kUsualTurns{0};
+constexpr std::chrono::milliseconds kAwake{100};
+
+// Older kernels take no notice.
+void ask_for_turns(std::chrono::nanoseconds length) {
+  struct {  // sched_attr of Linux 3.14
+    std::uint32_t size, policy;
+    std::uint64_t flags;
+    std::int32_t nice;
+    std::uint32_t priority;
+    std::uint64_t runtime, deadline, period;
+  } attributes{};
+  attributes.size = sizeof(attributes);
+  if (syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) != 0) return;
+  if (attributes.policy != SCHED_OTHER) return;
+  attributes.runtime = static_cast<std::uint64_t>(length.count());
+  syscall(SYS_sched_setattr, 0, &attributes, 0);
+}
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+ShortTurns::ShortTurns(SchedulerHints hints) : hints_(hints) {
+  if (hints_ == SchedulerHints::kGiven) ask_for_turns(kShortTurns);
+}
+
+ShortTurns::~ShortTurns() {
+  if (hints_ == SchedulerHints::kGiven) ask_for_turns(kUsualTurns);
+}
+
+struct Awake::Spinner {
+  std::mutex lock;
+  std::condition_variable changed;
+  std::uint64_t turn = 0;  // counts waits, with lock
+  bool closing = false;    // with lock
+  std::atomic<int> waiting{0};
+  std::thread thread{[this] { run(); }};
+
+  void run() {
+    const sched_param none{};
+    if (sched_setscheduler(0, SCHED_IDLE, &none) != 0) return;
+    std::uint64_t seen = 0;
+    while (true) {
+      {
+        std::unique_lock guard(lock);
+        changed.wait(guard, [&] { return closing || turn != seen; });
+        if (closing) return;
+        seen = turn;
+      }
+      const auto until = SteadyClock::now() + kAwake;
+      while (waiting.load(std::memory_order_relaxed) > 0 && SteadyClock::now() < until) {
+        for (int i = 0; i < 64; ++i) relax();
+      }
+    }
+  }
+};
+
+Awake::Awake(SchedulerHints hints)
+    : spinner_(hints == SchedulerHints::kGiven ? std::make_unique<Spinner>() : nullptr) {}
+
+Awake::~Awake() {
+  if (!spinner_) return;
+  {
+    const std::lock_guard guard(spinner_->lock);
+    spinner_->closing = true;
+    spinner_->waiting = 0;
+  }
+  spinner_->changed.notify_one();
+  spinner_->thread.join();
+}
+
+Awake::Wait::Wait(Awake& awake) : awake_(awake) {
+  Spinner* const spinner = awake_.spinner_.get();
+  if (spinner == nullptr) return;
+  {
+    const std::lock_guard guard(spinner->lock);
+    ++spinner->turn;
+    if (spinner->waiting.fetch_add(1) > 0) return;
+  }
+  spinner->changed.notify_one();
+}
+
+Awake::Wait::~Wait() {
+  if (awake_.spinner_) awake_.spinner_->waiting.fetch_sub(1);
+}
+
+std::vector<int> own_cores(const std::vector<int>& allowed, const World& world, std::uint32_t threads) {
+  const std::size_t n = allowed.size(), workers = world.local_size;
+  if (workers < 2 || n < workers * threads) return {};
+  const auto begin = static_cast<std::ptrdiff_t>(n * world.local_rank / workers);
+  const auto end = static_cast<std::ptrdiff_t>(n * (world.local_rank + 1) / workers);
+  return {allowed.begin() + begin, allowed.begin() + end};
+}
+
+void keep_to_own_cores(const World& world, std::uint32_t threads) {
+  if (world.scheduler_hints == SchedulerHints::kNone) return;
+  cpu_set_t mine, parents;
+  if (sched_getaffinity(0, sizeof(mine), &mine) != 0) return;
+  if (sched_getaffinity(getppid(), sizeof(parents), &parents) != 0 || CPU_EQUAL(&mine, &parents) == 0) return;
+  std::vector<int> allowed;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &mine)) allowed.push_back(core);
+  }
+  const std::vector<int> own = own_cores(allowed, world, threads);
+  if (own.empty()) return;
+  CPU_ZERO(&mine);
+  for (const int core : own) CPU_SET(core, &mine);
+  sched_setaffinity(0, sizeof(mine), &mine);
+}
+
+}  // namespace espalier
