@@ -1,0 +1,128 @@
+// The optimizers are those of torch.optim, operation by operation; Adam on float32 in one pass
+// (adam_kernel.h).
+
+#include "espalier/runtime/optimizer_step.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <cmath>
+
+#include "espalier/runtime/adam_kernel.h"
+
+namespace espalier {
+namespace {
+
+void sgd(const Optimizer& optimizer, Variable& variable, at::Tensor gradient) {
+  if (optimizer.weight_decay != 0) gradient = gradient.add(variable.value, optimizer.weight_decay);
+  if (optimizer.momentum != 0) {
+    if (variable.state.empty()) {
+      variable.state.push_back(gradient.clone());
+    } else {
+      variable.state[0].mul_(optimizer.momentum).add_(gradient);
+    }
+    gradient = variable.state[0];
+  }
+  variable.value.add_(gradient, -optimizer.learning_rate);
+}
+
+void make_moments(Variable& variable) {
+  if (!variable.state.empty()) return;
+  for (int i = 0; i < 2; ++i) {
+    variable.state.push_back(at::zeros_like(variable.value, {}, at::MemoryFormat::Preserve));
+  }
+}
+
+// Of any type on any device.
+void adam(const Optimizer& optimizer, std::uint64_t step, Variable& variable, at::Tensor gradient) {
+  if (optimizer.kind == OptimizerKind::kAdamW) {
+    variable.value.mul_(1 - optimizer.learning_rate * optimizer.weight_decay);
+  } else if (optimizer.weight_decay != 0) {
+    gradient = gradient.add(variable.value, optimizer.weight_decay);
+  }
+  at::Tensor& mean = variable.state[0];
+  at::Tensor& square = variable.state[1];
+  mean.lerp_(gradient, 1 - optimizer.beta1);
+  square.mul_(optimizer.beta2).addcmul_(gradient, gradient, 1 - optimizer.beta2);
+  const double n = static_cast<double>(step);
+  const double correction1 = 1 - std::pow(optimizer.beta1, n);
+  const double correction2 = std::sqrt(1 - std::pow(optimizer.beta2, n));
+  const at::Tensor scale = square.sqrt().div_(correction2).add_(optimizer.epsilon);
+  variable.value.addcdiv_(mean, scale, -(optimizer.learning_rate / correction1));
+}
+
+AdamStep adam_numbers(const Optimizer& optimizer, std::uint64_t step) {
+  const bool decoupled = optimizer.kind == OptimizerKind::kAdamW;
+  const double n = static_cast<double>(step);
+  const double step_size = optimizer.learning_rate / (1 - std::pow(optimizer.beta1, n));
+  const auto rounded = [](double value) { return static_cast<float>(value); };
+  return {.shrink = rounded(decoupled ? 1 - optimizer.learning_rate * optimizer.weight_decay : 1),
+          .decay = rounded(decoupled ? 0 : optimizer.weight_decay),
+          .keep_square = rounded(optimizer.beta2),
+          .new_mean = rounded(1 - optimizer.beta1),
+          .new_square = rounded(1 - optimizer.beta2),
+          .correction = rounded(std::sqrt(1 - std::pow(optimizer.beta2, n))),
+          .epsilon = rounded(optimizer.epsilon),
+          .minus_step_size = rounded(-step_size)};
+}
+
+bool is_plain_memory(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() && tensor.scalar_type() == at::kFloat &&
+         tensor.is_non_overlapping_and_dense();
+}
+
+// With the strides of `like`.
+at::Tensor laid_out_as(const at::Tensor& like, const at::Tensor& tensor) {
+  if (tensor.strides() == like.strides()) return tensor;
+  return at::empty_strided(like.sizes(), like.strides(), tensor.options()).copy_(tensor);
+}
+
+// The same value, step or no step: its bits do not depend on whether the gradient is used.
+double squared_norm(const at::Tensor& gradient) {
+  if (is_plain_memory(gradient)) return sum_of_squares(gradient.numel(), gradient.const_data_ptr<float>());
+  return gradient.to(at::kDouble).square().sum().item<double>();
+}
+
+double update_one(const Optimizer& optimizer, std::uint64_t step, Variable& variable) {
+  const at::Tensor gradient = laid_out_as(variable.value, variable.value.grad());
+  if (optimizer.kind == OptimizerKind::kSgd) {
+    const double squares = squared_norm(gradient);
+    sgd(optimizer, variable, gradient);
+    return squares;
+  }
+  make_moments(variable);
+  if (!is_plain_memory(variable.value) || !is_plain_memory(gradient)) {
+    const double squares = squared_norm(gradient);
+    adam(optimizer, step, variable, gradient);
+    return squares;
+  }
+  variable.value.unsafeGetTensorImpl()->bump_version();
+  return adam_step(adam_numbers(optimizer, step), gradient.numel(), gradient.const_data_ptr<float>(),
+                   variable.value.mutable_data_ptr<float>(), variable.state[0].mutable_data_ptr<float>(),
+                   variable.state[1].mutable_data_ptr<float>());
+}
+
+}  // namespace
+
+std::vector<double> update(const Optimizer& optimizer, std::uint64_t step,
+                           std::vector<Variable>& parameters) {
+  const at::NoGradGuard no_grad;
+  std::vector<double> squares;
+  for (Variable& variable : parameters) {
+    squares.push_back(variable.value.grad().defined() ? update_one(optimizer, step, variable) : 0);
+    variable.value.mutable_grad().reset();
+  }
+  return squares;
+}
+
+std::vector<double> drop_gradients(std::vector<Variable>& parameters) {
+  const at::NoGradGuard no_grad;
+  std::vector<double> squares;
+  for (Variable& variable : parameters) {
+    at::Tensor& gradient = variable.value.mutable_grad();
+    squares.push_back(gradient.defined() ? squared_norm(laid_out_as(variable.value, gradient)) : 0);
+    gradient.reset();
+  }
+  return squares;
+}
+
+}  // namespace espalier
