@@ -28,10 +28,12 @@
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
 #include "espalier/cost/text.h"
+#include "espalier/runtime/measured_trace.h"
 #include "espalier/runtime/model_profiler.h"
+#include "espalier/runtime/process_placement.h"
 #include "espalier/runtime/runtime.h"
-#include "espalier/runtime/scheduler_hints.h"
-#include "espalier/runtime/workbench.h"
+#include "espalier/runtime/trainer.h"
+#include "espalier/runtime/workers.h"
 #include "espalier/sim/simulate.h"
 
 namespace espalier {
@@ -146,17 +148,14 @@ class Runner {
         file_(parse_plan_file(read_file(path), path)),
         workers_(workers),
         planned_(planned_job(file_, model.graph())),
-        program_(model.exported, planned_.plan.stages.at(0).micro_batch, at::kCPU),
-        job_(make_job(program_, planned_.plan, planned_.staged, planned_.schedule, planned_.device_names)),
         data_(synthetic_data(model.exported, file_.seed)),
-        session_(model.exported, model.file.bytes(), file_.training.optimizer, file_.seed, at::kCPU),
-        executor_(job_, session_, *data_, *workers.transport, {}) {}
+        trainer_(model, planned_, *data_, *workers.transport,
+                 {.optimizer = file_.training.optimizer, .seed = file_.seed}) {}
 
   // The first one after other work is not kept.
   void steps(std::uint32_t count) {
     for (std::uint32_t i = 0; i <= count; ++i) {
-      TimedStep timed = timed_step(workers_, executor_, done_++, planned_.plan.batch,
-                                   planned_.plan.micro_batches(StageId(0)));
+      TimedStep timed = timed_step(workers_, trainer_);
       auto trace = gather_trace(workers_, planned_, std::move(timed.outcome), timed.start);
       if (i > 0 && trace) taken_.push_back({timed.report.time, std::move(*trace)});
     }
@@ -179,19 +178,15 @@ class Runner {
     return steps;
   }
   const std::string& path() const { return path_; }
-  BatchSize micro_batch() const { return program_.micro_batch(); }
+  BatchSize micro_batch() const { return trainer_.program().micro_batch(); }
 
  private:
   std::string path_;
   PlanFile file_;
   Workers& workers_;
   PlannedJob planned_;
-  Program program_;
-  Job job_;
   std::unique_ptr<DataSource> data_;
-  Session session_;
-  Executor executor_;
-  std::uint64_t done_ = 0;
+  Trainer trainer_;
   std::vector<std::pair<Duration, Trace>> taken_;
 };
 
@@ -208,10 +203,7 @@ int measure(const std::vector<std::string>& arguments) {
   ProfileOptions options;
   options.world = world_from_environment();
   options.rounds = rounds;
-  PlannedJob everybody;
-  everybody.schedule.devices.assign(2, {{ActionKind::kForward, StageId(0), 0}});
-  everybody.device_names = {"worker 0", "worker 1"};
-  Workers workers = join_workers(options.world, everybody, milliseconds(300'000));
+  Workers workers = join_workers(options.world, milliseconds(300'000));
   std::vector<std::unique_ptr<Runner>> runners;
   for (std::size_t i = 5; i < arguments.size(); ++i) {
     runners.push_back(std::make_unique<Runner>(arguments[i], model, workers));

@@ -171,4 +171,9 @@ std::unique_ptr<DataSource> synthetic_data(const ExportedProgram& exported, std:
   return std::make_unique<SyntheticData>(exported, seed);
 }
 
+std::unique_ptr<DataSource> data_of_run(const std::string& path, const ExportedProgram& exported,
+                                        BatchSize batch, std::uint64_t seed) {
+  return path.empty() ? synthetic_data(exported, seed) : open_data(path, exported, batch, seed);
+}
+
 }  // namespace espalier

@@ -31,6 +31,10 @@ class DataSource {
 std::unique_ptr<DataSource> open_data(const std::string& path, const ExportedProgram& exported,
                                       BatchSize batch, std::uint64_t seed);
 
+// The data of a run: that file, or synthetic data where `path` is empty.
+std::unique_ptr<DataSource> data_of_run(const std::string& path, const ExportedProgram& exported,
+                                        BatchSize batch, std::uint64_t seed);
+
 // Floats from a normal distribution, integers within the range of the archive's own sample; never the same
 // batch twice.
 std::unique_ptr<DataSource> synthetic_data(const ExportedProgram& exported, std::uint64_t seed);

@@ -12,9 +12,9 @@
 
 namespace espalier {
 
-Job make_job(const Program& program, const PipelinePlan& plan, const StagedModel& staged,
-             const Schedule& schedule, std::vector<std::string> device_names) {
+Job make_job(const Program& program, const PlannedJob& planned) {
   const Graph& graph = program.graph();
+  const PipelinePlan& plan = planned.plan;
   if (!graph.loss()) throw InputError(graph.name() + ": has no loss, so it cannot be trained");
   for (const Stage& stage : plan.stages) {
     if (stage.micro_batch != program.micro_batch()) {
@@ -31,7 +31,7 @@ Job make_job(const Program& program, const PipelinePlan& plan, const StagedModel
       }
     }
   }
-  Job job{program, plan, staged, schedule, std::move(device_names), {}};
+  Job job{program, plan, planned.staged, planned.schedule, planned.device_names, {}};
   job.owners.resize(graph.parameters().size());
   for (std::size_t s = plan.stages.size(); s-- > 0;) {
     for (const ParameterId id : StageRunner::parameters_of(graph, plan.stages[s].operators)) {

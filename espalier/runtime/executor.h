@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "espalier/runtime/data.h"
+#include "espalier/runtime/planned_job.h"
 #include "espalier/runtime/session.h"
 #include "espalier/runtime/testing/faults.h"
 #include "espalier/runtime/transport.h"
@@ -29,15 +30,14 @@ struct Job {
   const PipelinePlan& plan;
   const StagedModel& staged;
   const Schedule& schedule;
-  std::vector<std::string> device_names;
+  const std::vector<std::string>& device_names;
   // By ParameterId: the lowest stage that reads it and its first device; none where no operator does.
   std::vector<std::optional<std::pair<StageId, DeviceId>>> owners;
 };
 
 // Throws InputError where the plan asks for what the runtime cannot do: unequal micro-batches,
 // tensor-parallel groups, a model without loss.
-Job make_job(const Program& program, const PipelinePlan& plan, const StagedModel& staged,
-             const Schedule& schedule, std::vector<std::string> device_names);
+Job make_job(const Program& program, const PlannedJob& planned);
 
 struct ExecutorOptions {
   std::uint32_t threads = 1;

@@ -13,7 +13,7 @@
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
 #include "espalier/runtime/checkpoint.h"
-#include "espalier/runtime/workbench.h"
+#include "espalier/runtime/trainer.h"
 
 namespace espalier {
 namespace {
@@ -55,13 +55,12 @@ TEST_P(Fixture, OneProcessComputesWhatPyTorchComputes) {
   const LoadedModel model(kFixtures + expected.facts.at("model").get<std::string>());
   const BatchSize batch = expected.micro_batch() * expected.micro_batches();
   const PlannedJob planned = one_stage_job(model.graph(), batch, expected.micro_batch());
-  const Program program(model.exported, expected.micro_batch(), at::kCPU);
-  const Job job = make_job(program, planned.plan, planned.staged, planned.schedule, planned.device_names);
   const FixtureData data(model.exported, expected);
-  Session session(model.exported, model.file.bytes(), {}, expected.facts.at("seed").get<std::uint64_t>(),
-                  at::kCPU);
   InProcessTransport transport(milliseconds(1'000));
-  Executor executor(job, session, data, transport, {.keep_gradients = true, .update = false});
+  Trainer trainer(model, planned, data, transport,
+                  {.seed = expected.facts.at("seed").get<std::uint64_t>(),
+                   .executor = {.keep_gradients = true, .update = false}});
+  Executor& executor = trainer.executor();
   const StepOutcome outcome = executor.step();
 
   ASSERT_EQ(outcome.losses.size(), expected.micro_batches());

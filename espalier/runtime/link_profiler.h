@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "espalier/cost/cost_table.h"
-#include "espalier/runtime/workbench.h"
+#include "espalier/runtime/workers.h"
 
 namespace espalier {
 

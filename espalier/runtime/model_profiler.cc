@@ -11,6 +11,7 @@
 #include "espalier/cost/analytic.h"
 #include "espalier/runtime/executor.h"
 #include "espalier/runtime/statistics.h"
+#include "espalier/runtime/torch_device.h"
 
 namespace espalier {
 namespace {
@@ -195,8 +196,7 @@ void ModelProfiler::take_update(Size& size) {
 // Between two actions of a device stands its worker's own work, which is seen in a step of one stage.
 void ModelProfiler::take_gap(Size& size) {
   const PlannedJob planned = one_stage_job(graph(), BatchSize(2 * size.batch.count()), size.batch);
-  const Job job =
-      make_job(size.program, planned.plan, planned.staged, planned.schedule, planned.device_names);
+  const Job job = make_job(size.program, planned);
   InProcessTransport transport(milliseconds(60'000));
   Executor executor(job, *session_, *data_, transport, {.threads = options_.threads, .update = false});
   const StepOutcome outcome = executor.step();

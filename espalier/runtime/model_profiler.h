@@ -16,9 +16,11 @@
 #include <vector>
 
 #include "espalier/cost/cost_table.h"
+#include "espalier/runtime/data.h"
 #include "espalier/runtime/link_profiler.h"
+#include "espalier/runtime/loaded_model.h"
 #include "espalier/runtime/pass_profiler.h"
-#include "espalier/runtime/workbench.h"
+#include "espalier/runtime/workers.h"
 
 namespace espalier {
 

@@ -9,8 +9,11 @@
 #include <string>
 
 #include "espalier/runtime/executor.h"
+#include "espalier/runtime/measured_trace.h"
 #include "espalier/runtime/plans_for_tests.h"
-#include "espalier/runtime/workbench.h"
+#include "espalier/runtime/trainer.h"
+#include "espalier/runtime/whole_state.h"
+#include "espalier/runtime/workers.h"
 #include "testing/cut_plan.h"
 
 namespace espalier {
@@ -46,16 +49,14 @@ struct Run {
 
 Run run(const LoadedModel& model, const PlannedJob& planned, const Optimizer& optimizer, std::uint64_t seed,
         int steps) {
-  const Program program(model.exported, planned.plan.stages[0].micro_batch, at::kCPU);
-  const Job job = make_job(program, planned.plan, planned.staged, planned.schedule, planned.device_names);
   const auto data = synthetic_data(model.exported, seed);
-  Session session(model.exported, model.file.bytes(), optimizer, seed, at::kCPU);
   Workers workers = join_workers({}, planned, milliseconds(20'000));
-  Executor executor(job, session, *data, *workers.transport, {.keep_gradients = true});
+  Trainer trainer(model, planned, *data, *workers.transport,
+                  {.optimizer = optimizer, .seed = seed, .executor = {.keep_gradients = true}});
   Run result;
   for (int step = 0; step < steps; ++step) {
     const auto start = Clock::now();
-    StepOutcome outcome = executor.step();
+    StepOutcome outcome = trainer.executor().step();
     std::map<std::uint32_t, double> losses(outcome.losses.begin(), outcome.losses.end());
     for (const auto& [j, loss] : losses) result.losses.push_back(loss);
     result.gradients.clear();
@@ -63,7 +64,7 @@ Run run(const LoadedModel& model, const PlannedJob& planned, const Optimizer& op
       result.gradients[model.graph().parameter(id).names[0]] = gradient;
     result.trace = gather_trace(workers, planned, std::move(outcome), start).value();
   }
-  result.state = gather_state(workers, model.graph(), executor);
+  result.state = gather_state(workers, model.graph(), trainer.executor());
   for (auto& [name, value] : result.state) value = value.clone();
   return result;
 }

@@ -18,9 +18,9 @@
 
 #include "espalier/base/files.h"
 #include "espalier/runtime/checkpoint.h"
+#include "espalier/runtime/loaded_model.h"
 #include "espalier/runtime/plans_for_tests.h"
 #include "espalier/runtime/runtime.h"
-#include "espalier/runtime/workbench.h"
 #include "testing/cut_plan.h"
 
 namespace espalier {

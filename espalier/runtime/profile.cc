@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "espalier/runtime/model_profiler.h"
+#include "espalier/runtime/process_placement.h"
 #include "espalier/runtime/runtime.h"
-#include "espalier/runtime/scheduler_hints.h"
 
 namespace espalier {
 namespace {
@@ -14,16 +14,7 @@ namespace {
 constexpr double kSizeSeconds = 20;  // of rounds, for each micro-batch size; long passes get fewer of them
 constexpr std::uint32_t kLeastRounds = 7;
 
-// One device for each worker.
-Workers join(const World& world) {
-  PlannedJob job;
-  job.schedule.devices.resize(world.size);
-  for (std::size_t d = 0; d < job.schedule.devices.size(); ++d) {
-    job.schedule.devices[d].push_back({ActionKind::kForward, StageId(0), 0});
-    job.device_names.push_back("worker " + std::to_string(d));
-  }
-  return join_workers(world, job, milliseconds(600'000));
-}
+constexpr Duration kTimeout = milliseconds(600'000);
 
 CostTable measure(const LoadedModel& model, const ProfileOptions& options, Workers& workers) {
   const auto progress = [&](const std::string& phase, std::uint32_t done, std::uint32_t total) {
@@ -58,7 +49,7 @@ CostTable profile_model(const std::string& model, const ProfileOptions& options)
   keep_to_own_cores(options.world, options.threads);
   at::set_num_threads(static_cast<int>(options.threads));
   const LoadedModel loaded(model);
-  Workers workers = join(options.world);
+  Workers workers = join_workers(options.world, kTimeout);
   CostTable table(CostTableParts{});
   guarded(workers, [&] { table = measure(loaded, options, workers); });
   return table;

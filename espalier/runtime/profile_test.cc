@@ -4,10 +4,10 @@
 #include <string>
 
 #include "espalier/cost/cost_table.h"
+#include "espalier/runtime/loaded_model.h"
 #include "espalier/runtime/pass_profiler.h"
 #include "espalier/runtime/plans_for_tests.h"
 #include "espalier/runtime/runtime.h"
-#include "espalier/runtime/workbench.h"
 
 namespace espalier {
 namespace {

@@ -1,4 +1,3 @@
-#include <ATen/Parallel.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/version.h>
 
@@ -8,9 +7,13 @@
 #include <thread>
 
 #include "espalier/base/check.h"
+#include "espalier/runtime/measured_trace.h"
+#include "espalier/runtime/process_placement.h"
 #include "espalier/runtime/runtime.h"
-#include "espalier/runtime/scheduler_hints.h"
-#include "espalier/runtime/workbench.h"
+#include "espalier/runtime/torch_device.h"
+#include "espalier/runtime/trainer.h"
+#include "espalier/runtime/whole_state.h"
+#include "espalier/runtime/workers.h"
 
 namespace espalier {
 namespace {
@@ -72,24 +75,28 @@ World world_from_environment() {
 
 namespace {
 
+TrainerOptions trainer_options(const Optimizer& optimizer, std::uint64_t seed, const std::string& device,
+                               const std::string& load, std::uint32_t threads) {
+  return {.device = parse_device(device),
+          .optimizer = optimizer,
+          .seed = seed,
+          .load = load,
+          .executor = {.threads = threads}};
+}
+
 // What every worker does once all have met.
 RunResult train(const PlanFile& file, const LoadedModel& model, const PlannedJob& planned, Workers& workers,
                 const RunOptions& options) {
-  const at::Device device = parse_device(options.device);
-  const BatchSize batch = planned.plan.batch;
-  const Program program(model.exported, planned.plan.stages.at(0).micro_batch, device);
-  const Job job = make_job(program, planned.plan, planned.staged, planned.schedule, planned.device_names);
-  const auto data = make_data(options.data, model.exported, batch, file.seed);
-  Session session(model.exported, model.file.bytes(), file.training.optimizer, file.seed, device);
-  if (!options.load.empty()) session.load(options.load);
-  Executor executor(job, session, *data, *workers.transport, {.threads = options.threads});
+  const auto data = data_of_run(options.data, model.exported, planned.plan.batch, file.seed);
+  Trainer trainer(
+      model, planned, *data, *workers.transport,
+      trainer_options(file.training.optimizer, file.seed, options.device, options.load, options.threads));
 
   RunResult result;
   result.dropped_samples = data->dropped_samples();
   const bool reports = workers.transport->rank() == 0;
   for (std::uint64_t step = 0; step < options.steps && !result.interrupted; ++step) {
-    TimedStep timed =
-        timed_step(workers, executor, step, batch, planned.plan.micro_batches(StageId(0)), options.stop);
+    TimedStep timed = timed_step(workers, trainer, options.stop);
     result.steps.push_back(timed.report);
     result.interrupted = timed.stop;
     if (reports && options.on_step) options.on_step(timed.report);
@@ -98,9 +105,8 @@ RunResult train(const PlanFile& file, const LoadedModel& model, const PlannedJob
     result.trace = gather_trace(workers, planned, std::move(timed.outcome), timed.start);
     if (result.trace && options.on_trace) options.on_trace(timed.report, *result.trace);
   }
-  if (!options.save.empty()) save_state(options.save, workers, model.graph(), executor);
-  const double nothing = 0;  // nobody leaves while another still needs it
-  meet(workers, "the end of the run", std::span(&nothing, 1));
+  if (!options.save.empty()) save_state(options.save, workers, model.graph(), trainer.executor());
+  wait_for_all(workers, "the end of the run");  // nobody leaves while another still needs it
   return result;
 }
 
@@ -122,22 +128,18 @@ RunResult run_reference(const std::string& model_path, const ReferenceOptions& o
   const LoadedModel model(model_path);
   const PlannedJob planned = one_stage_job(model.graph(), options.batch, options.micro_batch);
   Workers workers = join_workers({}, planned, milliseconds(1'000));
-  const at::Device device = parse_device(options.device);
-  const Program program(model.exported, options.micro_batch, device);
-  const Job job = make_job(program, planned.plan, planned.staged, planned.schedule, planned.device_names);
-  const auto data = make_data(options.data, model.exported, options.batch, options.seed);
-  Session session(model.exported, model.file.bytes(), options.optimizer, options.seed, device);
-  if (!options.load.empty()) session.load(options.load);
-  Executor executor(job, session, *data, *workers.transport, {.threads = options.threads});
+  const auto data = data_of_run(options.data, model.exported, options.batch, options.seed);
+  Trainer trainer(
+      model, planned, *data, *workers.transport,
+      trainer_options(options.optimizer, options.seed, options.device, options.load, options.threads));
   RunResult result;
   result.dropped_samples = data->dropped_samples();
   for (std::uint64_t step = 0; step < options.steps; ++step) {
-    const TimedStep timed =
-        timed_step(workers, executor, step, options.batch, planned.staged.stages[0].micro_batches);
+    const TimedStep timed = timed_step(workers, trainer);
     result.steps.push_back(timed.report);
     if (options.on_step) options.on_step(timed.report);
   }
-  if (!options.save.empty()) save_state(options.save, workers, model.graph(), executor);
+  if (!options.save.empty()) save_state(options.save, workers, model.graph(), trainer.executor());
   return result;
 }
 

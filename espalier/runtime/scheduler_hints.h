@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "espalier/runtime/runtime.h"
 
@@ -60,15 +59,5 @@ class Awake {
   struct Spinner;
   std::unique_ptr<Spinner> spinner_;  // null without hints
 };
-
-// The worker's equal share of the cores it may use, in their order; empty where there are fewer than
-// `threads` for each worker of the host.
-std::vector<int> own_cores(const std::vector<int>& allowed, const World& world, std::uint32_t threads);
-
-// Keeps this process to its own cores. The kernel often puts a thread that a message wakes where the message
-// came in, beside another worker's busy thread, and it waits there for some milliseconds: a fifth of a step
-// of small actions. Does nothing where whoever started this process has bound it already. To be called before
-// other threads start.
-void keep_to_own_cores(const World& world, std::uint32_t threads);
 
 }  // namespace espalier

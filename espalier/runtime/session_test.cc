@@ -14,10 +14,10 @@
 #include "espalier/base/check.h"
 #include "espalier/runtime/checkpoint.h"
 #include "espalier/runtime/data.h"
+#include "espalier/runtime/loaded_model.h"
 #include "espalier/runtime/plans_for_tests.h"
 #include "espalier/runtime/transport.h"
 #include "espalier/runtime/wire.h"
-#include "espalier/runtime/workbench.h"
 #include "testing/refusal.h"
 
 namespace espalier {

@@ -15,10 +15,15 @@
 #include <utility>
 
 #include "espalier/base/check.h"
+#include "espalier/runtime/loaded_model.h"
+#include "espalier/runtime/process_placement.h"
 #include "espalier/runtime/runtime.h"
 #include "espalier/runtime/stage_runner.h"
 #include "espalier/runtime/testing/faults.h"
-#include "espalier/runtime/workbench.h"
+#include "espalier/runtime/torch_device.h"
+#include "espalier/runtime/trainer.h"
+#include "espalier/runtime/whole_state.h"
+#include "espalier/runtime/workers.h"
 
 namespace espalier {
 namespace {
@@ -68,7 +73,7 @@ class Verifier {
         model_(path),
         planned_(planned_job(file, model_.graph())),
         device_(parse_device(options.device)),
-        data_(make_data(options.data, model_.exported, planned_.plan.batch, file.seed)) {}
+        data_(data_of_run(options.data, model_.exported, planned_.plan.batch, file.seed)) {}
 
   VerifyResult run(const FaultPlan& faults) {
     Workers workers = join_workers(options_.world, planned_, options_.timeout);
@@ -107,18 +112,18 @@ class Verifier {
 
   Measured measure(Workers& workers, const PlannedJob& planned, const FaultPlan& faults,
                    ExecutorOptions::Record record) {
-    const Program program(model_.exported, planned.plan.stages.at(0).micro_batch, device_);
-    const Job job = make_job(program, planned.plan, planned.staged, planned.schedule, planned.device_names);
-    Session session(model_.exported, model_.file.bytes(), file_.training.optimizer, file_.seed, device_);
-    Executor executor(
-        job, session, *data_, *workers.transport,
-        {.threads = options_.threads, .record = record, .keep_gradients = true, .faults = faults});
+    Trainer trainer(
+        model_, planned, *data_, *workers.transport,
+        {.device = device_,
+         .optimizer = file_.training.optimizer,
+         .seed = file_.seed,
+         .executor = {
+             .threads = options_.threads, .record = record, .keep_gradients = true, .faults = faults}});
     Measured side;
     const bool second_look = record != ExecutorOptions::Record::kNothing;
     for (std::uint64_t step = 0; step < (second_look ? 1 : std::max<std::uint64_t>(options_.steps, 1));
          ++step) {
-      TimedStep timed =
-          timed_step(workers, executor, step, planned.plan.batch, planned.plan.micro_batches(StageId(0)));
+      const TimedStep timed = timed_step(workers, trainer);
       if (step > 0) continue;
       side.loss = timed.report.loss;
       side.norm = timed.report.gradient_norm;
@@ -126,10 +131,10 @@ class Verifier {
         side.outputs = gather_records(workers, timed.outcome.outputs);
         return side;
       }
-      side.gradients = gather_gradients(workers, executor, timed.outcome);
-      side.after_first = copy(gather_state(workers, graph(), executor));
+      side.gradients = gather_gradients(workers, trainer.executor(), timed.outcome);
+      side.after_first = copy(gather_state(workers, graph(), trainer.executor()));
     }
-    side.after_last = copy(gather_state(workers, graph(), executor));
+    side.after_last = copy(gather_state(workers, graph(), trainer.executor()));
     return side;
   }
 

@@ -5,10 +5,10 @@
 
 #include <string>
 
+#include "espalier/runtime/loaded_model.h"
 #include "espalier/runtime/plans_for_tests.h"
 #include "espalier/runtime/runtime.h"
 #include "espalier/runtime/testing/faults.h"
-#include "espalier/runtime/workbench.h"
 #include "testing/cut_plan.h"
 
 namespace espalier {

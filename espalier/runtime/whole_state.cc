@@ -1,0 +1,35 @@
+#include "espalier/runtime/whole_state.h"
+
+#include "espalier/runtime/checkpoint.h"
+
+namespace espalier {
+
+std::map<std::string, at::Tensor> gather_state(Workers& workers, const Graph& graph,
+                                               const Executor& executor) {
+  std::map<std::string, at::Tensor> state;
+  for (std::size_t p = 0; p < graph.parameters().size(); ++p) {
+    const Parameter& parameter = graph.parameters()[p];
+    if (!parameter.persistent) continue;
+    const at::Tensor mine = executor.owned(ParameterId(p));
+    const auto owner = executor.owner(ParameterId(p));
+    const at::Tensor value =
+        owner ? fetch(workers, *owner, mine, torch_type(parameter.dtype), parameter.sizes) : mine;
+    if (workers.transport->rank() == 0) state[parameter.names[0]] = value;
+  }
+  return state;
+}
+
+void save_state(const std::string& path, Workers& workers, const Graph& graph, const Executor& executor) {
+  const auto state = gather_state(workers, graph, executor);
+  if (workers.transport->rank() == 0) {
+    std::map<std::string, std::string> metadata{{"format", "pt"}};
+    for (const Parameter& parameter : graph.parameters()) {
+      for (std::size_t i = 1; parameter.persistent && i < parameter.names.size(); ++i) {
+        metadata[parameter.names[i]] = parameter.names[0];
+      }
+    }
+    write_tensors(path, state, metadata);
+  }
+}
+
+}  // namespace espalier

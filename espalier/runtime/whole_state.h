@@ -1,0 +1,23 @@
+#pragma once
+
+// The model's state from all workers in one place. Includes libtorch; runtime/ only.
+
+#include <ATen/ATen.h>
+
+#include <map>
+#include <string>
+
+#include "espalier/runtime/executor.h"
+#include "espalier/runtime/workers.h"
+
+namespace espalier {
+
+// Parameters and persistent buffers by name, complete on rank 0. Collective.
+std::map<std::string, at::Tensor> gather_state(Workers& workers, const Graph& graph,
+                                               const Executor& executor);
+
+// Writes them on rank 0 as safetensors. The metadata has tied names, each further name to the first, as the
+// safetensors package does it. Collective.
+void save_state(const std::string& path, Workers& workers, const Graph& graph, const Executor& executor);
+
+}  // namespace espalier
