@@ -1,14 +1,13 @@
 #include "espalier/runtime/executor.h"
 
-#include <ATen/Parallel.h>
-
 #include <exception>
+#include <functional>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "espalier/base/check.h"
 #include "espalier/runtime/device_worker.h"
+#include "espalier/runtime/thread_team.h"
 
 namespace espalier {
 
@@ -41,66 +40,115 @@ Job make_job(const Program& program, const PlannedJob& planned) {
   return job;
 }
 
-struct Executor::Impl {
-  const Job& job;
-  Session& session;
-  Transport& transport;
-  ExecutorOptions options;
-  std::vector<std::unique_ptr<DeviceWorker>> workers;  // ascending device
-};
-
-Executor::Executor(const Job& job, Session& session, const DataSource& data, Transport& transport,
-                   const ExecutorOptions& options)
-    : impl_(new Impl{job, session, transport, options, {}}) {
-  for (const DeviceId device : local_devices(transport, job.schedule.devices.size())) {
-    if (job.schedule.devices[device.index()].empty()) continue;
-    impl_->workers.push_back(
-        std::make_unique<DeviceWorker>(job, session, data, transport, impl_->options, device));
-  }
-}
-
-Executor::~Executor() = default;
-
 namespace {
+
+// By rank: where a worker's control messages go.
+std::vector<DeviceId> first_devices_of(const Transport& transport, const Schedule& schedule) {
+  std::vector<std::optional<DeviceId>> first(transport.ranks());
+  for (const DeviceId device : devices_with_work(schedule)) {
+    auto& place = first[transport.rank_of(device)];
+    if (!place) place = device;
+  }
+  std::vector<DeviceId> devices;
+  for (const auto& device : first) devices.push_back(device.value());
+  return devices;
+}
 
 void append(StepOutcome& all, StepOutcome&& one) {
   const auto move_to = [](auto& to, auto& from) {
     to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
   };
   move_to(all.losses, one.losses);
+  move_to(all.squares, one.squares);
   move_to(all.spans, one.spans);
   move_to(all.memory, one.memory);
   move_to(all.outputs, one.outputs);
   all.gradients.merge(one.gradients);
-  all.gradient_norm_squared += one.gradient_norm_squared;
 }
 
 }  // namespace
 
-StepOutcome Executor::step() {
-  auto& workers = impl_->workers;
-  std::vector<StepOutcome> outcomes(workers.size());
-  std::mutex lock;
-  std::exception_ptr first_error;
-  const auto run = [&](std::size_t i) {
-    try {
-      outcomes[i] = workers[i]->step();
-    } catch (const std::exception& error) {
-      {
-        const std::lock_guard guard(lock);
-        if (!first_error) first_error = std::current_exception();
+struct Executor::Impl {
+  const Job& job;
+  Session& session;
+  Transport& transport;
+  ExecutorOptions options;
+  std::vector<std::unique_ptr<DeviceWorker>> workers;  // ascending device
+  std::unique_ptr<ThreadTeam> threads;                 // one for each of them
+
+  // In each device's own thread. The first error aborts the transport and is rethrown.
+  void on_each_device(const std::function<void(std::size_t, DeviceWorker&)>& work) {
+    std::mutex lock;
+    std::exception_ptr first_error;
+    threads->run([&](std::size_t i) {
+      try {
+        work(i, *workers[i]);
+      } catch (const std::exception& error) {
+        {
+          const std::lock_guard guard(lock);
+          if (!first_error) first_error = std::current_exception();
+        }
+        transport.abort(error.what());
       }
-      impl_->transport.abort(error.what());
-    }
-  };
-  if (workers.size() == 1) {
-    run(0);
-  } else {
-    std::vector<std::thread> threads;
-    for (std::size_t i = 0; i < workers.size(); ++i) threads.emplace_back(run, i);
-    for (std::thread& thread : threads) thread.join();
+    });
+    if (first_error) std::rethrow_exception(first_error);
   }
-  if (first_error) std::rethrow_exception(first_error);
+
+  // The norm of all workers' gradients.
+  double norm_of(const SquaresOfParameters& mine) {
+    const std::vector<double> told = by_parameter(session.graph().parameters().size(), mine);
+    try {
+      return norm_of_all(exchange(transport, first_devices_of(transport, job.schedule), told));
+    } catch (const WorkerError& error) {
+      throw WorkerError(std::string("it waits for the other workers' gradient norms: ") + error.what());
+    }
+  }
+
+  std::vector<StepOutcome> step() {
+    std::vector<StepOutcome> outcomes(workers.size());
+    const std::optional<double> clip_norm = session.optimizer().clip_norm;
+    if (!clip_norm) {
+      on_each_device([&](std::size_t i, DeviceWorker& worker) {
+        worker.begin();
+        worker.run(DeviceWorker::Part::kAll);
+        outcomes[i] = worker.finish();
+      });
+      return outcomes;
+    }
+    std::vector<SquaresOfParameters> squares(workers.size());
+    on_each_device([&](std::size_t i, DeviceWorker& worker) {
+      worker.begin();
+      worker.run(DeviceWorker::Part::kAllButUpdates);
+      squares[i] = worker.squares();
+    });
+    SquaresOfParameters mine;
+    for (const SquaresOfParameters& device : squares) mine.insert(mine.end(), device.begin(), device.end());
+    const double factor = clip_factor(norm_of(mine), *clip_norm);
+    on_each_device([&](std::size_t i, DeviceWorker& worker) {
+      worker.scale_gradients(factor);
+      worker.run(DeviceWorker::Part::kUpdates);
+      outcomes[i] = worker.finish();
+      outcomes[i].squares = squares[i];  // of the gradients as they were
+    });
+    return outcomes;
+  }
+};
+
+Executor::Executor(const Job& job, Session& session, const DataSource& data, Transport& transport,
+                   const ExecutorOptions& options)
+    : impl_(new Impl{job, session, transport, options, {}, nullptr}) {
+  for (const DeviceId device : local_devices(transport, job.schedule.devices.size())) {
+    if (job.schedule.devices[device.index()].empty()) continue;
+    impl_->workers.push_back(
+        std::make_unique<DeviceWorker>(job, session, data, transport, impl_->options, device));
+  }
+  impl_->threads = std::make_unique<ThreadTeam>(impl_->workers.size());
+}
+
+Executor::~Executor() = default;
+
+StepOutcome Executor::step() {
+  std::vector<StepOutcome> outcomes = impl_->step();
   impl_->session.advance();
   StepOutcome all;
   for (StepOutcome& outcome : outcomes) append(all, std::move(outcome));

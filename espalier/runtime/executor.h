@@ -15,9 +15,11 @@
 #include <vector>
 
 #include "espalier/runtime/data.h"
+#include "espalier/runtime/gradient_norm.h"
+#include "espalier/runtime/output_record.h"
 #include "espalier/runtime/planned_job.h"
 #include "espalier/runtime/session.h"
-#include "espalier/runtime/testing/faults.h"
+#include "espalier/runtime/step_hooks.h"
 #include "espalier/runtime/transport.h"
 #include "espalier/schedule/schedule.h"
 #include "espalier/trace/trace.h"
@@ -47,21 +49,13 @@ struct ExecutorOptions {
   } record = Record::kNothing;  // for verify's second look
   bool keep_gradients = false;  // StepOutcome::gradients is filled
   bool update = true;           // false: U leaves the parameters alone
-  FaultPlan faults = {};        // tests only
-};
-
-// A tensor's content at a glance, to find the first operator that differs.
-struct OutputRecord {
-  OperatorId op;
-  std::uint32_t micro_batch = 0;
-  std::uint64_t bits = 0;  // fingerprint of the bytes
-  double norm = 0;
+  StepHooks* hooks = nullptr;   // of tests; must outlive the executor
 };
 
 struct StepOutcome {                                     // of this worker
   std::vector<std::pair<std::uint32_t, double>> losses;  // by micro-batch, where the loss was computed here
-  double gradient_norm_squared = 0;                      // of the parameters owned here
-  std::vector<Span> spans;                               // times are Clock times since its epoch
+  SquaresOfParameters squares;  // of the gradients of parameters owned here, before they are clipped
+  std::vector<Span> spans;      // times are Clock times since its epoch
   std::vector<MemorySample> memory;
   std::map<ParameterId, at::Tensor> gradients;  // of the parameters owned here, if asked for
   std::vector<OutputRecord> outputs;
@@ -74,7 +68,8 @@ class Executor {
   ~Executor();
 
   // One step, the session's next. Returns when this worker's devices are done; an error in one device aborts
-  // the transport and is rethrown.
+  // the transport and is rethrown. Where the optimizer clips, it is collective: the workers exchange the
+  // squares of their gradients before the updates.
   StepOutcome step();
 
   // The device that owns a parameter or buffer; none if no operator reads it.

@@ -15,11 +15,6 @@ namespace {
 constexpr std::array<std::int64_t, 2> kSizes{std::int64_t{4} << 10, std::int64_t{1} << 20};
 constexpr double kSpan = static_cast<double>(kSizes[1] - kSizes[0]);
 
-double since(Clock::time_point start) {
-  return static_cast<double>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
-}
-
 double thread_nanoseconds() {  // of the core's time
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

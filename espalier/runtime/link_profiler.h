@@ -16,6 +16,12 @@
 
 namespace espalier {
 
+// Nanoseconds from then to now.
+inline double since(Clock::time_point start) {
+  return static_cast<double>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
+}
+
 class LinkProfiler {
  public:
   static constexpr int kMessages = 4;  // of each size and kind in a round

@@ -8,14 +8,36 @@
 #include <cstring>
 
 namespace espalier {
+
+struct MemoryMeter::Count {
+  std::atomic<std::int64_t> live{0};
+  std::atomic<std::int64_t> peak{0};
+  std::atomic<std::int64_t> users{1};  // the meter and its blocks
+
+  void add(std::int64_t bytes) {
+    users.fetch_add(1, std::memory_order_relaxed);
+    const std::int64_t now = live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    std::int64_t before = peak.load(std::memory_order_relaxed);
+    while (before < now && !peak.compare_exchange_weak(before, now, std::memory_order_relaxed)) {
+    }
+  }
+  void remove(std::int64_t bytes) {
+    live.fetch_sub(bytes, std::memory_order_relaxed);
+    leave();
+  }
+  void leave() {
+    if (users.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+};
+
 namespace {
 
-thread_local MemoryMeter* current = nullptr;
+thread_local MemoryMeter::Count* current = nullptr;
 
 // The last bytes of a block, wherever malloc lets it end.
 struct Trailer {
   std::int64_t bytes = 0;
-  std::uint64_t meter = 0;  // 0: none counted it
+  MemoryMeter::Count* count = nullptr;  // null: no meter counts it
 };
 
 void* trailer_of(void* block) {
@@ -30,11 +52,8 @@ class Allocator final : public c10::Allocator {
     if (bytes > 0) {
       const bool allocated = posix_memalign(&block, kAlignment, bytes + sizeof(Trailer)) == 0;
       TORCH_CHECK(allocated, "not enough memory: a tensor needs ", bytes, " bytes");
-      Trailer trailer{static_cast<std::int64_t>(bytes), 0};
-      if (current != nullptr) {
-        trailer.meter = current->number();
-        current->add(trailer.bytes);
-      }
+      const Trailer trailer{static_cast<std::int64_t>(bytes), current};
+      if (current != nullptr) current->add(trailer.bytes);
       std::memcpy(trailer_of(block), &trailer, sizeof(trailer));
     }
     return {block, block, &release, c10::Device(c10::DeviceType::CPU)};
@@ -47,23 +66,16 @@ class Allocator final : public c10::Allocator {
  private:
   static void release(void* block) {
     if (block == nullptr) return;
-    if (current != nullptr) {
-      Trailer trailer;
-      std::memcpy(&trailer, trailer_of(block), sizeof(trailer));
-      if (trailer.meter == current->number()) current->add(-trailer.bytes);
-    }
+    Trailer trailer;
+    std::memcpy(&trailer, trailer_of(block), sizeof(trailer));
+    if (trailer.count != nullptr) trailer.count->remove(trailer.bytes);
     std::free(block);
   }
 };
 
-std::uint64_t next_number() {
-  static std::atomic<std::uint64_t> last{0};
-  return ++last;
-}
-
 }  // namespace
 
-MemoryMeter::MemoryMeter() : number_(next_number()) {
+MemoryMeter::MemoryMeter() : count_(new Count) {
   static Allocator allocator;
   [[maybe_unused]] static const bool installed = [] {
     c10::SetCPUAllocator(&allocator);
@@ -71,8 +83,21 @@ MemoryMeter::MemoryMeter() : number_(next_number()) {
   }();
 }
 
+MemoryMeter::~MemoryMeter() {
+  count_->leave();
+}
+
+Bytes MemoryMeter::live() const {
+  return Bytes(count_->live.load(std::memory_order_relaxed));
+}
+
+Bytes MemoryMeter::take_peak() {
+  return Bytes(
+      count_->peak.exchange(count_->live.load(std::memory_order_relaxed), std::memory_order_relaxed));
+}
+
 MemoryMeter::Scope::Scope(MemoryMeter& meter) : before_(current) {
-  current = &meter;
+  current = meter.count_;
 }
 
 MemoryMeter::Scope::~Scope() {

@@ -29,8 +29,9 @@ TEST(MemoryMeter, CountsInItsScopesWhatWasAskedFor) {
     EXPECT_EQ(meter.take_peak(), Bytes(300)) << "since the last call";
   }
   outside = of_bytes(7000);
+  EXPECT_EQ(meter.live(), Bytes(300));
   kept.reset();
-  EXPECT_EQ(meter.live(), Bytes(300)) << "freed outside of its scopes";
+  EXPECT_EQ(meter.live(), Bytes()) << "freed outside of its scopes";
 }
 
 TEST(MemoryMeter, ScopesNestAndBlocksKnowTheirMeter) {
@@ -44,7 +45,36 @@ TEST(MemoryMeter, ScopesNestAndBlocksKnowTheirMeter) {
     EXPECT_EQ(inner.live(), Bytes(32));
   }
   EXPECT_EQ(inner.live(), Bytes());
-  EXPECT_EQ(outer.live(), Bytes(64)) << "freed under another meter";
+  EXPECT_EQ(outer.live(), Bytes()) << "freed under another meter";
+}
+
+TEST(MemoryMeter, WhatAnotherDevicesThreadFreesLeavesTheCountOfWhoAllocatedIt) {
+  MemoryMeter sender, receiver;
+  at::Tensor message;
+  for (int step = 0; step < 3; ++step) {
+    std::thread([&] {
+      const MemoryMeter::Scope scope(sender);
+      message = of_bytes(100);
+    }).join();
+    EXPECT_EQ(sender.live(), Bytes(100)) << "step " << step;
+    std::thread([&] {
+      const MemoryMeter::Scope scope(receiver);
+      message.reset();
+    }).join();
+    EXPECT_EQ(sender.live(), Bytes()) << "step " << step;
+    EXPECT_EQ(receiver.live(), Bytes()) << "step " << step;
+  }
+}
+
+TEST(MemoryMeter, ABlockMayOutliveItsMeter) {
+  at::Tensor kept;
+  {
+    MemoryMeter meter;
+    const MemoryMeter::Scope scope(meter);
+    kept = of_bytes(100);
+  }
+  kept.fill_(1);
+  kept.reset();
 }
 
 TEST(MemoryMeter, OtherThreadsDoNotCount) {

@@ -24,11 +24,6 @@ constexpr std::size_t kStages = 4;
 constexpr Duration kStepWait = milliseconds(5);  // of a worker at a step's begin, about
 constexpr OptimizerKind kKinds[] = {OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kAdamW};
 
-double since(Clock::time_point start) {
-  return static_cast<double>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
-}
-
 }  // namespace
 
 // What is known of one micro-batch size: by operator, then sample; nanoseconds.

@@ -114,13 +114,17 @@ std::vector<double> update(const Optimizer& optimizer, std::uint64_t step,
   return squares;
 }
 
-std::vector<double> drop_gradients(std::vector<Variable>& parameters) {
+double squares_of_gradient(const Variable& variable) {
   const at::NoGradGuard no_grad;
+  const at::Tensor& gradient = variable.value.grad();
+  return gradient.defined() ? squared_norm(laid_out_as(variable.value, gradient)) : 0;
+}
+
+std::vector<double> drop_gradients(std::vector<Variable>& parameters) {
   std::vector<double> squares;
   for (Variable& variable : parameters) {
-    at::Tensor& gradient = variable.value.mutable_grad();
-    squares.push_back(gradient.defined() ? squared_norm(laid_out_as(variable.value, gradient)) : 0);
-    gradient.reset();
+    squares.push_back(squares_of_gradient(variable));
+    variable.value.mutable_grad().reset();
   }
   return squares;
 }

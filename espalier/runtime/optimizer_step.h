@@ -23,7 +23,10 @@ struct Variable {
 // one's gradient, 0 where there is none.
 std::vector<double> update(const Optimizer& optimizer, std::uint64_t step, std::vector<Variable>& parameters);
 
-// The same without the step.
+// The sum of squares of its gradient, with the bits that update returns; 0 where there is none.
+double squares_of_gradient(const Variable& variable);
+
+// The same as update without the step.
 std::vector<double> drop_gradients(std::vector<Variable>& parameters);
 
 }  // namespace espalier

@@ -206,11 +206,11 @@ TEST(Wire, StridesSurvive) {
   for (const at::Tensor& tensor : {plain, plain.transpose(0, 2), plain.select(2, 1), plain.narrow(1, 0, 2),
                                    plain.slice(2, 0, 4, 2), plain.select(1, 0).unsqueeze(1).expand({2, 5, 4}),
                                    at::ones({}).expand({3, 2}), at::ones({}), at::ones({0, 3})}) {
-    const Layout layout = layout_of(tensor);
-    const at::Tensor flat = to_wire(tensor, layout);
+    const Strides strides = strides_on_wire(tensor);
+    const at::Tensor flat = to_wire(tensor, strides);
     EXPECT_EQ(flat.dim(), 1);
     EXPECT_EQ(flat.numel(), tensor.numel());
-    const at::Tensor back = from_wire(flat.clone(), tensor.sizes(), layout);
+    const at::Tensor back = from_wire(flat.clone(), tensor.sizes(), strides);
     EXPECT_TRUE(at::equal(back, tensor));
     if (tensor.is_non_overlapping_and_dense()) {
       EXPECT_EQ(back.strides(), tensor.strides());

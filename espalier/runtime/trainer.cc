@@ -1,6 +1,5 @@
 #include "espalier/runtime/trainer.h"
 
-#include <cmath>
 #include <vector>
 
 namespace espalier {
@@ -23,13 +22,16 @@ TimedStep timed_step(Workers& workers, Trainer& trainer, const std::atomic<bool>
   timed.start = Clock::now();
   timed.outcome = trainer.executor().step();
   // Losses are summed in micro-batch order, whoever computed them, as one process sums them.
-  std::vector<double> mine(std::size_t{micro_batches} * 2 + 2, 0.0);
+  const std::size_t head = std::size_t{micro_batches} * 2 + 1;
+  std::vector<double> mine(head, 0.0);
   for (const auto& [j, loss] : timed.outcome.losses) mine[2 * j] = loss, mine[2 * j + 1] = 1;
-  mine[mine.size() - 2] = timed.outcome.gradient_norm_squared;
   mine.back() = stop != nullptr && stop->load() ? 1 : 0;
-  const auto all = wait_for_all(workers, "the end of step " + std::to_string(step + 1), mine);
+  const std::vector<double> squares =
+      by_parameter(trainer.session().graph().parameters().size(), timed.outcome.squares);
+  mine.insert(mine.end(), squares.begin(), squares.end());
+  auto all = wait_for_all(workers, "the end of step " + std::to_string(step + 1), mine);
   const auto end = Clock::now();
-  double loss = 0, norm = 0;
+  double loss = 0;
   for (std::uint32_t j = 0; j < micro_batches; ++j) {
     for (const auto& worker : all) {
       if (worker[2 * j + 1] == 0) continue;
@@ -37,13 +39,13 @@ TimedStep timed_step(Workers& workers, Trainer& trainer, const std::atomic<bool>
       break;
     }
   }
-  for (const auto& worker : all) {
-    norm += worker[worker.size() - 2];
-    timed.stop = timed.stop || worker.back() != 0;
+  for (auto& worker : all) {
+    timed.stop = timed.stop || worker[head - 1] != 0;
+    worker.erase(worker.begin(), worker.begin() + static_cast<std::ptrdiff_t>(head));
   }
   timed.report.step = step;
   timed.report.loss = loss / micro_batches;
-  timed.report.gradient_norm = std::sqrt(norm);
+  timed.report.gradient_norm = norm_of_all(all);
   timed.report.time =
       Duration(std::chrono::duration_cast<std::chrono::nanoseconds>(end - timed.start).count());
   timed.report.samples = trainer.planned().plan.batch;

@@ -3,19 +3,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 
 #include "espalier/runtime/loaded_model.h"
 #include "espalier/runtime/plans_for_tests.h"
 #include "espalier/runtime/runtime.h"
 #include "espalier/runtime/testing/faults.h"
+#include "espalier/runtime/verify.h"
 #include "testing/cut_plan.h"
 
 namespace espalier {
 namespace {
 
 using espalier::testing::CutOptions;
+using espalier::testing::Fault;
 using espalier::testing::plan_from_cuts;
+using espalier::testing::PlantedFault;
 using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -29,7 +33,12 @@ struct Cut {
   CutOptions options = {};
 };
 
-VerifyResult verify(const Cut& cut, const FaultPlan& faults = {}, std::uint64_t steps = 2) {
+struct Planted {
+  Fault fault;
+  std::size_t stage;
+};
+
+VerifyResult verify(const Cut& cut, std::optional<Planted> planted = {}, std::uint64_t steps = 2) {
   const std::string path = kFixtures + cut.fixture + ".pt2";
   const LoadedModel model(path);
   const auto at = model.graph().find_operator(cut.at);
@@ -42,7 +51,9 @@ VerifyResult verify(const Cut& cut, const FaultPlan& faults = {}, std::uint64_t 
   file.seed = 5;
   VerifyOptions options;
   options.steps = steps;
-  return verify_plan_with(file, path, options, faults);
+  if (!planted) return verify_plan(file, path, options);
+  PlantedFault hooks(planted->fault, planted->stage, model.graph());
+  return verify_plan_with(file, path, options, &hooks);
 }
 
 std::vector<std::string> names(const VerifyResult& result, Difference::What what) {
@@ -81,7 +92,7 @@ TEST(Verify, ReplicasAreEqualWithinTheTolerance) {
 }
 
 TEST(Verify, ALostMicroBatchShowsInTheGradients) {
-  const VerifyResult result = verify(kResnet, {Fault::kLostMicroBatch, 0});
+  const VerifyResult result = verify(kResnet, Planted{Fault::kLostMicroBatch, 0});
   EXPECT_FALSE(result.equal);
   EXPECT_EQ(result.loss, result.reference_loss);  // a loss alone would look right
   EXPECT_EQ(names(result, Difference::What::kGradient).size(), result.gradients);
@@ -90,28 +101,28 @@ TEST(Verify, ALostMicroBatchShowsInTheGradients) {
 }
 
 TEST(Verify, AnUntiedWeightIsNamed) {
-  const VerifyResult result = verify(kGpt, {Fault::kUntied, 0});
+  const VerifyResult result = verify(kGpt, Planted{Fault::kUntied, 0});
   EXPECT_FALSE(result.equal);
   EXPECT_THAT(names(result, Difference::What::kGradient), ElementsAre("embed.weight"));
   EXPECT_THAT(result.first, HasSubstr("the gradient of 'embed.weight' differs"));
 }
 
 TEST(Verify, AWrongSeedShowsInTheFirstRandomOperatorOfItsStage) {
-  const VerifyResult result = verify(kGpt, {Fault::kWrongSeed, 1});
+  const VerifyResult result = verify(kGpt, Planted{Fault::kWrongSeed, 1});
   EXPECT_FALSE(result.equal);
   EXPECT_THAT(result.first, HasSubstr("operator 'scaled_dot_product_attention_1'"));
   EXPECT_THAT(result.first, HasSubstr("micro-batch 0: its output differs"));
 }
 
 TEST(Verify, AStaleReceiveShowsInTheFirstOperatorThatReadsIt) {
-  const VerifyResult result = verify(kResnet, {Fault::kStaleReceive, 1});
+  const VerifyResult result = verify(kResnet, Planted{Fault::kStaleReceive, 1});
   EXPECT_FALSE(result.equal);
   EXPECT_THAT(result.first, HasSubstr("operator 'conv2d_3'"));
   EXPECT_THAT(result.first, HasSubstr("micro-batch 1: its output differs"));  // the first has none before it
 }
 
 TEST(Verify, BatchNormStatisticsThatAreUpdatedTwiceAreNamed) {
-  const VerifyResult result = verify(kResnet, {Fault::kDoubleBufferUpdate, 0});
+  const VerifyResult result = verify(kResnet, Planted{Fault::kDoubleBufferUpdate, 0});
   EXPECT_FALSE(result.equal);
   EXPECT_EQ(result.loss, result.reference_loss);
   EXPECT_THAT(names(result, Difference::What::kGradient), IsEmpty());
@@ -121,7 +132,7 @@ TEST(Verify, BatchNormStatisticsThatAreUpdatedTwiceAreNamed) {
 }
 
 TEST(Verify, ALossThatIsNotScaledShowsInEveryGradient) {
-  const VerifyResult result = verify(kResnet, {Fault::kUnscaledLoss, 0});
+  const VerifyResult result = verify(kResnet, Planted{Fault::kUnscaledLoss, 0});
   EXPECT_FALSE(result.equal);
   EXPECT_EQ(names(result, Difference::What::kGradient).size(), result.gradients);
   EXPECT_NEAR(result.gradient_norm / result.reference_gradient_norm, 4, 1e-6);  // four micro-batches
@@ -130,7 +141,7 @@ TEST(Verify, ALossThatIsNotScaledShowsInEveryGradient) {
 TEST(Verify, AMissingAllReduceShowsInItsStageAlone) {
   Cut cut = kGpt;
   cut.options.devices = {{DeviceId(0), DeviceId(1)}, {DeviceId(2)}};
-  const VerifyResult result = verify(cut, {Fault::kNoAllReduce, 0});
+  const VerifyResult result = verify(cut, Planted{Fault::kNoAllReduce, 0});
   EXPECT_FALSE(result.equal);
   for (const std::string& name : names(result, Difference::What::kGradient)) {
     EXPECT_THAT(name, AnyOf(StartsWith("blocks.0."), StartsWith("embed."), StartsWith("position.")));
@@ -139,7 +150,7 @@ TEST(Verify, AMissingAllReduceShowsInItsStageAlone) {
 }
 
 TEST(Verify, ANormThatCountsCopiesIsNamedAlone) {
-  const VerifyResult result = verify(kGpt, {Fault::kNormOfCopies, 0});
+  const VerifyResult result = verify(kGpt, Planted{Fault::kNormOfCopies, 0});
   EXPECT_FALSE(result.equal);
   ASSERT_EQ(result.differences.size(), 1U) << result.verdict;
   EXPECT_EQ(result.differences[0].what, Difference::What::kGradientNorm);
@@ -148,7 +159,7 @@ TEST(Verify, ANormThatCountsCopiesIsNamedAlone) {
 }
 
 TEST(Verify, AnUpdateThatOneStageSkipsShowsInItsParametersAlone) {
-  const VerifyResult result = verify(kGpt, {Fault::kSkippedUpdate, 1}, 1);
+  const VerifyResult result = verify(kGpt, Planted{Fault::kSkippedUpdate, 1}, 1);
   EXPECT_FALSE(result.equal);
   EXPECT_NEAR(result.gradient_norm / result.reference_gradient_norm, 1, 1e-6);
   EXPECT_EQ(names(result, Difference::What::kParameter).size(), result.differences.size());
@@ -159,7 +170,7 @@ TEST(Verify, AnUpdateThatOneStageSkipsShowsInItsParametersAlone) {
 }
 
 TEST(Verify, AWrongDataOrderShowsInTheFirstOperatorThatReadsTheInput) {
-  const VerifyResult result = verify(kResnet, {Fault::kWrongDataOrder, 0});
+  const VerifyResult result = verify(kResnet, Planted{Fault::kWrongDataOrder, 0});
   EXPECT_FALSE(result.equal);
   EXPECT_THAT(result.first, HasSubstr("operator 'conv2d'"));
   EXPECT_THAT(result.first, HasSubstr("micro-batch 0: its output differs"));

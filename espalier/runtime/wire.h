@@ -12,12 +12,12 @@ namespace espalier {
 
 // The strides to restore. Where a tensor is not dense, those of a dense one take their place; a stride of 0
 // (an expanded dimension, as gradients of sums have) is restored too.
-using Layout = std::vector<std::int64_t>;
-Layout layout_of(const at::Tensor& tensor);
+using Strides = std::vector<std::int64_t>;
+Strides strides_on_wire(const at::Tensor& tensor);
 
 // One-dimensional and contiguous, always sizes.numel() elements. Shares memory where the tensor has that
-// layout and is dense.
-at::Tensor to_wire(const at::Tensor& tensor, const Layout& layout);
-at::Tensor from_wire(const at::Tensor& flat, at::IntArrayRef sizes, const Layout& layout);
+// strides and is dense.
+at::Tensor to_wire(const at::Tensor& tensor, const Strides& strides);
+at::Tensor from_wire(const at::Tensor& flat, at::IntArrayRef sizes, const Strides& strides);
 
 }  // namespace espalier

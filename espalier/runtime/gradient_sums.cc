@@ -1,0 +1,78 @@
+#include "espalier/runtime/gradient_sums.h"
+
+#include <set>
+#include <vector>
+
+#include "espalier/base/check.h"
+
+namespace espalier {
+namespace {
+
+// In host memory, one-dimensional; zeros where none flowed.
+at::Tensor flat_gradient(const Variable& variable) {
+  const at::Tensor gradient = variable.value.grad();
+  return (gradient.defined() ? gradient : at::zeros_like(variable.value)).detach().reshape({-1}).cpu();
+}
+
+void set_gradient(Variable& variable, const at::Tensor& flat) {
+  at::Tensor& gradient = variable.value.mutable_grad();
+  if (!gradient.defined()) gradient = at::empty_like(variable.value, at::MemoryFormat::Preserve).detach();
+  gradient.copy_(flat.view(variable.value.sizes()));
+}
+
+}  // namespace
+
+// One bucket for all gradients of the stage, and for each a mark that says whether it has one at all: torch's
+// optimizers leave a parameter without gradient alone.
+void sum_over_replicas(Transport& transport, DeviceId self, std::span<const StagedReplica> replicas,
+                       Holding& holding) {
+  std::vector<DeviceId> members;
+  for (const StagedReplica& replica : replicas) members.push_back(replica.devices.at(0));
+  std::vector<at::Tensor> flat;
+  for (const Variable& variable : holding.parameters) {
+    const at::Tensor gradient = variable.value.grad();
+    flat.push_back(flat_gradient(variable));
+    flat.push_back(at::full({1}, gradient.defined() ? 1.0 : 0.0, variable.value.scalar_type()));
+  }
+  at::Tensor bucket = at::cat(flat);
+  flat.clear();
+  all_reduce(transport, self, members, bucket);
+  std::int64_t offset = 0;
+  for (Variable& variable : holding.parameters) {
+    const std::int64_t elements = variable.value.numel();
+    if (bucket[offset + elements].item<double>() > 0) {
+      set_gradient(variable, bucket.narrow(0, offset, elements));
+    }
+    offset += elements + 1;
+  }
+}
+
+void sum_over_copies(Transport& transport, DeviceId self, const StagedModel& staged, const Tie& tie,
+                     ParameterId parameter, const std::map<StageId, Holding*>& holdings) {
+  std::vector<Variable*> mine;  // this device's copies
+  std::set<DeviceId> members;
+  std::vector<DeviceId> sources;
+  std::vector<at::Tensor> parts;
+  for (const StageId stage : tie.stages) {
+    const auto& replicas = staged.stages[stage.index()].replicas;
+    sources.push_back(replicas.at(0).devices.at(0));
+    parts.emplace_back();
+    for (const StagedReplica& replica : replicas) {
+      members.insert(replica.devices.at(0));
+      if (replica.devices.at(0) != self) continue;
+      for (Variable& variable : holdings.at(stage)->parameters) {
+        if (variable.id != parameter) continue;
+        mine.push_back(&variable);
+        if (sources.back() == self) parts.back() = flat_gradient(variable);
+      }
+    }
+  }
+  ESP_CHECK(!mine.empty(), tie.parameter);
+  const std::vector<DeviceId> everybody(members.begin(), members.end());
+  const at::Tensor& like = mine.front()->value;
+  const at::Tensor total =
+      sum_in_order(transport, self, sources, everybody, parts, like.scalar_type(), like.numel());
+  for (Variable* variable : mine) set_gradient(*variable, total);
+}
+
+}  // namespace espalier

@@ -1,0 +1,118 @@
+#include "espalier/runtime/step_recorder.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace espalier {
+namespace {
+
+Duration since_epoch(Clock::time_point time) {
+  return Duration(std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count());
+}
+
+}  // namespace
+
+Bytes bytes_of(const at::Tensor& tensor) {
+  return Bytes(static_cast<std::int64_t>(tensor.nbytes()));
+}
+
+void StepRecorder::start_step() {
+  spans_.clear();
+  samples_.clear();
+  measure_holdings();
+  sample_memory(Clock::now(), meter_.live());
+}
+
+void StepRecorder::action(const Action& action, Stream stream, Clock::time_point start) {
+  const auto end = Clock::now();
+  Span span;
+  span.device = view_.device();
+  span.stream = stream;
+  span.kind = stream == Stream::kCollective ? SpanKind::kCollective : SpanKind::kAction;
+  span.action = action;
+  span.start = since_epoch(start);
+  span.end = since_epoch(end);
+  if (stream == Stream::kCollective) {
+    const StagedModel& staged = view_.job().staged;
+    span.posted = span.start;
+    span.bytes = action.kind == ActionKind::kAllReduce ? staged.stages[action.stage.index()].reduced
+                                                       : staged.ties[action.stage.index()].bytes;
+  }
+  spans_.push_back(span);
+  if (action.kind != ActionKind::kForward) measure_holdings();
+  sample_memory(start, meter_.take_peak());
+  sample_memory(end, meter_.live());
+}
+
+void StepRecorder::received(const Message& message, DeviceId from, const Action& waiter, Bytes bytes,
+                            Clock::time_point posted, Clock::time_point arrived) {
+  Span span;
+  span.device = view_.device();
+  span.stream = Stream::kReceive;
+  span.kind = SpanKind::kReceiveWait;
+  span.action = waiter;
+  span.message = message;
+  span.peer = from;
+  span.bytes = bytes;
+  span.start = since_epoch(posted);
+  span.end = since_epoch(arrived);
+  spans_.push_back(span);
+}
+
+void StepRecorder::sent(const Message& message, DeviceId to, const Action& producer, Bytes bytes,
+                        Clock::time_point posted, Clock::time_point completed) {
+  Span span;
+  span.device = view_.device();
+  span.stream = Stream::kSend;
+  span.kind = SpanKind::kTransfer;
+  span.action = producer;
+  span.message = message;
+  span.peer = to;
+  span.bytes = bytes;
+  span.start = since_epoch(posted);
+  span.end = since_epoch(std::max(posted, completed));
+  span.posted = span.start;
+  spans_.push_back(span);
+}
+
+void StepRecorder::hand_over(StepOutcome& outcome) {
+  outcome.spans = std::exchange(spans_, {});
+  outcome.memory = std::exchange(samples_, {});
+}
+
+// Gradients and the optimizer's state come and go with actions other than F.
+void StepRecorder::measure_holdings() {
+  Bytes parameters, buffers, gradients, state;
+  for (const Holding* holding : holdings_) {
+    for (const Variable& variable : holding->parameters) {
+      parameters += bytes_of(variable.value);
+      if (variable.value.grad().defined()) gradients += bytes_of(variable.value.grad());
+      for (const at::Tensor& tensor : variable.state) state += bytes_of(tensor);
+    }
+    for (const Variable& variable : holding->buffers) buffers += bytes_of(variable.value);
+  }
+  const auto set = [&](MemoryCategory category, Bytes bytes) {
+    held_.bytes[static_cast<std::size_t>(category)] = bytes;
+  };
+  set(MemoryCategory::kParameters, parameters);
+  set(MemoryCategory::kGradients, gradients);
+  set(MemoryCategory::kOptimizer, state);
+  set(MemoryCategory::kBuffers, buffers);
+}
+
+// The meter sees everything that the device allocated, so what is left beside the holdings are activations,
+// with workspace and what is on its way.
+void StepRecorder::sample_memory(Clock::time_point when, Bytes live) {
+  MemorySample sample{.device = view_.device(), .time = since_epoch(when), .held = held_};
+  sample.held.bytes[static_cast<std::size_t>(MemoryCategory::kActivations)] =
+      std::max(Bytes(), live - held_.total());
+  if (!samples_.empty() && samples_.back().time >= sample.time) {
+    sample.time = samples_.back().time;
+    if (last_live_ < live) samples_.back() = sample, last_live_ = live;
+    return;
+  }
+  last_live_ = live;
+  samples_.push_back(sample);
+}
+
+}  // namespace espalier

@@ -1,0 +1,52 @@
+#pragma once
+
+// What a device measures in a step: a span for each action, collective and message, and its memory after each
+// action. Includes libtorch; runtime/ only.
+
+#include <ATen/ATen.h>
+
+#include <string>
+#include <vector>
+
+#include "espalier/runtime/device_view.h"
+#include "espalier/runtime/memory_meter.h"
+
+namespace espalier {
+
+Bytes bytes_of(const at::Tensor& tensor);
+
+class StepRecorder {
+ public:
+  // `view` and the meter, which counts what the device allocates, must outlive it.
+  StepRecorder(const DeviceView& view, MemoryMeter& meter) : view_(view), meter_(meter) {}
+
+  // What the device's stages hold; before the first step.
+  void watch(const Holding& holding) { holdings_.push_back(&holding); }
+
+  void start_step();
+  // An action that ends now, with the memory at its peak and at its end.
+  void action(const Action& action, Stream stream, Clock::time_point start);
+  // A message that arrived: `waiter` is the first action that consumes it.
+  void received(const Message& message, DeviceId from, const Action& waiter, Bytes bytes,
+                Clock::time_point posted, Clock::time_point arrived);
+  // A message whose send is complete: `producer` is the action that sent it.
+  void sent(const Message& message, DeviceId to, const Action& producer, Bytes bytes,
+            Clock::time_point posted, Clock::time_point completed);
+
+  // Moves spans and samples into the outcome.
+  void hand_over(StepOutcome& outcome);
+
+ private:
+  void measure_holdings();
+  void sample_memory(Clock::time_point when, Bytes live);
+
+  const DeviceView& view_;
+  MemoryMeter& meter_;
+  std::vector<const Holding*> holdings_;
+  std::vector<Span> spans_;
+  std::vector<MemorySample> samples_;
+  MemoryByCategory held_;  // what the stages hold beside activations
+  Bytes last_live_;        // of the last sample
+};
+
+}  // namespace espalier
