@@ -8,6 +8,7 @@
 #include "espalier/base/check.h"
 #include "espalier/runtime/gradient_sums.h"
 #include "espalier/runtime/optimizer_step.h"
+#include "espalier/runtime/wire.h"
 
 namespace espalier {
 namespace {
@@ -227,13 +228,24 @@ std::vector<at::Tensor> DeviceWorker::read_inputs(const Action& action, const St
   return inputs;
 }
 
+at::Tensor DeviceWorker::not_written_again(const StageHere& here, const at::Tensor& tensor) {
+  const auto shares = [&](const Variable& variable) {
+    return share_memory(tensor, variable.value) || share_memory(tensor, variable.value.grad());
+  };
+  for (const auto* list : {&here.holding->parameters, &here.holding->buffers}) {
+    if (std::any_of(list->begin(), list->end(), shares)) return copy_on_wire(tensor);
+  }
+  return tensor;
+}
+
 void DeviceWorker::pass_on(const StageHere& here, std::uint32_t micro_batch,
                            const std::vector<at::Tensor>& sent) {
   for (std::size_t i = 0; i < sent.size(); ++i) {
     const Passage passage = forward_passage(here.sends[i], micro_batch);
-    outbox_.hand_in(passage, sent[i]);
+    const at::Tensor value = not_written_again(here, sent[i]);
+    outbox_.hand_in(passage, value);
     const auto readers = view_.readers_here(here.sends[i], micro_batch).size();
-    tensors_.keep(passage, sent[i], static_cast<std::uint32_t>(readers));
+    tensors_.keep(passage, value, static_cast<std::uint32_t>(readers));
   }
   for (const std::uint32_t c : here.token_sends) outbox_.hand_in(forward_passage(c, micro_batch), token());
 }
@@ -286,7 +298,7 @@ void DeviceWorker::hand_back(const StageHere& here, std::uint32_t micro_batch,
     const std::size_t parts = gradients_.add(
         passage, here.id,
         gradients[i].defined()
-            ? gradients[i]
+            ? not_written_again(here, gradients[i])
             : at::zeros(program.sizes(id), at::TensorOptions(program.type(id)).device(program.device())));
     const auto readers = view_.readers_here(c, micro_batch);
     const auto expected = static_cast<std::size_t>(std::count_if(

@@ -65,6 +65,9 @@ class DeviceWorker {
   void forward(const Action& action);
   std::vector<at::Tensor> receive(const StageHere& here, std::uint32_t micro_batch);
   std::vector<at::Tensor> read_inputs(const Action& action, const StageHere& here) const;
+  // For tensors that leave a stage: a copy where the memory is one that the stage writes again, a
+  // parameter's, a buffer's or a parameter's gradient's.
+  static at::Tensor not_written_again(const StageHere& here, const at::Tensor& tensor);
   void pass_on(const StageHere& here, std::uint32_t micro_batch, const std::vector<at::Tensor>& sent);
   void recompute(const Action& action);
   void backward(const Action& action);

@@ -147,8 +147,9 @@ void Inbox::take(Expected& expected) {
     strides.assign(told.const_data_ptr<std::int64_t>(), told.const_data_ptr<std::int64_t>() + told.numel());
     expected.strides.reset();
   }
-  at::Tensor flat = expected.payload ? expected.payload->wait() : at::Tensor();
-  const auto completed = expected.payload ? expected.payload->completed() : std::nullopt;
+  const auto payload = std::exchange(expected.payload, nullptr);
+  at::Tensor flat = payload ? payload->wait() : at::Tensor();
+  const auto completed = payload ? payload->completed() : std::nullopt;
   const auto arrived = std::max(expected.posted, completed.value_or(Clock::now()));
   Bytes bytes;
   if (!view_.crossing(crossing).token) {
@@ -173,7 +174,6 @@ void Inbox::release(const Passage& passage) {
 void Inbox::forget(const Passage& passage) {
   for (const std::size_t i : messages_of(passage)) {
     expected_[i].value.reset();
-    expected_[i].payload.reset();
   }
 }
 

@@ -70,4 +70,14 @@ at::Tensor from_wire(const at::Tensor& flat, at::IntArrayRef sizes, const Stride
   return copy.expand(sizes);
 }
 
+at::Tensor copy_on_wire(const at::Tensor& tensor) {
+  const Strides strides = strides_on_wire(tensor);
+  return from_wire(to_wire(tensor, strides).clone(), tensor.sizes(), strides);
+}
+
+bool share_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.defined() && b.defined() && a.has_storage() && b.has_storage() &&
+         a.storage().is_alias_of(b.storage());
+}
+
 }  // namespace espalier

@@ -20,4 +20,10 @@ Strides strides_on_wire(const at::Tensor& tensor);
 at::Tensor to_wire(const at::Tensor& tensor, const Strides& strides);
 at::Tensor from_wire(const at::Tensor& flat, at::IntArrayRef sizes, const Strides& strides);
 
+// A tensor in memory of its own, with the strides that it has after a way over the wire.
+at::Tensor copy_on_wire(const at::Tensor& tensor);
+
+// Both are defined and lie in one storage.
+bool share_memory(const at::Tensor& a, const at::Tensor& b);
+
 }  // namespace espalier
