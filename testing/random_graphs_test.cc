@@ -5,7 +5,9 @@
 #include <set>
 
 #include "espalier/base/json.h"
+#include "espalier/cluster/json.h"
 #include "espalier/cluster/text.h"
+#include "espalier/graph/json.h"
 #include "espalier/graph/text.h"
 
 namespace espalier::testing {

@@ -27,6 +27,7 @@
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
+#include "espalier/cost/json.h"
 #include "espalier/cost/text.h"
 #include "espalier/runtime/measured_trace.h"
 #include "espalier/runtime/model_profiler.h"

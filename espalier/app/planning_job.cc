@@ -10,7 +10,9 @@
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
 #include "espalier/base/words.h"
+#include "espalier/cluster/json.h"
 #include "espalier/cluster/text.h"
+#include "espalier/cost/json.h"
 #include "espalier/cost/text.h"
 
 namespace espalier {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "espalier/cli/machine.h"
+#include "espalier/app/machine.h"
 #include "espalier/cli/program.h"
 
 namespace {
@@ -37,5 +37,5 @@ int main(int argc, char** argv) {
   std::ios::sync_with_stdio(false);
   const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
   return espalier::cli::run_program(arguments, std::cout, std::cerr, look_at_terminal(),
-                                    espalier::cli::this_machine());
+                                    espalier::this_machine());
 }

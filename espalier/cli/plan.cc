@@ -8,6 +8,7 @@
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
 #include "espalier/cli/verbs.h"
+#include "espalier/report/table_json.h"
 
 namespace espalier::cli {
 namespace {

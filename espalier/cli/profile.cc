@@ -12,6 +12,8 @@
 #include "espalier/cost/text.h"
 
 #if ESPALIER_TORCH
+#include "espalier/cost/json.h"
+#include "espalier/report/table_json.h"
 #include "espalier/runtime/runtime.h"
 #endif
 

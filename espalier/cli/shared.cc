@@ -10,6 +10,8 @@
 #include "espalier/base/json.h"
 #include "espalier/cli/verbs.h"
 #include "espalier/report/svg.h"
+#include "espalier/report/table_json.h"
+#include "espalier/trace/json.h"
 
 namespace espalier::cli {
 

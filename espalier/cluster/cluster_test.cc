@@ -8,6 +8,7 @@
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
 #include "espalier/base/rng.h"
+#include "espalier/cluster/json.h"
 #include "espalier/cluster/text.h"
 #include "testing/refusal.h"
 

@@ -9,6 +9,7 @@
 #include "espalier/base/json.h"
 #include "espalier/base/spelling.h"
 #include "espalier/base/words.h"
+#include "espalier/cluster/json.h"
 
 namespace espalier {
 namespace {

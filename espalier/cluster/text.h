@@ -1,13 +1,12 @@
 #pragma once
 
-// Written forms of a Cluster: lines for people and tests, JSON for files. Both parse back.
+// Lines of a Cluster, for people and tests; they parse back. Files hold the JSON form (cluster/json.h).
 //
 //   kind V100 16GiB f32=15.7e12 f16=125e12 mem=900GB launch=5us sms=80 [speed=1]
 //   group network 25Gb latency=10us
 //   group host0 in network 150GB latency=2us [lanes=unlimited] [send=100us+400ps/B] [receive=…]
 //   device gpu:0 V100 in host0 [memory=12GiB]
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -17,8 +16,5 @@ namespace espalier {
 
 Cluster parse_cluster_lines(std::string_view text);  // throws InputError "line 3: …"
 std::string print_cluster(const Cluster& cluster);
-
-nlohmann::ordered_json cluster_to_json(const Cluster& cluster);  // "format": "espalier.cluster/1"
-Cluster cluster_from_json(const nlohmann::ordered_json& json, const std::string& where);
 
 }  // namespace espalier

@@ -5,6 +5,7 @@
 #include "espalier/base/check.h"
 #include "espalier/base/json.h"
 #include "espalier/base/rng.h"
+#include "espalier/cost/json.h"
 #include "espalier/cost/text.h"
 #include "espalier/graph/text.h"
 #include "testing/refusal.h"

@@ -7,6 +7,7 @@
 #include "espalier/base/check.h"
 #include "espalier/base/json.h"
 #include "espalier/base/words.h"
+#include "espalier/cost/json.h"
 
 namespace espalier {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Written forms of a CostTable: lines for tests, JSON for files. Both parse back.
+// Lines of a CostTable, for tests; they parse back. Files hold the JSON form (cost/json.h).
 //
 //   machine "AMD EPYC, 2 cores" threads=1 torch=2.13.0
 //   overhead cpu action=20us neighbour=30 spread=80 device-spread=40 first=1ms adam=50us+12ps/B
@@ -10,7 +10,6 @@
 // A cost line also takes private=64B between=64B workspace=1KiB tp=2 recompute extrapolated. What is left out
 // is zero; lines of one class, kind and variant make one row. Names that hold blanks stand in quotes.
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -18,16 +17,7 @@
 
 namespace espalier {
 
-class JsonCursor;
-
 CostTable parse_costs(std::string_view text);  // throws InputError "line 3: …"
 std::string print_costs(const CostTable& table);
-
-nlohmann::ordered_json costs_to_json(const CostTable& table);  // "format": "espalier.costs/1"
-CostTable costs_from_json(const nlohmann::ordered_json& json, const std::string& where);
-
-// An ActionScatter among the members of an object; what is not there is zero.
-void add_scatter(nlohmann::ordered_json& json, const ActionScatter& scatter);
-ActionScatter scatter_from_json(const JsonCursor& json);
 
 }  // namespace espalier

@@ -7,6 +7,7 @@
 #include "espalier/frontend/exported_program.h"
 #include "espalier/frontend/recipes.h"
 #include "espalier/frontend/zip.h"
+#include "espalier/graph/json.h"
 #include "espalier/graph/text.h"
 
 namespace espalier {

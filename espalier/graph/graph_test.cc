@@ -6,6 +6,7 @@
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
 #include "espalier/base/rng.h"
+#include "espalier/graph/json.h"
 #include "espalier/graph/text.h"
 #include "testing/refusal.h"
 

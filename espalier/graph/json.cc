@@ -7,6 +7,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/json.h"
+#include "espalier/graph/json.h"
 #include "espalier/graph/text.h"
 
 namespace espalier {

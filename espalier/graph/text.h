@@ -1,6 +1,6 @@
 #pragma once
 
-// The two written forms of a Graph: lines for people and tests, JSON for files. Both parse back.
+// Lines of a Graph, for people and tests; they parse back. Files hold the JSON form (graph/json.h).
 //
 //   batch 2..64
 //   x = input() : f32[b,16]
@@ -30,7 +30,6 @@
 // @source=file:line, @backward, @update, @colocate=n, @duplicable, @random, @mixes, @unknown, @grad[=t,u],
 // @nograd[=t,u], @class=text.
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -40,8 +39,5 @@ namespace espalier {
 
 Graph parse_graph(std::string_view text);     // throws InputError "line 3: …"
 std::string print_graph(const Graph& graph);  // parse_graph(print_graph(g)) == g
-
-nlohmann::ordered_json graph_to_json(const Graph& graph);  // "format": "espalier.graph/1"
-Graph graph_from_json(const nlohmann::ordered_json& json, const std::string& where);
 
 }  // namespace espalier

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "espalier/base/json.h"
+#include "espalier/plan/json.h"
 #include "espalier/plan/text.h"
 
 namespace espalier {

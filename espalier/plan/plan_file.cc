@@ -7,8 +7,11 @@
 #include "espalier/base/check.h"
 #include "espalier/base/hash.h"
 #include "espalier/base/json.h"
+#include "espalier/cluster/json.h"
 #include "espalier/cluster/text.h"
+#include "espalier/cost/json.h"
 #include "espalier/cost/text.h"
+#include "espalier/plan/json.h"
 #include "espalier/plan/text.h"
 
 namespace espalier {

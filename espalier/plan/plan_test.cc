@@ -10,6 +10,7 @@
 #include "espalier/base/json.h"
 #include "espalier/base/rng.h"
 #include "espalier/graph/text.h"
+#include "espalier/plan/json.h"
 #include "espalier/plan/text.h"
 #include "testing/refusal.h"
 

@@ -3,6 +3,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/json.h"
+#include "espalier/plan/json.h"
 #include "espalier/plan/text.h"
 
 namespace espalier {

@@ -10,6 +10,7 @@
 #include "espalier/base/rng.h"
 #include "espalier/cost/text.h"
 #include "espalier/graph/text.h"
+#include "espalier/plan/json.h"
 #include "espalier/plan/text.h"
 #include "testing/refusal.h"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Written forms of plans. Lines for people and tests:
+// Lines of a plan, for people and tests; they parse back. Files hold the JSON form (plan_file.h, json.h).
 //
 //   batch 16 micro_batch 4 schedule 1f1b [tokens both]
 //   stage img  gpu:0 { img_conv .. img_pool }
@@ -16,7 +16,6 @@
 // Parsing throws InputError "line 3: …" where a line cannot be read, names what is not there, or gives a
 // stage a name that stands above; rules of plans are check_plan's business. parse(print(x)) == x.
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -30,14 +29,5 @@ std::string print_plan(const PipelinePlan& plan, const Graph& graph, const Clust
 
 Placement parse_placement(std::string_view text, const Graph& graph, const Cluster& cluster);
 std::string print_placement(const Placement& placement, const Graph& graph, const Cluster& cluster);
-
-nlohmann::ordered_json placement_to_json(const Placement& placement, const Graph& graph,
-                                         const Cluster& cluster);  // "format": "espalier.placement/1"
-Placement placement_from_json(const nlohmann::ordered_json& json, const std::string& where,
-                              const Graph& graph, const Cluster& cluster);
-
-nlohmann::ordered_json staged_model_to_json(const StagedModel& model, const Cluster& cluster);
-StagedModel staged_model_from_json(const nlohmann::ordered_json& json, const std::string& where,
-                                   const Cluster& cluster);
 
 }  // namespace espalier

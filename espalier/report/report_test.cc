@@ -8,6 +8,7 @@
 #include "espalier/report/gantt.h"
 #include "espalier/report/svg.h"
 #include "espalier/report/table.h"
+#include "espalier/report/table_json.h"
 
 namespace espalier {
 namespace {

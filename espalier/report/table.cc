@@ -7,6 +7,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/json.h"
+#include "espalier/report/table_json.h"
 
 namespace espalier {
 namespace {

@@ -1,12 +1,12 @@
 #pragma once
 
-// One small table for every report: typed cells, printed for people (text, Markdown) or machines (CSV, JSON).
+// One small table for every report: typed cells, printed for people (text, Markdown) or machines (CSV;
+// table_json.h).
 //
 // People see units ("26.0 ms", "1.5 GiB", "12.5 %"); machines see the plain number, and the column's key says
 // its unit: iteration_ns, peak_bytes, bubble (a fraction).
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -47,8 +47,6 @@ Table select_columns(const Table& table, const std::vector<std::string>& keys);
 std::string print_text(const Table& table, std::string_view indent = "");
 std::string print_markdown(const Table& table);  // '|' in cells is escaped
 std::string print_csv(const Table& table);  // RFC 4180: a header line, quotes where needed, \n at line ends
-nlohmann::ordered_json to_json(const Table& table);  // an array of objects
-
 // Columns that a terminal needs for UTF-8 text: code points, less ANSI colour sequences. Enough for what this
 // program prints; East Asian wide characters are counted as one.
 std::size_t display_width(std::string_view utf8);

@@ -8,6 +8,7 @@
 #include "espalier/base/check.h"
 #include "espalier/base/json.h"
 #include "espalier/base/words.h"
+#include "espalier/sim/task_graph_json.h"
 
 namespace espalier {
 namespace {

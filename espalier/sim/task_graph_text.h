@@ -11,7 +11,6 @@
 //
 // Tasks are numbered as they come; what a task line leaves out is zero or none. parse(print(x)) == x.
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,9 +22,6 @@ namespace espalier {
 // Printing needs a graph without violation of `shape`.
 std::string print_task_graph(const TaskGraph& graph);
 TaskGraph parse_task_graph(std::string_view text);  // throws InputError "line 3: …"
-
-nlohmann::ordered_json task_graph_to_json(const TaskGraph& graph);  // "format": "espalier.task_graph/1"
-TaskGraph task_graph_from_json(const nlohmann::ordered_json& json, const std::string& where);
 
 // Rules; each violation is one line that begins with the rule's name:
 //   shape    arrays by task and lane have one entry each; each `begin` ascends from 0 to what it divides

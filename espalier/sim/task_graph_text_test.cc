@@ -8,6 +8,7 @@
 #include "espalier/base/json.h"
 #include "espalier/base/rng.h"
 #include "espalier/sim/simulate.h"
+#include "espalier/sim/task_graph_json.h"
 #include "testing/refusal.h"
 #include "testing/worked_example.h"
 

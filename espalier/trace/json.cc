@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "espalier/base/check.h"
+#include "espalier/trace/json.h"
 #include "espalier/trace/names.h"
 #include "espalier/trace/trace.h"
 

@@ -5,7 +5,6 @@
 
 #include <compare>
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -171,9 +170,6 @@ std::string chrome_trace(const Trace& trace);
 // Sums over a trace stay below 2^62: the bytes of each sample, and the lengths of all spans. The readers
 // throw InputError otherwise.
 void require_sums_fit(const Trace& trace);
-
-nlohmann::ordered_json trace_to_json(const Trace& trace);  // "format": "espalier.trace/1"
-Trace trace_from_json(const nlohmann::ordered_json& json, const std::string& where);
 
 // One line per span for tests: "dev0 compute F0 img 0ns-2ms".
 std::string print_trace(const Trace& trace);

@@ -3,9 +3,12 @@
 // What a frontend returns must be as good as any other value: legal, and readable in both written forms.
 
 #include "espalier/base/json.h"
+#include "espalier/cluster/json.h"
 #include "espalier/cluster/text.h"
+#include "espalier/cost/json.h"
 #include "espalier/cost/text.h"
 #include "espalier/frontend/imported.h"
+#include "espalier/graph/json.h"
 #include "espalier/graph/text.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,4 +1,5 @@
 #include "espalier/base/json.h"
+#include "espalier/cluster/json.h"
 #include "espalier/cluster/text.h"
 #include "tests/fuzz/fuzz.h"
 

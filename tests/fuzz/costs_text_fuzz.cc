@@ -1,4 +1,5 @@
 #include "espalier/base/json.h"
+#include "espalier/cost/json.h"
 #include "espalier/cost/text.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,4 +1,5 @@
 #include "espalier/base/json.h"
+#include "espalier/graph/json.h"
 #include "espalier/graph/text.h"
 #include "tests/fuzz/fuzz.h"
 

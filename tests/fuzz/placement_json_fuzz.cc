@@ -1,5 +1,6 @@
 #include "espalier/base/json.h"
 #include "espalier/graph/text.h"
+#include "espalier/plan/json.h"
 #include "espalier/plan/text.h"
 #include "tests/fuzz/fuzz.h"
 

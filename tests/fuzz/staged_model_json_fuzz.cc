@@ -1,4 +1,5 @@
 #include "espalier/base/json.h"
+#include "espalier/plan/json.h"
 #include "espalier/plan/text.h"
 #include "tests/fuzz/fuzz.h"
 

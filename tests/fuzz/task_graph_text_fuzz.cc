@@ -1,4 +1,5 @@
 #include "espalier/base/json.h"
+#include "espalier/sim/task_graph_json.h"
 #include "espalier/sim/task_graph_text.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,4 +1,5 @@
 #include "espalier/base/json.h"
+#include "espalier/trace/json.h"
 #include "espalier/trace/trace.h"
 #include "tests/fuzz/fuzz.h"
 

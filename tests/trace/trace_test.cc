@@ -6,6 +6,7 @@
 #include "espalier/base/check.h"
 #include "espalier/base/json.h"
 #include "espalier/sim/simulate.h"
+#include "espalier/trace/json.h"
 #include "testing/random_staged_model.h"
 #include "testing/refusal.h"
 #include "testing/worked_example.h"

@@ -1,4 +1,4 @@
-#include "espalier/cli/machine.h"
+#include "espalier/app/machine.h"
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-namespace espalier::cli {
+namespace espalier {
 namespace {
 
 int usable_processors() {
@@ -39,4 +39,4 @@ Machine this_machine() {
   return machine;
 }
 
-}  // namespace espalier::cli
+}  // namespace espalier

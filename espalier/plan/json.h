@@ -1,0 +1,22 @@
+#pragma once
+
+// JSON forms of placements and staged models, for files. They parse back.
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "espalier/plan/plan.h"
+#include "espalier/plan/staged_model.h"
+
+namespace espalier {
+
+nlohmann::ordered_json placement_to_json(const Placement& placement, const Graph& graph,
+                                         const Cluster& cluster);  // "format": "espalier.placement/1"
+Placement placement_from_json(const nlohmann::ordered_json& json, const std::string& where,
+                              const Graph& graph, const Cluster& cluster);
+
+nlohmann::ordered_json staged_model_to_json(const StagedModel& model, const Cluster& cluster);
+StagedModel staged_model_from_json(const nlohmann::ordered_json& json, const std::string& where,
+                                   const Cluster& cluster);
+
+}  // namespace espalier
