@@ -1,30 +1,38 @@
 option(ESPALIER_TORCH "Build the runtime, which needs libtorch" ON)
-option(ESPALIER_TESTS "Build the tests" ON)
+option(ESPALIER_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(ESPALIER_INSTALL "Install the library and the program" ${PROJECT_IS_TOP_LEVEL})
 option(ESPALIER_BENCH "Build the benchmarks" OFF)
 option(ESPALIER_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 option(ESPALIER_QUICK_BUILD "Join the files of the simulator too: built sooner, 2 % slower" OFF)
 option(ESPALIER_SANITIZE "Build with AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
 
+# All that is set here holds for Espalier's own folders: a project that adds Espalier keeps its own settings.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
-set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-if(NOT CMAKE_BUILD_TYPE)
-  set(CMAKE_BUILD_TYPE Release)
+if(PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+  if(NOT CMAKE_BUILD_TYPE)
+    set(CMAKE_BUILD_TYPE Release)
+  endif()
+  find_program(CCACHE ccache)
 endif()
 
-find_program(CCACHE ccache)
-if(CCACHE)
+if(CCACHE AND PROJECT_IS_TOP_LEVEL)
   # A precompiled header misses the cache without these; the base folder lets checkouts share it; the inode
-  # cache spares the hashing of libtorch's precompiled header (0.4 GB) for every file.
+  # cache spares the hashing of libtorch's precompiled header (0.4 GB) for every file. With CCACHE_DEPEND the
+  # compiler itself tells what a file includes: nothing is preprocessed only to be looked up.
   set(CMAKE_CXX_COMPILER_LAUNCHER
       ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
-      CCACHE_NOHASHDIR=1 CCACHE_INODECACHE=1 CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} ${CCACHE})
+      CCACHE_NOHASHDIR=1 CCACHE_INODECACHE=1 CCACHE_DEPEND=1 CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${CCACHE})
 endif()
 
 # Same bytes out for any compiler (docs/semantics.md, exactness): no fused multiply-add behind our back.
 add_compile_options(-ffp-contract=off)
-set(ESPALIER_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror)
+set(ESPALIER_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion)
+if(PROJECT_IS_TOP_LEVEL)  # another compiler's new warning must not stop a project that adds Espalier
+  list(APPEND ESPALIER_WARNINGS -Werror)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND ESPALIER_WARNINGS -Wno-restrict)  # false alarms on std::string in g++ 12 (GCC bug 105651)
 endif()

@@ -1,39 +1,23 @@
 # libtorch from an installed `torch` Python package.
 #
-# torch's own CMake package stops on a CUDA build of torch where no CUDA toolkit is installed, and that is
-# the build most people have. So this file asks Python where torch lies and defines its own target:
+# cmake/find_torch.cmake finds it. This file defines
 #
-#   espalier_libtorch       headers (as system headers), libraries, run path, defines
-#   espalier_torch_pch      one precompiled header, shared by every target that includes torch
-#   esp_use_torch(target)   gives both to a target
+#   espalier_libtorch          headers (as system headers), defines, and espalier_torch_libraries
+#   espalier_torch_libraries   what a program links: libraries and run path
+#   espalier_torch_pch         one precompiled header, shared by every target that includes torch
+#   esp_use_torch(target)      gives headers, libraries and precompiled header to a target
 #
 # A target with torch's include folder sees torch's own copy of fmt, so it must not link Debian's fmt.
 
-if(DEFINED ENV{ESPALIER_PYTHON})
-  set(python_default $ENV{ESPALIER_PYTHON})
-elseif(EXISTS ${CMAKE_SOURCE_DIR}/.venv/bin/python)
-  set(python_default ${CMAKE_SOURCE_DIR}/.venv/bin/python)
-else()
-  set(python_default python3)
-endif()
-set(ESPALIER_PYTHON ${python_default} CACHE STRING "The Python that has the torch package")
-
-# Finds the package without importing it: an import takes seconds.
-execute_process(
-  COMMAND ${ESPALIER_PYTHON} -c "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
-  OUTPUT_VARIABLE torch_folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+include(${PROJECT_SOURCE_DIR}/cmake/find_torch.cmake)
+espalier_find_torch(torch_folder torch_version)
 if(NOT torch_folder)
-  set(tried ${ESPALIER_PYTHON})
-  unset(ESPALIER_PYTHON CACHE)  # look again next time: scripts/setup may have run in between
   message(FATAL_ERROR
-    "'${tried}' has no torch package, and ESPALIER_TORCH is ON.\n"
+    "'${espalier_tried}' has no torch package, and ESPALIER_TORCH is ON.\n"
     "Either run scripts/setup, which installs one into .venv;\n"
     "or name a Python that has torch 2.11 or newer: -DESPALIER_PYTHON=/path/to/python;\n"
     "or build the planner and the simulator only: -DESPALIER_TORCH=OFF (preset notorch).")
 endif()
-
-file(STRINGS ${torch_folder}/version.py torch_version REGEX "^__version__")
-string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" torch_version "${torch_version}")
 if(torch_version VERSION_LESS 2.11)
   message(FATAL_ERROR
     "torch ${torch_version} in ${torch_folder} is too old: Espalier needs 2.11 or newer.\n"
@@ -75,21 +59,21 @@ if(EXISTS ${torch_folder}/share/cmake/Torch/TorchConfig.cmake)
   endif()
 endif()
 
+add_library(espalier_torch_libraries INTERFACE)
+espalier_torch_libraries(espalier_torch_libraries ${torch_folder})
+
 # FMT_HEADER_ONLY: torch ships fmt's headers, not its library. The stubs stand in for five Gloo headers that
-# torch includes and does not ship. --as-needed: a program that calls nothing of libtorch does not load it, which
-# would cost it a quarter of a second at every start.
+# torch includes and does not ship.
 add_library(espalier_libtorch INTERFACE)
 target_include_directories(espalier_libtorch SYSTEM INTERFACE
   ${torch_folder}/include ${torch_folder}/include/torch/csrc/api/include
-  ${CMAKE_SOURCE_DIR}/cmake/torch/stubs)
+  ${PROJECT_SOURCE_DIR}/cmake/torch/stubs)
 target_compile_definitions(espalier_libtorch INTERFACE
   USE_DISTRIBUTED USE_C10D_GLOO FMT_HEADER_ONLY=1 _GLIBCXX_USE_CXX11_ABI=${torch_abi})
-target_link_options(espalier_libtorch INTERFACE -Wl,--as-needed -Wl,-rpath,${torch_folder}/lib)
-target_link_libraries(espalier_libtorch INTERFACE
-  ${torch_folder}/lib/libtorch.so ${torch_folder}/lib/libtorch_cpu.so ${torch_folder}/lib/libc10.so)
+target_link_libraries(espalier_libtorch INTERFACE espalier_torch_libraries)
 target_compile_features(espalier_libtorch INTERFACE cxx_std_20)
 
-# A CUDA build of torch: its libraries, and NCCL where the wheels beside it brought the headers. A machine
+# A CUDA build of torch: its headers, and NCCL where the wheels beside it brought the headers. A machine
 # without a GPU or a CUDA toolkit can build and run the result.
 set(torch_kind "CPU")
 if(EXISTS ${torch_folder}/lib/libtorch_cuda.so)
@@ -98,7 +82,7 @@ if(EXISTS ${torch_folder}/lib/libtorch_cuda.so)
   include(CheckCXXSourceCompiles)
   set(CMAKE_REQUIRED_INCLUDES
     ${torch_folder}/include ${torch_folder}/include/torch/csrc/api/include
-    ${CMAKE_SOURCE_DIR}/cmake/torch/stubs ${cuda_includes})
+    ${PROJECT_SOURCE_DIR}/cmake/torch/stubs ${cuda_includes})
   set(CMAKE_REQUIRED_DEFINITIONS
     -DUSE_DISTRIBUTED -DUSE_C10D_NCCL -DFMT_HEADER_ONLY=1 -D_GLIBCXX_USE_CXX11_ABI=${torch_abi})
   set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
@@ -116,19 +100,15 @@ if(EXISTS ${torch_folder}/lib/libtorch_cuda.so)
     set(torch_kind "CUDA and NCCL")
     target_compile_definitions(espalier_libtorch INTERFACE USE_C10D_NCCL)
   endif()
-  # libtorch_cuda.so registers its kernels when it is loaded; nobody calls it by name.
-  target_link_libraries(espalier_libtorch INTERFACE
-    -Wl,--no-as-needed ${torch_folder}/lib/libtorch_cuda.so ${torch_folder}/lib/libc10_cuda.so)
-  target_link_options(espalier_libtorch INTERFACE -Wl,--allow-shlib-undefined)
 endif()
 message(STATUS "torch ${torch_version} (${torch_kind}) in ${torch_folder}")
 
 # The one precompiled header. Users must compile with the same options and defines, or gcc refuses it
 # (-Winvalid-pch, an error here); extra defines that the header does not use are fine. The angle brackets
 # keep the name of the checkout out of the generated file, so that checkouts share ccache entries.
-file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/torch_pch.cc CONTENT "// Only carries the precompiled header.\n")
-add_library(espalier_torch_pch OBJECT ${CMAKE_BINARY_DIR}/torch_pch.cc)
-target_include_directories(espalier_torch_pch PRIVATE ${CMAKE_SOURCE_DIR})
+file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/torch_pch.cc CONTENT "// Only carries the precompiled header.\n")
+add_library(espalier_torch_pch OBJECT ${PROJECT_BINARY_DIR}/torch_pch.cc)
+target_include_directories(espalier_torch_pch PRIVATE ${PROJECT_SOURCE_DIR})
 target_link_libraries(espalier_torch_pch PRIVATE espalier_libtorch)
 target_compile_options(espalier_torch_pch PRIVATE ${ESPALIER_WARNINGS})
 set_target_properties(espalier_torch_pch PROPERTIES UNITY_BUILD OFF)

@@ -1,0 +1,70 @@
+# The library that other projects link: espalier::espalier, one archive of all modules but the command line, and its
+# installation. A build without libtorch gives one that plans and simulates.
+
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+get_property(modules GLOBAL PROPERTY ESPALIER_LIBRARY_MODULES)
+list(TRANSFORM modules REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
+add_library(espalier_library STATIC ${objects})
+add_library(espalier::espalier ALIAS espalier_library)
+set_target_properties(espalier_library PROPERTIES
+  OUTPUT_NAME espalier EXPORT_NAME espalier LINKER_LANGUAGE CXX UNITY_BUILD OFF)
+target_compile_features(espalier_library INTERFACE cxx_std_20)
+target_include_directories(espalier_library INTERFACE
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+target_link_libraries(espalier_library PUBLIC Threads::Threads PRIVATE fmt::fmt)
+if(ESPALIER_TORCH)
+  target_compile_definitions(espalier_library INTERFACE ESPALIER_TORCH=1)
+  target_link_libraries(espalier_library INTERFACE
+    $<BUILD_INTERFACE:espalier_torch_libraries> $<INSTALL_INTERFACE:espalier::torch>)
+endif()
+if(NOT ESPALIER_INSTALL)
+  return()
+endif()
+
+# Public are the headers that need no other library's: no JSON, fmt, libtorch, CLI11 or gtest, directly or not.
+file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/espalier/*.h)
+list(FILTER headers EXCLUDE REGEX "^espalier/cli/|_for_tests\\.h$|/testing/")
+if(NOT ESPALIER_TORCH)
+  list(FILTER headers EXCLUDE REGEX "^espalier/(runtime|learned)/")
+endif()
+set(private)
+foreach(header ${headers})
+  file(STRINGS ${PROJECT_SOURCE_DIR}/${header} includes_${header} REGEX "^#include ")
+  if("${includes_${header}}" MATCHES "<(nlohmann|fmt|ATen|c10|torch|CLI|gtest|gmock)/")
+    list(APPEND private ${header})
+  endif()
+endforeach()
+set(checked)
+while(NOT checked STREQUAL private)
+  set(checked ${private})
+  foreach(header ${headers})
+    foreach(hidden ${checked})
+      if(NOT header IN_LIST private AND "${includes_${header}}" MATCHES "\"${hidden}\"")
+        list(APPEND private ${header})
+      endif()
+    endforeach()
+  endforeach()
+endwhile()
+list(REMOVE_ITEM headers ${private})
+foreach(header ${headers})
+  get_filename_component(folder ${header} DIRECTORY)
+  install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})
+endforeach()
+
+install(TARGETS espalier_library EXPORT espalierTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+set(config_folder ${CMAKE_INSTALL_LIBDIR}/cmake/espalier)
+install(EXPORT espalierTargets NAMESPACE espalier:: DESTINATION ${config_folder})
+set(torch_series)
+set(torch_series_pattern)
+if(ESPALIER_TORCH)  # libtorch keeps its C++ interface within a series only
+  install(FILES ${PROJECT_SOURCE_DIR}/cmake/find_torch.cmake DESTINATION ${config_folder})
+  string(REGEX MATCH "^[0-9]+\\.[0-9]+" torch_series ${torch_version})
+  string(REPLACE "." "\\\\." torch_series_pattern ${torch_series})
+endif()
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/espalierConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/espalierConfig.cmake INSTALL_DESTINATION ${config_folder})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/espalierConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/espalierConfig.cmake ${PROJECT_BINARY_DIR}/espalierConfigVersion.cmake
+  DESTINATION ${config_folder})
