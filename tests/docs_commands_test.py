@@ -11,7 +11,8 @@ In README.md, CONTRIBUTING.md, ARCHITECTURE.md and docs/**/*.md, every ```consol
 
 A line that starts with "$ " is a command, the lines after it are what it prints on stdout. A line "..." stands
 for any number of lines; a command without lines after it only has to succeed; "# exit 3" as the last line of a
-command's output says that it ends with that code. The sessions of one document share one empty folder, into
+command's output says that it ends with that code. Outside of blocks, what stands as `espalier WORD`, and as
+"Written by `WORD`, read by `WORD` and `WORD`." at the beginning of a line, is a verb of the program. The sessions of one document share one empty folder, into
 which tests/fixtures/*.pt2 are linked. Only `espalier`, `cat` and `ls` are run. Skipped (77) where the program is
 not built; the check of this checker runs all the same.
 """
@@ -25,6 +26,8 @@ import tempfile
 
 BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 RUNS = {"espalier", "cat", "ls"}
+SAID = re.compile(r"`espalier ([a-z][\w-]*)")
+WRITTEN = re.compile(r"^Written by [^.]*", re.MULTILINE)
 
 
 def sessions(text):
@@ -65,6 +68,16 @@ def check(name, text, environment, fixtures):
                 yield f"{name}:{line}: '{command}' prints something else:\n{done.stdout}"
 
 
+def wrong_verbs(name, text, verbs):
+    """Verbs that the document names and the program does not have."""
+    said = [(match.start(), match[1]) for match in SAID.finditer(text)]
+    for sentence in WRITTEN.finditer(text):
+        said += [(sentence.start(), word) for word in re.findall(r"`([a-z]+)`", sentence[0])]
+    for place, verb in said:
+        if verb not in verbs:
+            yield f"{name}:{text.count(chr(10), 0, place) + 1}: there is no verb '{verb}'"
+
+
 def self_test():
     document = "```console\n$ cat a.txt\none\n...\nfour\n$ ls gone\n# exit 2\n$ cat a.txt\n```\n"
     content = "one\ntwo\nthree\nfour\n"
@@ -80,6 +93,12 @@ def self_test():
         for old, new in (("four", "five"), ("# exit 2", "# exit 0"), ("...\n", ""), ("$ ls", "$ rm")):
             if not findings(document.replace(old, new, 1)):
                 yield f"planted mistake not found: {old!r} -> {new!r}"
+    said = "Run `espalier plan`.\nWritten by `plan`, read by `run` and `--costs`. See `export`.\n"
+    if list(wrong_verbs("self-test", said, {"plan", "run"})):
+        yield "false alarm about verbs"
+    for verb in ("plan", "run"):
+        if not list(wrong_verbs("self-test", said, {"plan", "run"} - {verb})):
+            yield f"planted verb not found: {verb}"
 
 
 def main():
@@ -89,12 +108,16 @@ def main():
     if binary:
         path = f"{pathlib.Path(binary).parent}:{os.environ.get('PATH', '')}"
         environment = {**os.environ, "PATH": path, "LC_ALL": "C.UTF-8"}
+        listing = subprocess.run([binary, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
+        verbs = set(re.findall(r"^  ([a-z]+)  ", listing.split("Subcommands:")[1], re.MULTILINE))
         fixtures = sorted((root / "tests" / "fixtures").glob("*.pt2"))
         names = ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", *sorted((root / "docs").rglob("*.md"))]
         for document in (root / name for name in names):
             if document.exists():
                 name = document.relative_to(root)
-                findings += check(name, document.read_text(encoding="utf-8"), environment, fixtures)
+                text = document.read_text(encoding="utf-8")
+                findings += check(name, text, environment, fixtures)
+                findings += wrong_verbs(name, text, verbs)
     for finding in findings:
         print(finding)
     print(f"commands in documents: {len(findings)} findings")
