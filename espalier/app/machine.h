@@ -1,6 +1,7 @@
 #pragma once
 
-// What `local` means on this computer. The only function of the library that looks at the computer before a run.
+// What `local` means on this computer. The only function of the library that looks at the computer before a
+// run.
 
 #include "espalier/app/planning_job.h"
 

@@ -60,7 +60,7 @@ struct Towers {
       "x = input() : f32[b]\ny = input() : f32[b]\nw = parameter(w) : f32[1]\nv = parameter(v) : f32[1]\n"
       "img = tower(x, w) : f32[b] @class=tower\ntxt = tower(y, v) : f32[b] @class=tower\n"
       "loss = head(img, txt) : f32[] @class=head\nreturn loss\n");
-  Training training{.batch = BatchSize(4), .micro_batches = {BatchSize(1)}};
+  Training training{.batch = BatchSize(4), .micro_batches = {BatchSize(1)}, .optimizer = {}};
 
   static CostTable costs(std::int64_t slow_factor) {
     CostTableParts parts;
