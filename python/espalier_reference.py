@@ -116,6 +116,10 @@ class State:
     buffers: dict[str, torch.Tensor]
     tied: dict[str, str]  # further name -> the first name of the same storage
 
+    def trainable(self) -> dict[str, torch.Tensor]:
+        """By first name: a tied parameter once."""
+        return {n: p for n, p in self.parameters.items() if p.requires_grad and n not in self.tied}
+
 
 def fresh_state(program: torch.export.ExportedProgram) -> State:
     """A copy of the program's stored tensors, ready for one training run."""
@@ -152,8 +156,36 @@ def run_loss(
             arguments.append(inputs[spec.arg.name])
         else:
             raise NotImplementedError(f"input {spec.arg.name}: {spec.kind}")
-    (loss,) = Interpreter(seed, step, micro_batch).run(program.graph_module, arguments)
-    return loss
+    outputs = Interpreter(seed, step, micro_batch).run(program.graph_module, arguments)
+    scalars = [o for o in outputs if isinstance(o, torch.Tensor) and o.dim() == 0 and o.is_floating_point()]
+    if len(scalars) != 1:
+        raise NotImplementedError(f"the program has {len(scalars)} floating-point scalars among its outputs")
+    return scalars[0]
+
+
+def micro_batches_of(program: torch.export.ExportedProgram, inputs: dict, micro_batches: int) -> list[dict]:
+    """The inputs of each micro-batch, in memory of their own; inputs without samples go to each of them whole."""
+    exported = {n.name: n.meta["val"].shape for n in program.graph.nodes if n.op == "placeholder" and n.name in inputs}
+    parts = [{} for _ in range(micro_batches)]
+    for name, tensor in inputs.items():
+        shape = exported[name]
+        has_samples = len(shape) > 0 and (not isinstance(shape[0], int) or shape[0] != tensor.shape[0])
+        size = tensor.shape[0] // micro_batches if has_samples else 0
+        for j, part in enumerate(parts):
+            part[name] = tensor[j * size : (j + 1) * size].clone() if has_samples else tensor
+    return parts
+
+
+def run_forward_backward(
+    program: torch.export.ExportedProgram, state: State, inputs: dict, *, micro_batches: int, seed: int, step: int
+) -> list[float]:
+    """The micro-batches' losses; adds the gradient of their mean to the parameters' `.grad`."""
+    losses = []
+    for j, part in enumerate(micro_batches_of(program, inputs, micro_batches)):
+        loss = run_loss(program, state, part, seed=seed, step=step, micro_batch=j)
+        losses.append(loss.item())
+        loss.backward(torch.full_like(loss, 1 / micro_batches))
+    return losses
 
 
 @dataclass
@@ -171,16 +203,6 @@ def run_step(
     """Loss and every gradient of one step: the gradient of the mean over equal micro-batches, before any update."""
     torch.set_num_threads(1)
     state = fresh_state(program)
-    size = next(iter(inputs.values())).shape[0] // micro_batches
-    losses = []
-    for j in range(micro_batches):
-        part = {name: tensor[j * size : (j + 1) * size] for name, tensor in inputs.items()}
-        loss = run_loss(program, state, part, seed=seed, step=step, micro_batch=j)
-        losses.append(loss.item())
-        loss.backward(torch.full_like(loss, 1 / micro_batches))
-    gradients = {
-        name: p.grad if p.grad is not None else torch.zeros_like(p)
-        for name, p in state.parameters.items()
-        if p.requires_grad and name not in state.tied
-    }
+    losses = run_forward_backward(program, state, inputs, micro_batches=micro_batches, seed=seed, step=step)
+    gradients = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in state.trainable().items()}
     return Step(losses, sum(losses) / micro_batches, gradients, state.buffers, state.tied)

@@ -17,7 +17,7 @@ namespace {
 
 struct RunFlags {
   ExecutionFlags execution;
-  std::string load, save;
+  std::string load, save, record;
   std::uint64_t steps = 10;
   double timeout = 300;
   TraceOutputs outputs;
@@ -102,6 +102,7 @@ int run_worker(Program& program, const OpenedPlan& opened, const RunFlags& flags
   options.data = flags.execution.data;
   options.load = flags.load;
   options.save = flags.save;
+  options.record = flags.record;
   options.device = flags.execution.device;
   options.threads = flags.execution.threads;
   options.timeout = round_duration(flags.timeout * 1e9);
@@ -143,6 +144,9 @@ void add_run(Program& program) {
   verb->add_option("--load", flags->load, "parameters to start from, as --save wrote them")
       ->type_name("FILE");
   verb->add_option("--save", flags->save, "write the parameters after the last step")->type_name("FILE");
+  verb->add_option("--record", flags->record,
+                   "a folder for every step's batch, gradients and parameters: what espalier_parity.py reads")
+      ->type_name("FOLDER");
   flags->execution.add_workers(verb);
   verb->add_option("--timeout", flags->timeout, "longest wait for a message, in seconds")
       ->type_name("S")

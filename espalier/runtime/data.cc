@@ -131,7 +131,8 @@ class SyntheticData final : public DataSource {
 
   at::Tensor read(std::uint64_t step, std::size_t input, BatchSize first, BatchSize count) const override {
     const Tensor& tensor = tensor_of(exported_, input);
-    const std::vector<std::int64_t> sizes = sizes_at(tensor, count);
+    std::vector<std::int64_t> sizes = sizes_at(tensor, count);
+    if (has_samples(exported_, input)) sizes[0] = count.count();  // also where the export has a fixed batch
     at::Tensor values = at::empty(sizes, torch_type(tensor.dtype));
     if (!has_samples(exported_, input)) {
       fill(values, exported_.inputs[input], stream_key(seed_, {~std::uint64_t{0}, input}));

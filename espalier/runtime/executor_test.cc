@@ -1,4 +1,5 @@
-// The runtime against PyTorch's own numbers (tests/fixtures), and plans against one process.
+// The runtime against PyTorch's own numbers, as another machine wrote them (tests/fixtures): by the measure
+// of docs/semantics.md, for the last bits depend on the processor. tests/parity demands bits of PyTorch here.
 
 #include "espalier/runtime/executor.h"
 
@@ -13,6 +14,7 @@
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
 #include "espalier/runtime/checkpoint.h"
+#include "espalier/runtime/tensors_for_tests.h"
 #include "espalier/runtime/trainer.h"
 
 namespace espalier {
@@ -31,6 +33,17 @@ Expected read_expected(const std::string& stem) {
   return {parse_json(read_file(kFixtures + stem + ".expected.json"), stem),
           read_tensors(kFixtures + stem + ".expected.safetensors")};
 }
+
+// Those whose names begin so, without it.
+std::map<std::string, at::Tensor> tensors_of(const Expected& expected, const std::string& prefix) {
+  std::map<std::string, at::Tensor> found;
+  for (const auto& [name, tensor] : expected.tensors) {
+    if (name.rfind(prefix, 0) == 0) found[name.substr(prefix.size())] = tensor;
+  }
+  return found;
+}
+
+constexpr double kAllowed = 1e-5;
 
 // The samples of the expected step, in their order.
 class FixtureData final : public DataSource {
@@ -65,27 +78,27 @@ TEST_P(Fixture, OneProcessComputesWhatPyTorchComputes) {
 
   ASSERT_EQ(outcome.losses.size(), expected.micro_batches());
   for (const auto& [j, loss] : outcome.losses) {
-    EXPECT_EQ(loss, std::stod(expected.facts.at("micro_batch_losses_hex").at(j).get<std::string>()));
+    const double right = std::stod(expected.facts.at("micro_batch_losses_hex").at(j).get<std::string>());
+    EXPECT_NEAR(loss, right, kAllowed * std::abs(right));
   }
   std::map<std::string, at::Tensor> gradients;
   for (const auto& [id, gradient] : outcome.gradients) {
     gradients[model.graph().parameter(id).names[0]] = gradient;
   }
-  for (const auto& name : expected.facts.at("gradients")) {
-    const at::Tensor& right = expected.tensors.at("grad." + name.get<std::string>());
-    const auto found = gradients.find(name.get<std::string>());
-    if (found == gradients.end()) {
-      EXPECT_EQ(right.abs().max().item<double>(), 0) << name << " has no gradient";
-      continue;
-    }
-    EXPECT_TRUE(at::equal(found->second, right))
-        << name << " differs by " << (found->second - right).abs().max().item<double>();
+  const auto right_gradients = tensors_of(expected, "grad.");
+  EXPECT_EQ(right_gradients.size(), expected.facts.at("gradients").size());
+  for (const auto& [name, right] : right_gradients) {
+    gradients.try_emplace(name, at::zeros_like(right));  // none flowed
   }
+  for (const auto& [name, difference] : relative_differences(gradients, right_gradients)) {
+    EXPECT_LE(difference, kAllowed) << "gradient of " << name;
+  }
+  std::map<std::string, at::Tensor> buffers;
   for (std::size_t p = 0; p < model.graph().parameters().size(); ++p) {
-    const Parameter& parameter = model.graph().parameters()[p];
-    const auto right = expected.tensors.find("buffer." + parameter.names[0]);
-    if (right == expected.tensors.end()) continue;
-    EXPECT_TRUE(at::equal(executor.owned(ParameterId(p)), right->second)) << parameter.names[0];
+    buffers[model.graph().parameters()[p].names[0]] = executor.owned(ParameterId(p));
+  }
+  for (const auto& [name, right] : tensors_of(expected, "buffer.")) {
+    EXPECT_LE(relative_differences(buffers, {{name, right}}).at(name), kAllowed) << "buffer " << name;
   }
 }
 

@@ -11,6 +11,7 @@
 #include "espalier/runtime/executor.h"
 #include "espalier/runtime/measured_trace.h"
 #include "espalier/runtime/plans_for_tests.h"
+#include "espalier/runtime/tensors_for_tests.h"
 #include "espalier/runtime/trainer.h"
 #include "espalier/runtime/whole_state.h"
 #include "espalier/runtime/workers.h"
@@ -82,13 +83,9 @@ bool bit_equality_due(const StagedModel& staged) {
 
 void expect_close(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b,
                   const std::string& what) {
-  double total = 0;
-  for (const auto& [name, value] : b) total += value.to(at::kDouble).square().sum().item<double>();
   ASSERT_EQ(a.size(), b.size());
-  for (const auto& [name, value] : b) {
-    const double difference = (a.at(name).to(at::kDouble) - value.to(at::kDouble)).norm().item<double>();
-    const double size = value.to(at::kDouble).norm().item<double>();
-    EXPECT_LE(difference / std::max(size, 1e-3 * std::sqrt(total)), 1e-5) << what << " " << name;
+  for (const auto& [name, difference] : relative_differences(a, b)) {
+    EXPECT_LE(difference, 1e-5) << what << " " << name;
   }
 }
 

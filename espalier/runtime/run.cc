@@ -9,6 +9,7 @@
 #include "espalier/base/check.h"
 #include "espalier/runtime/measured_trace.h"
 #include "espalier/runtime/process_placement.h"
+#include "espalier/runtime/record.h"
 #include "espalier/runtime/runtime.h"
 #include "espalier/runtime/torch_device.h"
 #include "espalier/runtime/trainer.h"
@@ -87,10 +88,12 @@ TrainerOptions trainer_options(const Optimizer& optimizer, std::uint64_t seed, c
 // What every worker does once all have met.
 RunResult train(const PlanFile& file, const LoadedModel& model, const PlannedJob& planned, Workers& workers,
                 const RunOptions& options) {
+  const bool records = !options.record.empty();
   const auto data = data_of_run(options.data, model.exported, planned.plan.batch, file.seed);
-  Trainer trainer(
-      model, planned, *data, *workers.transport,
-      trainer_options(file.training.optimizer, file.seed, options.device, options.load, options.threads));
+  TrainerOptions how =
+      trainer_options(file.training.optimizer, file.seed, options.device, options.load, options.threads);
+  how.executor.keep_gradients = records;
+  Trainer trainer(model, planned, *data, *workers.transport, how);
 
   RunResult result;
   result.dropped_samples = data->dropped_samples();
@@ -100,6 +103,7 @@ RunResult train(const PlanFile& file, const LoadedModel& model, const PlannedJob
     result.steps.push_back(timed.report);
     result.interrupted = timed.stop;
     if (reports && options.on_step) options.on_step(timed.report);
+    if (records) record_step(options.record, workers, model.exported, *data, trainer.executor(), timed);
     const bool last = step + 1 == options.steps || timed.stop;
     if (options.trace == TraceSteps::kNone || (options.trace == TraceSteps::kLast && !last)) continue;
     result.trace = gather_trace(workers, planned, std::move(timed.outcome), timed.start);

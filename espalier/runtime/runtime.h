@@ -69,6 +69,7 @@ struct RunOptions {
   std::string data;           // a safetensors file with one tensor per input; empty: synthetic, from the seed
   std::string load;           // a file that `save` wrote: parameters and buffers to start from
   std::string save;           // parameters and buffers after the last step, as safetensors
+  std::string record;         // a folder for batch, gradients and state of each step (docs/formats.md)
   std::string device;         // "cpu", "cuda", "cuda:1"; empty: cuda where there is one, else cpu
   std::uint32_t threads = 1;  // of each device
   Duration timeout = milliseconds(300'000);  // longest wait for one message

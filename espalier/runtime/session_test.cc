@@ -177,6 +177,15 @@ TEST(Synthetic, ASampleDoesNotDependOnHowManyAreRead) {
   EXPECT_GE(all.min().item<std::int64_t>(), *model.exported.inputs[0].sample_min);
 }
 
+TEST(Synthetic, AModelOfFixedBatchReadsSeveralMicroBatchesAtOnce) {
+  const LoadedModel model(kFixtures + "two_tower_fixed.pt2");
+  const BatchSize size = model.graph().batch().min;
+  const auto data = synthetic_data(model.exported, 5);
+  const at::Tensor all = data->read(0, 0, BatchSize(0), size * 3);
+  EXPECT_EQ(all.size(0), 3 * size.count());
+  EXPECT_TRUE(at::equal(all.narrow(0, size.count(), size.count()), data->read(0, 0, size, size)));
+}
+
 TEST_F(Files, SavedParametersLoadAgainAndTiesAreKeptOnce) {
   const std::string path = kFixtures + "gpt.pt2";
   ReferenceOptions options;

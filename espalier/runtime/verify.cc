@@ -131,7 +131,7 @@ class Verifier {
         side.outputs = gather_records(workers, timed.outcome.outputs);
         return side;
       }
-      side.gradients = gather_gradients(workers, trainer.executor(), timed.outcome);
+      side.gradients = gather_gradients(workers, graph(), trainer.executor(), timed.outcome);
       side.after_first = copy(gather_state(workers, graph(), trainer.executor()));
     }
     side.after_last = copy(gather_state(workers, graph(), trainer.executor()));
@@ -143,21 +143,6 @@ class Verifier {
       if (value.defined()) value = value.clone();
     }
     return state;
-  }
-
-  State gather_gradients(Workers& workers, const Executor& executor, const StepOutcome& outcome) const {
-    State gradients;
-    for (std::size_t p = 0; p < graph().parameters().size(); ++p) {
-      const Parameter& parameter = graph().parameters()[p];
-      const auto owner = executor.owner(ParameterId(p));
-      if (!parameter.trainable || !owner) continue;
-      const auto found = outcome.gradients.find(ParameterId(p));
-      const at::ScalarType type = torch_type(parameter.dtype);
-      const at::Tensor mine =
-          found != outcome.gradients.end() ? found->second.cpu() : at::zeros(parameter.sizes, type);
-      gradients[parameter.names[0]] = fetch(workers, *owner, mine, type, parameter.sizes);
-    }
-    return gradients;
   }
 
   static std::vector<OutputRecord> gather_records(Workers& workers, const std::vector<OutputRecord>& mine) {

@@ -19,6 +19,23 @@ std::map<std::string, at::Tensor> gather_state(Workers& workers, const Graph& gr
   return state;
 }
 
+std::map<std::string, at::Tensor> gather_gradients(Workers& workers, const Graph& graph,
+                                                   const Executor& executor, const StepOutcome& outcome) {
+  std::map<std::string, at::Tensor> gradients;
+  for (std::size_t p = 0; p < graph.parameters().size(); ++p) {
+    const Parameter& parameter = graph.parameters()[p];
+    const auto owner = executor.owner(ParameterId(p));
+    if (!parameter.trainable || !owner) continue;
+    const auto found = outcome.gradients.find(ParameterId(p));
+    const at::ScalarType type = torch_type(parameter.dtype);
+    const at::Tensor mine =
+        found != outcome.gradients.end() ? found->second.cpu() : at::zeros(parameter.sizes, type);
+    const at::Tensor gradient = fetch(workers, *owner, mine, type, parameter.sizes);
+    if (workers.transport->rank() == 0) gradients[parameter.names[0]] = gradient;
+  }
+  return gradients;
+}
+
 void save_state(const std::string& path, Workers& workers, const Graph& graph, const Executor& executor) {
   const auto state = gather_state(workers, graph, executor);
   if (workers.transport->rank() == 0) {

@@ -16,8 +16,13 @@ namespace espalier {
 std::map<std::string, at::Tensor> gather_state(Workers& workers, const Graph& graph,
                                                const Executor& executor);
 
-// Writes them on rank 0 as safetensors. The metadata has tied names, each further name to the first, as the
-// safetensors package does it. Collective.
+// The step's gradients by name, complete on rank 0; zeros where none flowed. Its executor keeps gradients.
+// Collective.
+std::map<std::string, at::Tensor> gather_gradients(Workers& workers, const Graph& graph,
+                                                   const Executor& executor, const StepOutcome& outcome);
+
+// Writes parameters and persistent buffers on rank 0 as safetensors. The metadata has tied names, each
+// further name to the first, as the safetensors package does it. Collective.
 void save_state(const std::string& path, Workers& workers, const Graph& graph, const Executor& executor);
 
 }  // namespace espalier
