@@ -32,6 +32,45 @@ int main(int, char** argv) {
   std::cout << espalier::plan_model(job, {}).judged->plan.stages.size() << " stages\\n";
 }
 """
+# The process belongs to whoever calls: its cores, signals, environment and folder stay as they were.
+HOST = """
+#include <espalier/app/machine.h>
+#include <espalier/app/planning.h>
+#include <espalier/runtime/runtime.h>
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+#include <filesystem>
+#include <iostream>
+#include <sstream>
+std::string process() {
+  std::ostringstream text;
+  cpu_set_t cores;
+  sched_getaffinity(0, sizeof cores, &cores);
+  for (int core = 0; core < CPU_SETSIZE; ++core) text << (CPU_ISSET(core, &cores) ? "1" : "0");
+  for (int number = 1; number < SIGRTMIN; ++number) {
+    struct sigaction action {};
+    if (sigaction(number, nullptr, &action) == 0) text << ' ' << reinterpret_cast<std::size_t>(action.sa_handler);
+  }
+  sigset_t blocked;
+  sigprocmask(SIG_BLOCK, nullptr, &blocked);
+  for (int number = 1; number < SIGRTMIN; ++number) text << sigismember(&blocked, number);
+  for (char** entry = environ; *entry != nullptr; ++entry) text << ' ' << *entry;
+  text << ' ' << std::filesystem::current_path();
+  return text.str();
+}
+int main(int, char** argv) {
+  const std::string before = process();
+  const espalier::PlanningJob job =
+      espalier::prepare_job({.model = argv[1], .cluster = "local:2", .machine = espalier::this_machine()});
+  const espalier::Planned planned = espalier::plan_model(job, {.planner = "branches"});
+  espalier::RunOptions run;
+  run.steps = 2;
+  const espalier::RunResult result = espalier::run_plan(espalier::plan_file(job, planned, "."), job.model, run);
+  std::cout << result.steps.size() << " steps\\n";
+  if (process() != before) std::cout << "changed from\\n" << before << "\\nto\\n" << process() << '\\n';
+}
+"""
 # Settings of a project that adds Espalier must stay as they are; its own files are compiled by them.
 PARENT = """
 cmake_minimum_required(VERSION 3.25)
@@ -154,18 +193,26 @@ class Library(unittest.TestCase):
                             "--json", cwd=self.folder)
         self.assertLess(json.loads(went_on.stdout)["steps"][0]["loss"], 0.6 * losses[0])
 
+    def project(self, name, source):
+        folder = self.folder / name
+        folder.mkdir()
+        (folder / "main.cc").write_text(source)
+        (folder / "CMakeLists.txt").write_text(
+            f"cmake_minimum_required(VERSION 3.25)\nproject({name} LANGUAGES CXX)\nfind_package(espalier REQUIRED)\n"
+            f"add_executable({name} main.cc)\ntarget_link_libraries({name} PRIVATE espalier::espalier)\n")
+        self.configure(folder, f"{name}-build", f"-DCMAKE_PREFIX_PATH={self.tree}")
+        self.call("cmake", "--build", self.folder / f"{name}-build")
+        return self.folder / f"{name}-build" / name
+
+    def test_a_run_leaves_the_process_of_its_caller_as_it_was(self):
+        if self.runtime:
+            done = self.call(self.project("host", HOST), ROOT / "tests/fixtures/three_branch.pt2", cwd=self.folder)
+            self.assertEqual(done.stdout, "2 steps\n")
+
     def check_the_library_without_runtime(self):
         refused = self.configure(ROOT / "examples/library", "train", f"-DCMAKE_PREFIX_PATH={self.tree}", code=1)
         self.assertIn("runtime", refused.stderr)
-        source = self.folder / "plans"
-        source.mkdir()
-        (source / "main.cc").write_text(PLANS)
-        (source / "CMakeLists.txt").write_text(
-            "cmake_minimum_required(VERSION 3.25)\nproject(plans LANGUAGES CXX)\nfind_package(espalier REQUIRED)\n"
-            "add_executable(plans main.cc)\ntarget_link_libraries(plans PRIVATE espalier::espalier)\n")
-        self.configure(source, "plans-build", f"-DCMAKE_PREFIX_PATH={self.tree}")
-        self.call("cmake", "--build", self.folder / "plans-build")
-        done = self.call(self.folder / "plans-build/plans", ROOT / "tests/fixtures/three_branch.pt2")
+        done = self.call(self.project("plans", PLANS), ROOT / "tests/fixtures/three_branch.pt2")
         self.assertRegex(done.stdout, r"^[1-9]\d* stages\n$")
 
     def test_a_project_that_adds_espalier_keeps_its_own_settings(self):
