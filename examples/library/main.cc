@@ -3,6 +3,7 @@
 
 #include <espalier/app/machine.h>
 #include <espalier/app/planning.h>
+#include <espalier/base/check.h>
 #include <espalier/runtime/runtime.h>
 
 #include <iostream>
