@@ -135,7 +135,7 @@ CONSTANT = {"shape": "constant", "warm_up": 0, "steps": 0}
 class Trainer:
     """PyTorch's side: a state, torch.optim on it, the step that comes next."""
 
-    def __init__(self, program: torch.export.ExportedProgram, plan: Plan):
+    def __init__(self, program: torch.export.ExportedProgram, plan: Plan, steps: int):
         self.program, self.plan, self.step = program, plan, 0
         self.state = reference.fresh_state(program)
         self.names = {n: [n, *(m for m, first in self.state.tied.items() if first == n)] for n in self.state.parameters}
@@ -144,7 +144,8 @@ class Trainer:
                 parameter.requires_grad_(False)
         self.parameters = self.state.trainable()
         self.optimizer = self.make_optimizer()
-        schedule = plan.optimizer.get("schedule", CONSTANT)
+        schedule = dict(plan.optimizer.get("schedule", CONSTANT))
+        schedule["steps"] = schedule["steps"] or steps  # of the whole run, where the plan does not say
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: schedule_factor(schedule, step))
 
     def make_optimizer(self) -> torch.optim.Optimizer:
@@ -272,9 +273,9 @@ class Report:
 
 
 class Checker:
-    def __init__(self, plan: Plan, program: torch.export.ExportedProgram, tolerance: float):
+    def __init__(self, plan: Plan, program: torch.export.ExportedProgram, steps: int, tolerance: float):
         self.plan, self.tolerance = plan, tolerance
-        self.follower, self.alone = Trainer(program, plan), Trainer(program, plan)
+        self.follower, self.alone = Trainer(program, plan, steps), Trainer(program, plan, steps)
         kind = type(self.follower.optimizer).__name__
         self.report = Report(f"PyTorch {torch.__version__}, torch.optim.{kind}, one process")
         self.partial = buffers_of_replicas(program, plan)
@@ -413,7 +414,7 @@ def check_run(plan: Plan, folder: Path, *, tolerance: float = 1e-5, data: Path |
         raise ParityError(f"{folder}: has no record of a run from its first step")
     if not plan.model.exists():
         raise ParityError(f"{plan.path}: its model {plan.model} is not there")
-    checker = Checker(plan, torch.export.load(plan.model), tolerance)
+    checker = Checker(plan, torch.export.load(plan.model), len(files), tolerance)
     for step, file in enumerate(files):
         record, texts = read_safetensors(file)
         checker.take(step, record, float(texts["loss"]), float(texts["gradient_norm"]))

@@ -95,7 +95,7 @@ def test_one_changed_tensor_is_named_with_its_step(resnet, tmp_path, kind):
 
 
 def plan_parameters(plan):
-    return parity.Trainer(torch.export.load(plan.model), plan).parameters
+    return parity.Trainer(torch.export.load(plan.model), plan, 1).parameters
 
 
 def test_a_number_that_is_none_differs(resnet, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import espalier_parity as parity
 import espalier_reference as reference
 import export as examples
 
@@ -16,8 +17,8 @@ CASES = [(name, stem) for name in make_fixtures.FIXTURES for stem in (name, f"{n
 
 def relative_errors(actual: dict, expected: dict) -> dict:
     """|difference| / max(|expected|, 1e-3 |all expected|), by name."""
-    whole = torch.stack([g.norm() for g in expected.values()]).norm()
-    return {n: ((actual[n] - g).norm() / torch.maximum(g.norm(), 1e-3 * whole)).item() for n, g in expected.items()}
+    floor = 1e-3 * parity.total({n: parity.norm(g) for n, g in expected.items()})
+    return {n: parity.norm(actual[n] - g) / max(parity.norm(g), floor) for n, g in expected.items()}
 
 
 def test_key_depends_on_every_part():
@@ -35,11 +36,14 @@ def test_expected_files_reproduce(name, stem):
     inputs = {n: stored[f"input.{n}"] for n in facts["inputs"]}
     program = torch.export.load(FOLDER / f"{name}.pt2")
     step = reference.run_step(program, inputs, micro_batches=facts["micro_batches"], seed=facts["seed"])
-    assert step.loss == pytest.approx(float.fromhex(facts["loss_hex"]), rel=1e-6)
+    # By the measure of docs/semantics.md: another processor wrote them.
+    allowed = max(parity.allowed(1e-5, gradient) for gradient in step.gradients.values())
+    assert step.loss == pytest.approx(float.fromhex(facts["loss_hex"]), rel=allowed)
     errors = relative_errors(step.gradients, {n: stored[f"grad.{n}"] for n in facts["gradients"]})
-    assert max(errors.values()) <= 1e-5, errors
+    assert max(errors.values()) <= allowed, errors
     for buffer in facts["buffers"]:
-        torch.testing.assert_close(step.buffers[buffer], stored[f"buffer.{buffer}"])
+        right = stored[f"buffer.{buffer}"]
+        assert parity.norm(step.buffers[buffer] - right) <= allowed * parity.norm(right), buffer
 
 
 def flat_json_targets(graph: dict) -> list[str]:
