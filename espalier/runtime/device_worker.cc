@@ -193,7 +193,7 @@ void DeviceWorker::forward(const Action& action) {
   StageHere& here = stage(action.stage);
   const std::uint32_t j = action.micro_batch;
   std::vector<at::Tensor> received = receive(here, j);
-  const auto start = Clock::now();
+  const auto start = recorder_.now();
   const std::vector<at::Tensor> inputs = read_inputs(action, here);
   hooks_.received(action, received);
   OutputRecorder outputs(job_.program.graph(), j, outcome_.outputs);
@@ -201,7 +201,7 @@ void DeviceWorker::forward(const Action& action) {
   const std::vector<at::Tensor> sent = here.runner->forward(key_of(action), inputs, received);
   here.runner->set_observer(nullptr);
   const at::Tensor loss = here.runner->loss(j);
-  if (loss.defined()) losses_.emplace_back(j, loss.detach());
+  if (loss.defined()) losses_.emplace_back(j, not_written_again(here, loss.detach()));
   received.clear();
   recorder_.action(action, Stream::kCompute, start);
   pass_on(here, j, sent);
@@ -251,7 +251,7 @@ void DeviceWorker::pass_on(const StageHere& here, std::uint32_t micro_batch,
 }
 
 void DeviceWorker::recompute(const Action& action) {
-  const auto start = Clock::now();
+  const auto start = recorder_.now();
   stage(action.stage).runner->recompute(key_of(action));
   recorder_.action(action, Stream::kCompute, start);
 }
@@ -261,7 +261,7 @@ void DeviceWorker::backward(const Action& action) {
   const std::uint32_t j = action.micro_batch;
   for (const std::uint32_t c : here.token_sends) inbox_.await_tokens(backward_passage(c, j));
   const std::vector<at::Tensor> gradients = gradients_of_sent(here, j);
-  const auto start = Clock::now();
+  const auto start = recorder_.now();
   const double mean = 1.0 / job_.staged.stages[action.stage.index()].micro_batches;
   const std::vector<at::Tensor> back =
       here.runner->backward(key_of(action), gradients, hooks_.loss_scale(action, mean));
@@ -316,7 +316,7 @@ void DeviceWorker::hand_back(const StageHere& here, std::uint32_t micro_batch,
 }
 
 void DeviceWorker::sum_gradients(const Action& action) {
-  const auto start = Clock::now();
+  const auto start = recorder_.now();
   if (action.kind == ActionKind::kAllReduce) {
     sum_over_replicas(transport_, view_.device(), job_.staged.stages[action.stage.index()].replicas,
                       *stage(action.stage).holding);
@@ -331,7 +331,7 @@ void DeviceWorker::sum_gradients(const Action& action) {
 }
 
 void DeviceWorker::apply_update(const Action& action) {
-  const auto start = Clock::now();
+  const auto start = recorder_.now();
   std::vector<Variable>& parameters = stage(action.stage).holding->parameters;
   if (options_.keep_gradients) {
     for (const Variable& variable : parameters) {

@@ -1,19 +1,15 @@
 #include "espalier/runtime/link_profiler.h"
 
 #include <algorithm>
-#include <cmath>
 #include <ctime>
 #include <utility>
 
 #include "espalier/base/check.h"
-#include "espalier/runtime/pass_profiler.h"
-#include "espalier/runtime/statistics.h"
+#include "espalier/runtime/link_estimate.h"
+#include "espalier/runtime/torch_device.h"
 
 namespace espalier {
 namespace {
-
-constexpr std::array<std::int64_t, 2> kSizes{std::int64_t{4} << 10, std::int64_t{1} << 20};
-constexpr double kSpan = static_cast<double>(kSizes[1] - kSizes[0]);
 
 double thread_nanoseconds() {  // of the core's time
   timespec time{};
@@ -21,30 +17,8 @@ double thread_nanoseconds() {  // of the core's time
   return 1e9 * static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec);
 }
 
-// Only who asks or is asked has samples. Ways and calls are slow now and then, and by much: a mean counts
-// that, but a few that met a stall of the host are not to decide.
-double mean_of(const std::vector<double>& samples) {
-  return samples.empty() ? 0 : trimmed_mean(samples, 0.1);
-}
-// Where some of the samples are of something else: of what came late.
-double usual(const std::vector<double>& samples) {
-  return samples.empty() ? 0 : median(samples);
-}
-
-struct Line {  // through what was measured at the two sizes
-  double fixed = 0, per_byte = 0;
-};
-
-Line through(const std::array<double, 2>& at) {
-  const double per_byte = std::max(0.0, (at[1] - at[0]) / kSpan);
-  return {std::max(0.0, at[0] - per_byte * static_cast<double>(kSizes[0])), per_byte};
-}
-
-EndpointCost endpoint(const Line& line) {
-  EndpointCost cost;
-  cost.fixed = round_duration(line.fixed);
-  cost.picoseconds_per_byte = std::llround(1000 * line.per_byte);
-  return cost;
+double since(Clock::time_point start) {
+  return nanoseconds_between(start, Clock::now());
 }
 
 }  // namespace
@@ -60,7 +34,7 @@ double LinkProfiler::shared(double mine, std::uint32_t from) {
 }
 
 void LinkProfiler::round() {
-  for (std::size_t size = 0; size < kSizes.size(); ++size) {
+  for (std::size_t size = 0; size < kMessageSizes.size(); ++size) {
     to_and_fro(size);
     one_direction(size);
     during_computation(size);
@@ -74,9 +48,9 @@ void LinkProfiler::to_and_fro(std::size_t size) {
   const bool asks = transport_.rank() == 0;
   shared(0, 0);
   if (transport_.rank() < 2) {
-    const at::Tensor payload = at::zeros({kSizes[size]}, at::kByte);
+    const at::Tensor payload = at::zeros({kMessageSizes[size]}, at::kByte);
     for (std::size_t i = 0; i < kMessages; ++i) {
-      const auto incoming = transport_.post_receive(from_peer(), at::kByte, kSizes[size]);
+      const auto incoming = transport_.post_receive(from_peer(), at::kByte, kMessageSizes[size]);
       if (!asks) incoming->wait();
       const auto before = Clock::now();
       compute_();
@@ -101,7 +75,7 @@ void LinkProfiler::to_and_fro(std::size_t size) {
 void LinkProfiler::one_direction(std::size_t size) {
   shared(0, 0);
   if (transport_.rank() > 1) return;
-  const at::Tensor payload = at::zeros({kSizes[size]}, at::kByte);
+  const at::Tensor payload = at::zeros({kMessageSizes[size]}, at::kByte);
   std::vector<std::shared_ptr<Pending>> sent;
   for (int i = 0; i < kMessages; ++i) {
     if (transport_.rank() == 0) {
@@ -110,7 +84,7 @@ void LinkProfiler::one_direction(std::size_t size) {
       continue;
     }
     const auto start = Clock::now();
-    const auto incoming = transport_.post_receive(from_peer(), at::kByte, kSizes[size]);
+    const auto incoming = transport_.post_receive(from_peer(), at::kByte, kMessageSizes[size]);
     const double posting = since(start);
     compute_();
     const auto end = Clock::now();
@@ -132,7 +106,7 @@ void LinkProfiler::during_computation(std::size_t size) {
   };
   shared(0, 0);
   if (transport_.rank() > 1) return;
-  const at::Tensor payload = at::zeros({kSizes[size]}, at::kByte);
+  const at::Tensor payload = at::zeros({kMessageSizes[size]}, at::kByte);
   for (int i = 0; i < kMessages; ++i) {
     const double usual = time_off_core();
     if (transport_.rank() == 0) {
@@ -141,7 +115,7 @@ void LinkProfiler::during_computation(std::size_t size) {
       sent->wait();
       continue;
     }
-    const auto incoming = transport_.post_receive(from_peer(), at::kByte, kSizes[size]);
+    const auto incoming = transport_.post_receive(from_peer(), at::kByte, kMessageSizes[size]);
     samples_[size].stolen_by_receive.push_back(time_off_core() - usual);
     incoming->wait();
   }
@@ -149,25 +123,30 @@ void LinkProfiler::during_computation(std::size_t size) {
 
 MeasuredLink LinkProfiler::link(Endpoints endpoints) {
   const double threads = endpoints == Endpoints::kCallsAndThreads ? 1 : 0;
-  std::array<double, 2> one_way{}, send{}, receive{};
-  for (std::size_t size = 0; size < kSizes.size(); ++size) {
+  MessageTimes times;
+  for (std::size_t size = 0; size < kMessageSizes.size(); ++size) {
     const Samples& taken = samples_[size];
-    one_way[size] = shared(mean_of(taken.one_way), 0);
-    send[size] = (shared(mean_of(taken.send), 0) + shared(mean_of(taken.send), 1)) / 2 +
-                 threads * shared(std::max(0.0, mean_of(taken.stolen_by_send)), 0);
-    receive[size] = shared(
-        mean_of(taken.post) + usual(taken.take) + threads * std::max(0.0, mean_of(taken.stolen_by_receive)),
-        1);
+    const double send = mean_of_messages(taken.send);
+    times.one_way[size] = shared(mean_of_messages(taken.one_way), 0);
+    times.send[size] = (shared(send, 0) + shared(send, 1)) / 2 +
+                       threads * shared(std::max(0.0, mean_of_messages(taken.stolen_by_send)), 0);
+    times.receive[size] = shared(mean_of_messages(taken.post) + usual_of_messages(taken.take) +
+                                     threads * std::max(0.0, mean_of_messages(taken.stolen_by_receive)),
+                                 1);
   }
-  const Line whole = through(one_way), sender = through(send), receiver = through(receive);
-  MeasuredLink link;
-  link.send = endpoint(sender);
-  link.receive = endpoint(receiver);
-  // On the wire is what is left of a message's way when both ends have had their part.
-  const double per_byte = std::max(whole.per_byte - sender.per_byte - receiver.per_byte, 1e-3);
-  link.bandwidth = std::llround(1e9 / per_byte);
-  link.latency = round_duration(std::max(whole.fixed - sender.fixed - receiver.fixed, 1000.0));
-  return link;
+  return estimate_link(times);
+}
+
+std::function<void()> some_milliseconds() {
+  const at::Tensor numbers = at::ones({1 << 20}), sum = at::zeros({1 << 20});
+  const at::Tensor small = at::full({128, 128}, 0.5F), product = at::empty_like(small);
+  return [=] {
+    for (int i = 0; i < 16; ++i) {
+      at::Tensor out = product;
+      at::mm_out(out, small, small);
+      if (i == 7) sum.add_(numbers);
+    }
+  };
 }
 
 }  // namespace espalier

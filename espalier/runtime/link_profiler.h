@@ -16,11 +16,8 @@
 
 namespace espalier {
 
-// Nanoseconds from then to now.
-inline double since(Clock::time_point start) {
-  return static_cast<double>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
-}
+// Some milliseconds of work that goes through more memory than a core's own caches hold.
+std::function<void()> some_milliseconds();
 
 class LinkProfiler {
  public:

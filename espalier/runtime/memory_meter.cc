@@ -91,7 +91,7 @@ Bytes MemoryMeter::live() const {
   return Bytes(count_->live.load(std::memory_order_relaxed));
 }
 
-Bytes MemoryMeter::take_peak() {
+Bytes MemoryMeter::restart_peak() {
   return Bytes(
       count_->peak.exchange(count_->live.load(std::memory_order_relaxed), std::memory_order_relaxed));
 }

@@ -35,8 +35,8 @@ class MemoryMeter {
 
   // Any thread may ask.
   Bytes live() const;
-  // The largest since the last call.
-  Bytes take_peak();
+  // The largest live() since the last call.
+  Bytes restart_peak();
 
  private:
   Count* count_;  // lives until the meter and its last block are gone

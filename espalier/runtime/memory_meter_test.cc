@@ -25,8 +25,8 @@ TEST(MemoryMeter, CountsInItsScopesWhatWasAskedFor) {
     first.reset();
     outside.reset();  // it was never counted
     EXPECT_EQ(meter.live(), Bytes(300));
-    EXPECT_EQ(meter.take_peak(), Bytes(1301));
-    EXPECT_EQ(meter.take_peak(), Bytes(300)) << "since the last call";
+    EXPECT_EQ(meter.restart_peak(), Bytes(1301));
+    EXPECT_EQ(meter.restart_peak(), Bytes(300)) << "since the last call";
   }
   outside = of_bytes(7000);
   EXPECT_EQ(meter.live(), Bytes(300));

@@ -46,19 +46,18 @@ class ModelProfiler {
   static std::vector<BatchSize> sizes_of(const Graph& graph, const ProfileOptions& options);
 
   const Graph& graph() const { return model_.graph(); }
+  // The means over workers, everywhere the same. Collective, as barrier is.
   std::vector<double> average(const std::vector<double>& mine);
-  void meet();
+  double mean_over_workers(double mine);
+  void barrier();
   std::function<void()> computation_before_messages();
-  void take_passes(Size& size);
-  void take_stages(Size& size);
-  void take_first(Size& size);
-  void take_alone(Size& size);
-  void take_update(Size& size);
-  void take_gap(Size& size);
-  double weight_share(OperatorId op, BatchSize size) const;
-  void add_points(std::map<std::string, CostRow>& rows, Size& size, double factor);
-  double spread() const;
-  double device_spread(double single);
+  void measure_passes(Size& size);
+  void measure_stages(Size& size);
+  void measure_first(Size& size);
+  void measure_alone(Size& size);
+  void measure_update(Size& size);
+  void measure_gap(Size& size);
+  std::vector<std::vector<std::vector<double>>> rounds_of_workers();
   KindOverhead overhead(double factor);
 
   const LoadedModel& model_;

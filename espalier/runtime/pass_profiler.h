@@ -1,20 +1,16 @@
 #pragma once
 
-// Times and memory of every operator in whole forward and backward passes of a model, in graph order: hot
-// loops flatter (docs/cost-model.md). Includes libtorch; runtime/ only.
-//
-// Forward: a timestamp after each operator. Backward: nodes that an operator added to the autograd graph get
-// a hook that notes when they start; what lies between two starts belongs to the first, the engine's own work
-// and the accumulation of gradients included. Sums are then scaled to passes without timestamps.
+// Times and memory of whole forward and backward passes of a model, in graph order: hot loops flatter
+// (docs/cost-model.md). Includes libtorch; runtime/ only.
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
-#include "espalier/cost/cost_table.h"
 #include "espalier/runtime/data.h"
+#include "espalier/runtime/operator_memory.h"
 #include "espalier/runtime/session.h"
 #include "espalier/runtime/stage_runner.h"
+#include "espalier/runtime/torch_device.h"
 
 namespace espalier {
 
@@ -26,18 +22,14 @@ struct PassTimes {
   std::vector<double> backward_of;  // by operator
 };
 
-struct OperatorMemory {
-  std::vector<SavedTensor> saved;
-  Bytes private_bytes;
-  Bytes workspace;
-};
-
 class PassProfiler {
  public:
+  // All must outlive it.
   PassProfiler(const Program& program, Session& session, const DataSource& data);
 
   // One forward and backward of one micro-batch; fresh samples each time.
   PassTimes plain();
+  // With the times of the operators, which are then too long by what the timestamps take.
   PassTimes stamped();
 
   // As in a pipeline, where a device holds several micro-batches: before each backward the next micro-batch's
@@ -52,8 +44,7 @@ class PassProfiler {
   // Nanoseconds.
   double forward_after(Duration wait);
 
-  // Cuts the model into `count` stages of about equal length, fewer where colocation groups are in the way.
-  // Returns how many.
+  // Cuts the model into that many stages, or fewer (even_stages). Returns how many.
   std::size_t cut_into(std::size_t count);
 
   // in_flight of each of those stages by itself, as a device of a pipeline would run it; what stages receive
@@ -61,14 +52,16 @@ class PassProfiler {
   std::vector<PassTimes> stages_in_flight(int passes);
 
   Holding& holding() { return holding_; }
+  const DeviceClock& clock() const { return clock_; }
 
  private:
-  struct Piece {  // a stage
+  struct CutStage {
     StageRunner::Interface interface;
     StageRunner runner;
     std::vector<at::Tensor> received, gradients;  // as in its interface; gradients of what it sends
   };
 
+  RandomKey next_pass(std::uint64_t micro_batch);
   std::vector<at::Tensor> inputs(const StageRunner& runner);
   std::vector<PassTimes> in_flight(StageRunner& runner, const std::vector<at::Tensor>& received,
                                    const std::vector<at::Tensor>& gradients, int passes);
@@ -76,13 +69,11 @@ class PassProfiler {
   const Program& program_;
   Session& session_;
   const DataSource& data_;
+  DeviceClock clock_;
   Holding& holding_;
   StageRunner runner_;
-  std::vector<Piece> pieces_;
+  std::vector<CutStage> stages_;
   std::uint64_t pass_ = 0;
 };
-
-// Some milliseconds of work that goes through more memory than a core's own caches hold.
-std::function<void()> some_milliseconds();
 
 }  // namespace espalier

@@ -76,24 +76,17 @@ World world_from_environment() {
 
 namespace {
 
-TrainerOptions trainer_options(const Optimizer& optimizer, std::uint64_t seed, const std::string& device,
-                               const std::string& load, std::uint32_t threads) {
-  return {.device = parse_device(device),
-          .optimizer = optimizer,
-          .seed = seed,
-          .load = load,
-          .executor = {.threads = threads}};
-}
-
 // What every worker does once all have met.
 RunResult train(const PlanFile& file, const LoadedModel& model, const PlannedJob& planned, Workers& workers,
                 const RunOptions& options) {
   const bool records = !options.record.empty();
   const auto data = data_of_run(options.data, model.exported, planned.plan.batch, file.seed);
-  TrainerOptions how =
-      trainer_options(file.training.optimizer, file.seed, options.device, options.load, options.threads);
-  how.executor.keep_gradients = records;
-  Trainer trainer(model, planned, *data, *workers.transport, how);
+  Trainer trainer(model, planned, *data, *workers.transport,
+                  {.device = device_of_worker(options.device, options.world),
+                   .optimizer = file.training.optimizer,
+                   .seed = file.seed,
+                   .load = options.load,
+                   .executor = {.threads = options.threads, .keep_gradients = records}});
 
   RunResult result;
   result.dropped_samples = data->dropped_samples();
@@ -133,9 +126,12 @@ RunResult run_reference(const std::string& model_path, const ReferenceOptions& o
   const PlannedJob planned = one_stage_job(model.graph(), options.batch, options.micro_batch);
   Workers workers = join_workers({}, planned, milliseconds(1'000));
   const auto data = data_of_run(options.data, model.exported, options.batch, options.seed);
-  Trainer trainer(
-      model, planned, *data, *workers.transport,
-      trainer_options(options.optimizer, options.seed, options.device, options.load, options.threads));
+  Trainer trainer(model, planned, *data, *workers.transport,
+                  {.device = device_of_worker(options.device, {}),
+                   .optimizer = options.optimizer,
+                   .seed = options.seed,
+                   .load = options.load,
+                   .executor = {.threads = options.threads}});
   RunResult result;
   result.dropped_samples = data->dropped_samples();
   for (std::uint64_t step = 0; step < options.steps; ++step) {

@@ -24,7 +24,7 @@ void StepRecorder::start_step() {
 }
 
 void StepRecorder::action(const Action& action, Stream stream, Clock::time_point start) {
-  const auto end = Clock::now();
+  const auto end = clock_.now();
   Span span;
   span.device = view_.device();
   span.stream = stream;
@@ -40,7 +40,7 @@ void StepRecorder::action(const Action& action, Stream stream, Clock::time_point
   }
   spans_.push_back(span);
   if (action.kind != ActionKind::kForward) measure_holdings();
-  sample_memory(start, meter_.take_peak());
+  sample_memory(start, meter_.restart_peak());
   sample_memory(end, meter_.live());
 }
 

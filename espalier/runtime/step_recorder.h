@@ -10,6 +10,7 @@
 
 #include "espalier/runtime/device_view.h"
 #include "espalier/runtime/memory_meter.h"
+#include "espalier/runtime/torch_device.h"
 
 namespace espalier {
 
@@ -18,12 +19,15 @@ Bytes bytes_of(const at::Tensor& tensor);
 class StepRecorder {
  public:
   // `view` and the meter, which counts what the device allocates, must outlive it.
-  StepRecorder(const DeviceView& view, MemoryMeter& meter) : view_(view), meter_(meter) {}
+  StepRecorder(const DeviceView& view, MemoryMeter& meter)
+      : view_(view), meter_(meter), clock_(view.job().program.device()) {}
 
   // What the device's stages hold; before the first step.
   void watch(const Holding& holding) { holdings_.push_back(&holding); }
 
   void start_step();
+  // When the device has done all that came before.
+  Clock::time_point now() const { return clock_.now(); }
   // An action that ends now, with the memory at its peak and at its end.
   void action(const Action& action, Stream stream, Clock::time_point start);
   // A message that arrived: `waiter` is the first action that consumes it.
@@ -42,6 +46,7 @@ class StepRecorder {
 
   const DeviceView& view_;
   MemoryMeter& meter_;
+  DeviceClock clock_;
   std::vector<const Holding*> holdings_;
   std::vector<Span> spans_;
   std::vector<MemorySample> samples_;

@@ -72,7 +72,7 @@ class Verifier {
         options_(options),
         model_(path),
         planned_(planned_job(file, model_.graph())),
-        device_(parse_device(options.device)),
+        device_(device_of_worker(options.device, options.world)),
         data_(data_of_run(options.data, model_.exported, planned_.plan.batch, file.seed)) {}
 
   VerifyResult run(StepHooks* hooks) {
