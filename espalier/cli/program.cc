@@ -7,6 +7,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/spelling.h"
+#include "espalier/base/version.h"
 #include "espalier/cli/verbs.h"
 #include "espalier/cli/workers.h"
 
@@ -66,7 +67,7 @@ std::string explain(const CLI::App& app, const std::vector<std::string>& argumen
 
 int call(const std::vector<std::string>& arguments, Console& console, const Machine& machine) {
   CLI::App app("Espalier plans and trains branching neural networks on several devices.", "espalier");
-  app.set_version_flag("--version", "espalier 0.1.0");
+  app.set_version_flag("--version", "espalier " + std::string(kVersion));
   app.require_subcommand(0, 1);
   app.footer(
       "Start with:\n  espalier inspect model.pt2\n  espalier plan model.pt2\n\n"

@@ -38,18 +38,20 @@ struct World {
   std::uint32_t size = 1;
   std::string address = "127.0.0.1";  // of the store where the workers meet
   std::uint16_t port = 0;
-  bool agent_store = false;      // torchrun hosts the store itself; else rank 0 does
-  std::uint32_t restart = 0;     // torchrun's restart count: keys of an earlier try are not read
-  std::string host;              // name of this host: clocks are compared between hosts
-  std::uint32_t local_rank = 0;  // among the workers of this host
+  std::optional<int> store_socket;  // of rank 0: bound to that port already, by the launcher
+  bool agent_store = false;         // torchrun hosts the store itself; else rank 0 does
+  std::uint32_t restart = 0;        // torchrun's restart count: keys of an earlier try are not read
+  std::string host;                 // name of this host
+  std::string clock;                // names the clock that this process reads (clock_offset.h)
+  std::uint32_t local_rank = 0;     // among the workers of this host
   std::uint32_t local_size = 1;
   SchedulerHints scheduler_hints = SchedulerHints::kGiven;
   friend bool operator==(const World&, const World&) = default;
 };
 
 // RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_*, TORCHELASTIC_*; none of them: one process.
-// ESPALIER_SCHEDULER_HINTS: "on", which is the default, or "off". Throws InputError where only some are
-// there, one is not a number or the last is another word.
+// ESPALIER_STORE_SOCKET: see launcher.h. ESPALIER_SCHEDULER_HINTS: "on", which is the default, or "off".
+// Throws InputError where only some are there, one is not a number or the last is another word.
 World world_from_environment();
 
 struct StepReport {
@@ -72,12 +74,17 @@ struct RunOptions {
   std::string record;         // a folder for batch, gradients and state of each step (docs/formats.md)
   std::string device;         // "cpu", "cuda", "cuda:1"; empty: cuda where there is one, else cpu
   std::uint32_t threads = 1;  // of each device
-  Duration timeout = milliseconds(300'000);  // longest wait for one message
+  // Longest wait for one message, without the time in which some worker said that it is busy (saving, the
+  // reference of verify) or in which the run stood still (Ctrl-Z).
+  Duration timeout = milliseconds(300'000);
   TraceSteps trace = TraceSteps::kLast;
   // Set by a signal handler: all workers finish the step, save and return. May be null.
   const std::atomic<bool>* stop = nullptr;
   std::function<void(const StepReport&)> on_step;                 // on rank 0
   std::function<void(const StepReport&, const Trace&)> on_trace;  // on rank 0, of the steps that are traced
+  // Called from another thread where another worker failed and this one's compute does not return. Empty: it
+  // goes on; the command line ends the process.
+  std::function<void(const std::string& reason)> on_stuck = {};
 };
 
 struct RunResult {  // complete on rank 0; other ranks have `steps` only
@@ -112,6 +119,7 @@ struct VerifyOptions {
   std::uint32_t threads = 1;
   Duration timeout = milliseconds(300'000);
   double tolerance = 1e-5;
+  std::function<void(const std::string& reason)> on_stuck = {};  // as RunOptions::on_stuck
 };
 
 // One value that differs by more than the tolerance, or at all where bit-equality is due.
@@ -158,6 +166,7 @@ struct ProfileOptions {
   std::string device;
   std::string kind = "cpu";  // the device kind that the rows are for
   std::function<void(const ProfileProgress&)> on_progress;
+  std::function<void(const std::string& reason)> on_stuck = {};  // as RunOptions::on_stuck
 };
 // Measures every operator class in whole forward and backward passes (notes on prediction:
 // docs/cost-model.md), optimizer updates cold, the overhead of an action, and the link between workers where
