@@ -204,7 +204,7 @@ int measure(const std::vector<std::string>& arguments) {
   ProfileOptions options;
   options.world = world_from_environment();
   options.rounds = rounds;
-  Workers workers = join_workers(options.world, milliseconds(300'000));
+  Workers workers = join_workers(options.world, {});
   std::vector<std::unique_ptr<Runner>> runners;
   for (std::size_t i = 5; i < arguments.size(); ++i) {
     runners.push_back(std::make_unique<Runner>(arguments[i], model, workers));

@@ -81,6 +81,7 @@ int profile(Program& program, const ProfileFlags& flags) {
   const JobOptions job = flags.job.to_options(program.machine);
   ProfileOptions options;
   options.world = world_from_environment();
+  options.on_stuck = end_stuck_worker;
   options.micro_batches = job.micro_batches;
   options.rounds = flags.rounds;
   options.threads = job.threads;

@@ -98,6 +98,7 @@ int run_worker(Program& program, const OpenedPlan& opened, const RunFlags& flags
   Console& console = program.console;
   RunOptions options;
   options.world = world_from_environment();
+  options.on_stuck = end_stuck_worker;
   options.steps = flags.steps;
   options.data = flags.execution.data;
   options.load = flags.load;

@@ -97,6 +97,7 @@ int verify(Program& program, const VerifyFlags& flags) {
   if (workers > 1 && !is_worker()) return start_workers(workers, program.arguments);
   VerifyOptions options;
   options.world = world_from_environment();
+  options.on_stuck = end_stuck_worker;
   options.steps = flags.steps;
   options.data = flags.execution.data;
   options.device = flags.execution.device;

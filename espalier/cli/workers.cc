@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <iostream>
 
@@ -55,7 +56,20 @@ bool tell_launcher(const std::string& message) {
   return std::getenv("ESPALIER_LAUNCHER") != nullptr;
 }
 
+void end_stuck_worker(const std::string& reason) {
+  const char* rank = std::getenv("RANK");
+  const std::string line = "worker " + std::string(rank != nullptr ? rank : "0") + " stops: " + reason;
+  tell_launcher(line);
+  std::fprintf(stderr, "espalier: %s\n", line.c_str());
+  std::fflush(stderr);
+  ::_exit(1);
+}
+
 #else
+
+void end_stuck_worker(const std::string&) {
+  throw InternalError("workers need the runtime");
+}
 
 int start_workers(int, const std::vector<std::string>&) {
   throw InternalError("workers need the runtime");

@@ -20,6 +20,11 @@ int start_workers(int count, const std::vector<std::string>& arguments);
 // with exit code 130.
 const std::atomic<bool>& watch_for_interrupts();
 
+// Another worker failed and this one's compute does not return (RunOptions::on_stuck): says so to the
+// launcher and on standard error, and ends the process. Files are renamed into place when complete, so
+// nothing is half written.
+[[noreturn]] void end_stuck_worker(const std::string& reason);
+
 // Tells the launcher, ours or torchrun, why this worker stops. True if the launcher will say it to the user.
 bool tell_launcher(const std::string& message);
 

@@ -51,7 +51,7 @@ struct Trained {
 Trained train(const LoadedModel& model, const PlannedJob& planned, const Optimizer& optimizer, int steps,
               const ExecutorOptions& options = {.keep_gradients = true}) {
   const auto data = synthetic_data(model.exported, 3);
-  Workers workers = join_workers({}, planned, milliseconds(60'000));
+  Workers workers = join_workers({}, planned, {.timeout = milliseconds(60'000)});
   Trainer trainer(model, planned, *data, *workers.transport,
                   {.optimizer = optimizer, .seed = 3, .executor = options});
   Trained trained;

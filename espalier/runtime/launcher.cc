@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -18,6 +19,7 @@
 #include <optional>
 
 #include "espalier/base/check.h"
+#include "espalier/base/files.h"
 #include "espalier/base/json.h"
 
 extern char** environ;
@@ -27,19 +29,40 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::uint16_t free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* raw = reinterpret_cast<sockaddr*>(&address);
-  const bool bound = fd >= 0 && ::bind(fd, raw, sizeof address) == 0 && ::getsockname(fd, raw, &length) == 0;
-  if (fd >= 0) ::close(fd);
-  if (!bound)
-    throw InputError(std::string("no free port on the loopback interface: ") + std::strerror(errno));
-  return ntohs(address.sin_port);
-}
+// A port of the loopback interface on which nobody listens yet and which nobody else gets: the socket is
+// bound to it, and worker 0 inherits it. Should worker 0 die, nobody listens, and the others are refused at
+// once.
+class ReservedPort {
+ public:
+  ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    auto* raw = reinterpret_cast<sockaddr*>(&address);
+    if (socket_ < 0 || ::bind(socket_, raw, sizeof address) != 0 ||
+        ::getsockname(socket_, raw, &length) != 0) {
+      const int error = errno;
+      release();
+      throw InputError(std::string("no free port on the loopback interface: ") + std::strerror(error));
+    }
+    port_ = ntohs(address.sin_port);
+  }
+  ReservedPort(const ReservedPort&) = delete;
+  ReservedPort& operator=(const ReservedPort&) = delete;
+  ~ReservedPort() { release(); }
+
+  int socket() const { return socket_; }
+  std::uint16_t port() const { return port_; }
+  void release() {
+    if (socket_ >= 0) ::close(socket_);
+    socket_ = -1;
+  }
+
+ private:
+  int socket_;
+  std::uint16_t port_ = 0;
+};
 
 // A folder for the workers' error files, removed at the end.
 class ErrorFolder {
@@ -81,13 +104,16 @@ struct Worker {
   int status = 0;
 };
 
-// SIGINT, SIGTERM and SIGCHLD are blocked while workers run and taken from a queue instead; the mask is
-// restored at the end.
+// SIGINT, SIGTERM, SIGTSTP and SIGCHLD are blocked while workers run and taken from a queue instead; the mask
+// is restored at the end. A SIGTSTP that the program ignores or handles itself is left alone.
 class Signals {
  public:
   Signals() {
     sigemptyset(&set_);
     for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&set_, signal);
+    struct sigaction action {};
+    if (::sigaction(SIGTSTP, nullptr, &action) == 0 && action.sa_handler == SIG_DFL)
+      sigaddset(&set_, SIGTSTP);
     ::pthread_sigmask(SIG_BLOCK, &set_, &before_);
   }
   Signals(const Signals&) = delete;
@@ -102,12 +128,23 @@ class Signals {
   }
   const sigset_t& before() const { return before_; }
 
+  // Stops this process as Ctrl-Z does, and returns when it goes on: at once where nobody could tell it to,
+  // because no shell watches over it.
+  void stop_here() const {
+    sigset_t stop;
+    sigemptyset(&stop);
+    sigaddset(&stop, SIGTSTP);
+    ::raise(SIGTSTP);
+    ::pthread_sigmask(SIG_UNBLOCK, &stop, nullptr);
+    ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
+  }
+
  private:
   sigset_t set_{}, before_{};
 };
 
 std::vector<std::string> worker_environment(const LaunchOptions& options, std::uint32_t rank,
-                                            std::uint16_t port, const ErrorFolder& folder) {
+                                            const ReservedPort& port, const ErrorFolder& folder) {
   std::vector<std::pair<std::string, std::string>> own{
       {"RANK", std::to_string(rank)},
       {"LOCAL_RANK", std::to_string(rank)},
@@ -115,7 +152,8 @@ std::vector<std::string> worker_environment(const LaunchOptions& options, std::u
       {"LOCAL_WORLD_SIZE", std::to_string(options.workers)},
       {"GROUP_RANK", "0"},
       {"MASTER_ADDR", "127.0.0.1"},
-      {"MASTER_PORT", std::to_string(port)},
+      {"MASTER_PORT", std::to_string(port.port())},
+      {"ESPALIER_STORE_SOCKET", rank == 0 ? std::to_string(port.socket()) : ""},
       {"TORCHELASTIC_ERROR_FILE", folder.file(rank)},
       {"TORCHELASTIC_USE_AGENT_STORE", ""},
       {"TORCHELASTIC_RESTART_COUNT", "0"},
@@ -143,8 +181,10 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
-// fork and exec; a failed exec is reported through a pipe that a successful one closes.
-pid_t start(std::vector<std::string> command, std::vector<std::string> environment, const sigset_t& mask) {
+// fork and exec; a failed exec is reported through a pipe that a successful one closes. The worker inherits
+// one file beside the standard ones, if there is one.
+pid_t start(std::vector<std::string> command, std::vector<std::string> environment, const sigset_t& mask,
+            std::optional<int> inherited) {
   int report[2];
   if (::pipe2(report, O_CLOEXEC) != 0)
     throw InputError(std::string("cannot start a worker: ") + std::strerror(errno));
@@ -156,6 +196,7 @@ pid_t start(std::vector<std::string> command, std::vector<std::string> environme
     ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
     const int null = ::open("/dev/null", O_RDONLY);
     if (null >= 0) ::dup2(null, STDIN_FILENO);
+    if (inherited) ::fcntl(*inherited, F_SETFD, 0);
     ::execve(arguments[0], arguments.data(), variables.data());
     const int error = errno;
     [[maybe_unused]] const ssize_t n = ::write(report[1], &error, sizeof error);
@@ -191,17 +232,24 @@ class Watch {
   }
 
   int run() {
-    const std::uint16_t port = free_port();
-    for (std::uint32_t rank = 0; rank < options_.workers; ++rank) {
-      workers_[rank].pid =
-          start(options_.command, worker_environment(options_, rank, port, folder_), signals_.before());
-      workers_[rank].running = true;
-    }
+    start_all();
+    auto last = Clock::now();
     while (anybody()) {
-      if (const auto signal = signals_.next(100); signal && *signal != SIGCHLD) pass_on(*signal);
+      if (const auto signal = signals_.next(100); signal == SIGTSTP) {
+        stop_and_go_on();
+      } else if (signal && *signal != SIGCHLD) {
+        pass_on(*signal);
+      }
+      // Who was stopped itself cannot know how long the workers were.
+      const auto now = Clock::now();
+      if (now - last >
+          std::max(span(options_.stopped) / 2, std::chrono::nanoseconds(std::chrono::seconds(1)))) {
+        go_on_counting(now - last);
+      }
+      last = now;
       reap();
       look_after_stopped();
-      if (deadline_ && Clock::now() > *deadline_) {
+      if (deadline_ && now > *deadline_) {
         say("the workers that are left did not stop in time and are killed");
         kill_all(SIGKILL);
         deadline_.reset();
@@ -211,6 +259,20 @@ class Watch {
   }
 
  private:
+  static std::chrono::nanoseconds span(Duration duration) {
+    return std::chrono::nanoseconds(duration.count());
+  }
+
+  void start_all() {
+    ReservedPort port;
+    for (std::uint32_t rank = 0; rank < options_.workers; ++rank) {
+      workers_[rank].pid = start(options_.command, worker_environment(options_, rank, port, folder_),
+                                 signals_.before(), rank == 0 ? std::optional(port.socket()) : std::nullopt);
+      workers_[rank].running = true;
+      if (rank == 0) port.release();
+    }
+  }
+
   bool anybody() const {
     for (const Worker& worker : workers_) {
       if (worker.running) return true;
@@ -228,6 +290,29 @@ class Watch {
     }
   }
 
+  // Workers have process groups of their own, which Ctrl-Z does not reach.
+  void signal_groups(int signal) const {
+    for (const Worker& worker : workers_) {
+      if (worker.running) ::kill(-worker.pid, signal);
+    }
+  }
+
+  void stop_and_go_on() {
+    const auto begin = Clock::now();
+    signal_groups(SIGTSTP);
+    signals_.stop_here();
+    signal_groups(SIGCONT);
+    go_on_counting(Clock::now() - begin);
+  }
+
+  // The time that passed counts neither for workers that stand still nor for those that are to end.
+  void go_on_counting(std::chrono::nanoseconds passed) {
+    for (Worker& worker : workers_) {
+      if (worker.stopped_since) *worker.stopped_since += passed;
+    }
+    if (deadline_) *deadline_ += passed;
+  }
+
   void pass_on(int signal) {
     if (++interrupts_ == 1) {
       kill_all(signal);
@@ -243,7 +328,7 @@ class Watch {
     // A worker that found what it looked for, as verify does, has said so itself.
     if (what != kQuiet || !reason.empty())
       say("worker " + std::to_string(rank) + " " + what + (reason.empty() ? "" : ": " + reason));
-    deadline_ = Clock::now() + std::chrono::nanoseconds(options_.grace.count());
+    deadline_ = Clock::now() + span(options_.grace);
   }
 
   void reap() {
@@ -278,7 +363,7 @@ class Watch {
     for (std::uint32_t rank = 0; rank < workers_.size(); ++rank) {
       const Worker& worker = workers_[rank];
       if (!worker.running || !worker.stopped_since) continue;
-      if (Clock::now() - *worker.stopped_since < std::chrono::nanoseconds(options_.stopped.count())) continue;
+      if (Clock::now() - *worker.stopped_since < span(options_.stopped)) continue;
       failed(rank, "was stopped by a signal and did not go on within " + to_text(options_.stopped));
       ::kill(worker.pid, SIGKILL);
     }
@@ -318,7 +403,8 @@ void write_error_file(const std::string& message) noexcept {
     const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
     if (path == nullptr) return;
     Json extra{{"py_callstack", message}, {"timestamp", std::to_string(std::time(nullptr))}};
-    std::ofstream(path) << Json{{"message", {{"message", message}, {"extraInfo", std::move(extra)}}}}.dump();
+    write_file_atomically(path,
+                          Json{{"message", {{"message", message}, {"extraInfo", std::move(extra)}}}}.dump());
   } catch (...) {
     // The message also goes to standard error; a launcher that cannot be told must not hide it.
   }

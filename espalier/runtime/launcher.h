@@ -14,17 +14,22 @@ namespace espalier {
 
 struct LaunchOptions {
   std::uint32_t workers = 1;
-  std::vector<std::string> command;      // argv of every worker; [0] is the program's path
-  Duration grace = milliseconds(8'000);  // from the first failure until whoever is left is killed
-  Duration stopped =
-      milliseconds(4'000);  // how long a worker may stand still under SIGSTOP before that is a failure
+  std::vector<std::string> command;        // argv of every worker; [0] is the program's path
+  Duration grace = milliseconds(8'000);    // from the first failure until whoever is left is killed
+  Duration stopped = milliseconds(4'000);  // a worker alone that is stopped (SIGSTOP) for longer has failed
   std::function<void(const std::string&)> say;  // one line for people; may be empty
 };
 
 // Runs `workers` processes of the command with RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR
-// (loopback), MASTER_PORT (free), OMP_NUM_THREADS=1 unless set, ESPALIER_LAUNCHER=1 and
-// TORCHELASTIC_ERROR_FILE (in a folder that is removed again). Standard input is /dev/null, standard output
-// and error are inherited. SIGINT and SIGTERM are passed on once to each worker; a second SIGINT kills them.
+// (loopback), MASTER_PORT, OMP_NUM_THREADS=1 unless set, ESPALIER_LAUNCHER=1 and TORCHELASTIC_ERROR_FILE (in
+// a folder that is removed again). Standard input is /dev/null, standard output and error are inherited.
+//
+// Nobody else gets the port: a socket is bound to it, which worker 0 inherits under the number
+// ESPALIER_STORE_SOCKET. Other processes may launch at the same time.
+//
+// SIGINT and SIGTERM are passed on once to each worker; a second SIGINT kills them. SIGTSTP (Ctrl-Z) stops
+// the workers with all that they started, then this process; when it goes on, they do. While all are stopped,
+// no time passes for them.
 //
 // Returns when no worker is left: 0 if all returned 0; 130 if all that failed were interrupted; else the
 // first failure's exit status, or 128 + its signal. Before that it has said who failed first and with what.

@@ -1,14 +1,23 @@
 #include "espalier/runtime/launcher.h"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <set>
+#include <thread>
 
 #include "espalier/base/check.h"
+#include "espalier/base/files.h"
 #include "testing/refusal.h"
 
 namespace espalier {
@@ -80,6 +89,128 @@ TEST(Launch, AnInterruptedRunIsNoFailure) {
   const Launched run("exit 130");
   EXPECT_EQ(run.status, 130);
   EXPECT_THAT(run.said, ElementsAre());
+}
+
+class LaunchFolder {
+ public:
+  LaunchFolder() {
+    std::string name = ::testing::TempDir() + "/espalier-launch-XXXXXX";
+    EXPECT_NE(::mkdtemp(name.data()), nullptr);
+    path_ = name;
+  }
+  LaunchFolder(const LaunchFolder&) = delete;
+  LaunchFolder& operator=(const LaunchFolder&) = delete;
+  ~LaunchFolder() { std::filesystem::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+bool comes_true(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return true;
+}
+
+// What a worker wrote with `echo $WHAT > file.part; mv file.part file`: whole where it is there.
+std::string line_of(const std::string& path) {
+  if (!std::filesystem::exists(path)) return "";
+  std::string text = read_file(path);
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+bool can_bind(std::uint16_t port) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  const bool bound = ::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  ::close(socket);
+  return bound;
+}
+
+TEST(Launch, ManyAtOnceHaveAPortEachThatNobodyElseGets) {
+  constexpr int kLaunches = 6;
+  const LaunchFolder folder;
+  std::vector<std::thread> launches;
+  std::vector<int> statuses(kLaunches, -1);
+  for (int i = 0; i < kLaunches; ++i) {
+    launches.emplace_back([&, i] {
+      const std::string mine = folder / std::to_string(i);
+      statuses[static_cast<std::size_t>(i)] =
+          Launched("echo $MASTER_PORT > " + mine + ".$RANK.part; mv " + mine + ".$RANK.part " + mine +
+                   ".$RANK; until [ -e " + (folder / "end") + " ]; do sleep 0.02; done")
+              .status;
+    });
+  }
+  std::set<std::string> ports;
+  for (int i = 0; i < kLaunches; ++i) {
+    const std::string name = folder / std::to_string(i);
+    ASSERT_TRUE(comes_true([&] { return !line_of(name + ".0").empty() && !line_of(name + ".1").empty(); }));
+    EXPECT_EQ(line_of(name + ".0"), line_of(name + ".1"));
+    EXPECT_FALSE(can_bind(static_cast<std::uint16_t>(std::stoi(line_of(name + ".0")))));
+    ports.insert(line_of(name + ".0"));
+  }
+  EXPECT_EQ(ports.size(), std::size_t{kLaunches});
+  write_file_atomically(folder / "end", "");
+  for (std::thread& launch : launches) launch.join();
+  EXPECT_THAT(statuses, ::testing::Each(0));
+}
+
+// The launcher of the test below, in a process of its own.
+TEST(Launcher, DISABLED_RunsAsAJob) {
+  const std::string folder = std::getenv("ESPALIER_TEST_FOLDER");
+  const Launched run("echo $$ > " + folder + "/$RANK.part; mv " + folder + "/$RANK.part " + folder +
+                     "/$RANK; until [ -e " + folder + "/end ]; do sleep 0.02; done");
+  write_file_atomically(folder + "/result",
+                        std::to_string(run.status) + (run.said.empty() ? "" : run.said[0]));
+}
+
+char state_of(const std::string& pid) {  // 'S' sleeping, 'R' running, 'T' stopped
+  std::ifstream in("/proc/" + pid + "/stat");
+  std::string text((std::istreambuf_iterator<char>(in)), {});
+  const std::size_t end = text.rfind(')');
+  return end == std::string::npos ? '?' : text.at(end + 2);
+}
+
+TEST(Launch, CtrlZStopsTheJobAndFgLetsItGoOn) {
+  const LaunchFolder folder;
+  std::string name = "launcher", filter = "--gtest_filter=Launcher.DISABLED_RunsAsAJob",
+              disabled = "--gtest_also_run_disabled_tests", brief = "--gtest_brief=1";
+  char* arguments[] = {name.data(), filter.data(), disabled.data(), brief.data(), nullptr};
+  ASSERT_EQ(::setenv("ESPALIER_TEST_FOLDER", (folder / "").c_str(), 1), 0);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);  // as a shell with job control does
+  posix_spawnattr_setpgroup(&attributes, 0);
+  pid_t job = -1;
+  ASSERT_EQ(posix_spawn(&job, "/proc/self/exe", nullptr, &attributes, arguments, environ), 0);
+  posix_spawnattr_destroy(&attributes);
+  ::unsetenv("ESPALIER_TEST_FOLDER");
+  ASSERT_TRUE(comes_true([&] { return !line_of(folder / "0").empty() && !line_of(folder / "1").empty(); }));
+  const std::string workers[] = {line_of(folder / "0"), line_of(folder / "1")};
+  const auto all_are = [&](bool stopped) {
+    return comes_true(
+        [&] { return (state_of(workers[0]) == 'T') == stopped && (state_of(workers[1]) == 'T') == stopped; });
+  };
+
+  ASSERT_EQ(::kill(-job, SIGTSTP), 0);
+  int status = 0;
+  ASSERT_EQ(::waitpid(job, &status, WUNTRACED), job);
+  EXPECT_TRUE(WIFSTOPPED(status));
+  EXPECT_TRUE(all_are(true));
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));  // longer than a worker alone may be stopped
+  ASSERT_EQ(::kill(-job, SIGCONT), 0);
+  EXPECT_TRUE(all_are(false));
+  write_file_atomically(folder / "end", "");
+  ASSERT_EQ(::waitpid(job, &status, 0), job);
+  EXPECT_EQ(line_of(folder / "result"), "0");
 }
 
 TEST(Launch, AProgramThatIsNotThereIsOneLine) {

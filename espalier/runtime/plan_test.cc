@@ -51,7 +51,7 @@ struct Run {
 Run run(const LoadedModel& model, const PlannedJob& planned, const Optimizer& optimizer, std::uint64_t seed,
         int steps) {
   const auto data = synthetic_data(model.exported, seed);
-  Workers workers = join_workers({}, planned, milliseconds(20'000));
+  Workers workers = join_workers({}, planned, {.timeout = milliseconds(20'000)});
   Trainer trainer(model, planned, *data, *workers.transport,
                   {.optimizer = optimizer, .seed = seed, .executor = {.keep_gradients = true}});
   Run result;

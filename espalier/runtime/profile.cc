@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "espalier/runtime/agreement.h"
 #include "espalier/runtime/model_profiler.h"
 #include "espalier/runtime/process_placement.h"
 #include "espalier/runtime/runtime.h"
@@ -49,7 +50,9 @@ CostTable profile_model(const std::string& model, const ProfileOptions& options)
   keep_to_own_cores(options.world, options.threads);
   at::set_num_threads(static_cast<int>(options.threads));
   const LoadedModel loaded(model);
-  Workers workers = join_workers(options.world, kTimeout);
+  Workers workers = join_workers(
+      options.world,
+      {.timeout = kTimeout, .facts = profile_facts(model, options), .on_stuck = options.on_stuck});
   CostTable table(CostTableParts{});
   guarded(workers, [&] { table = measure(loaded, options, workers); });
   return table;

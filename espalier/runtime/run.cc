@@ -1,5 +1,6 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/version.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <cstdlib>
@@ -7,6 +8,8 @@
 #include <thread>
 
 #include "espalier/base/check.h"
+#include "espalier/runtime/agreement.h"
+#include "espalier/runtime/clock_offset.h"
 #include "espalier/runtime/measured_trace.h"
 #include "espalier/runtime/process_placement.h"
 #include "espalier/runtime/record.h"
@@ -22,6 +25,11 @@ namespace {
 std::optional<std::string> variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+std::string host_name() {
+  char name[256] = "";
+  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "unknown";
 }
 
 std::uint32_t number(const char* name, const std::string& text, std::uint32_t max) {
@@ -61,11 +69,15 @@ World world_from_environment() {
   world.rank = number("RANK", *rank, world.size - 1);
   world.address = *address;
   world.port = static_cast<std::uint16_t>(number("MASTER_PORT", *port, 65535));
+  if (const auto socket = variable("ESPALIER_STORE_SOCKET"); socket && world.rank == 0) {
+    world.store_socket = static_cast<int>(number("ESPALIER_STORE_SOCKET", *socket, 1U << 20));
+  }
   world.agent_store = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
   if (const auto count = variable("TORCHELASTIC_RESTART_COUNT")) {
     world.restart = number("TORCHELASTIC_RESTART_COUNT", *count, 1U << 30);
   }
-  world.host = variable("GROUP_RANK").value_or("0");
+  world.host = host_name();
+  world.clock = name_of_clock(world.host + " " + variable("GROUP_RANK").value_or("0"));
   const auto local_rank = variable("LOCAL_RANK"), local_size = variable("LOCAL_WORLD_SIZE");
   if (local_rank && local_size) {
     world.local_size = std::max(1U, number("LOCAL_WORLD_SIZE", *local_size, world.size));
@@ -114,7 +126,10 @@ RunResult run_plan(const PlanFile& file, const std::string& model_path, const Ru
   keep_to_own_cores(options.world, options.threads);
   const LoadedModel model(model_path);
   const PlannedJob planned = planned_job(file, model.graph());
-  Workers workers = join_workers(options.world, planned, options.timeout);
+  Workers workers = join_workers(options.world, planned,
+                                 {.timeout = options.timeout,
+                                  .facts = run_facts(file, model_path, options),
+                                  .on_stuck = options.on_stuck});
   RunResult result;
   guarded(workers, [&] { result = train(file, model, planned, workers, options); });
   return result;
@@ -124,7 +139,7 @@ RunResult run_reference(const std::string& model_path, const ReferenceOptions& o
   keep_freed_memory();
   const LoadedModel model(model_path);
   const PlannedJob planned = one_stage_job(model.graph(), options.batch, options.micro_batch);
-  Workers workers = join_workers({}, planned, milliseconds(1'000));
+  Workers workers = join_workers({}, planned, {});
   const auto data = data_of_run(options.data, model.exported, options.batch, options.seed);
   Trainer trainer(model, planned, *data, *workers.transport,
                   {.device = device_of_worker(options.device, {}),

@@ -9,12 +9,17 @@
 namespace espalier {
 
 enum class StoreRole {
-  kMember,
-  kClient
-};  // a member hosts it if it is rank 0 and nobody else does; a client never
+  kMember,  // hosts the store if it is rank 0 and torchrun does not
+  kClient,  // never hosts it
+};
 
-// Connects, with keys apart by restart count. Falls back to the plain backend where libtorch has no libuv.
-// Throws what c10d throws.
+// Connects. Keys of an earlier try (World::restart) are not seen. Rank 0 hosts it on World::store_socket
+// where the launcher reserved one. Throws what c10d throws, of the first try: a libtorch without libuv is
+// asked again for its plain backend.
 c10::intrusive_ptr<c10d::Store> open_store(const World& world, Duration timeout, StoreRole role);
+
+// What c10d and Gloo say, without their source lines and advice: "Read error [127.0.0.1]:2258: Connection
+// reset by peer".
+std::string reason_of(const std::exception& error);
 
 }  // namespace espalier

@@ -1,5 +1,6 @@
 #include "espalier/runtime/transport.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -41,7 +42,7 @@ struct InProcessTransport::State {
   std::condition_variable changed;
   std::map<Link, Queue> queues;
   std::string aborted;
-  Duration timeout;
+  Patience patience;
 };
 
 namespace {
@@ -61,8 +62,10 @@ class Sent final : public Pending {
 
 }  // namespace
 
-InProcessTransport::InProcessTransport(Duration timeout) : state_(std::make_shared<State>()) {
-  state_->timeout = timeout;
+InProcessTransport::InProcessTransport(Duration timeout) : InProcessTransport(Patience{timeout}) {}
+
+InProcessTransport::InProcessTransport(Patience patience) : state_(std::make_shared<State>()) {
+  state_->patience = std::move(patience);
 }
 
 InProcessTransport::~InProcessTransport() = default;
@@ -89,13 +92,19 @@ std::shared_ptr<Pending> InProcessTransport::post_receive(const Link& link, at::
       if (when_) return payload_;
       std::unique_lock guard(state_->lock);
       State::Queue& queue = state_->queues[link_];
-      const bool came = state_->changed.wait_for(
-          guard, std::chrono::nanoseconds(state_->timeout.count()),
-          [&] { return !state_->aborted.empty() || queue.messages.contains(number_); });
-      if (!state_->aborted.empty()) throw WorkerError(state_->aborted);
-      if (!came) {
-        throw WorkerError("no message from " + text(link_) + " within " + to_text(state_->timeout));
+      const auto came = [&] { return !state_->aborted.empty() || queue.messages.contains(number_); };
+      Waited waited;
+      while (!came()) {
+        const auto before = Clock::now();
+        state_->changed.wait_for(guard, std::chrono::nanoseconds(state_->patience.between_looks().count()),
+                                 came);
+        waited.add(state_->patience, Duration(std::chrono::nanoseconds(Clock::now() - before).count()));
+        if (!came() && waited.too_long(state_->patience)) {
+          throw WorkerError("no message from " + text(link_) + " within " +
+                            to_text(state_->patience.timeout));
+        }
       }
+      if (!state_->aborted.empty()) throw WorkerError(state_->aborted);
       auto message = queue.messages.extract(number_);
       guard.unlock();
       payload_ = std::move(message.mapped().payload);
@@ -198,28 +207,61 @@ at::Tensor sum_in_order(Transport& transport, DeviceId self, std::span<const Dev
   return total;
 }
 
-std::vector<std::vector<double>> exchange(Transport& transport, std::span<const DeviceId> first_devices,
-                                          std::span<const double> mine) {
-  std::vector<std::vector<double>> all(transport.ranks());
-  all[transport.rank()].assign(mine.begin(), mine.end());
-  if (transport.ranks() == 1) return all;
-  const DeviceId self = first_devices[transport.rank()];
-  const auto length = static_cast<std::int64_t>(mine.size());
-  at::Tensor payload = at::empty({length}, at::kDouble);
-  std::copy(mine.begin(), mine.end(), payload.mutable_data_ptr<double>());
-  std::vector<std::shared_ptr<Pending>> receives(transport.ranks()), sends;
-  for (std::uint32_t r = 0; r < transport.ranks(); ++r) {
-    if (r == transport.rank()) continue;
-    receives[r] = transport.post_receive({first_devices[r], self, Lane::kControl}, at::kDouble, length);
-    sends.push_back(transport.post_send({self, first_devices[r], Lane::kControl}, payload));
+namespace {
+
+// Bruck's all-gather (Bruck, Ho, Kipnis, Upfal, Weathersby, IEEE TPDS 8(11), 1997). Before the round of
+// distance d a worker holds what the d workers from itself on have; it sends that d workers back and gets as
+// much from d workers ahead:
+//
+//   n = 5, worker 0 holds after d = 1: 0 1 | after d = 2: 0 1 2 3 | after d = 4: 0 1 2 3 4
+//
+// With two workers that is one message each way at the same time.
+template <class Number>
+std::vector<std::vector<Number>> exchange_numbers(Transport& transport,
+                                                  std::span<const DeviceId> first_devices,
+                                                  std::span<const Number> mine) {
+  const auto n = static_cast<std::int64_t>(transport.ranks());
+  const auto me = static_cast<std::int64_t>(transport.rank());
+  const auto length =
+      static_cast<std::int64_t>(std::max<std::size_t>(mine.size(), 1));  // a barrier has one number
+  const auto device = [&](std::int64_t rank) { return first_devices[static_cast<std::size_t>(rank % n)]; };
+  const at::ScalarType type = c10::CppTypeToScalarType<Number>::value;
+  at::Tensor held = at::zeros({n * length}, type);  // from worker me on, round the end
+  std::copy(mine.begin(), mine.end(), held.mutable_data_ptr<Number>());
+
+  std::vector<std::shared_ptr<Pending>> receives, sends;
+  for (std::int64_t d = 1; d < n; d *= 2) {
+    receives.push_back(transport.post_receive({device(me + d), device(me), Lane::kControl}, type,
+                                              std::min(d, n - d) * length));
   }
-  for (std::uint32_t r = 0; r < transport.ranks(); ++r) {
-    if (!receives[r]) continue;
-    const at::Tensor received = receives[r]->wait();
-    all[r].assign(received.const_data_ptr<double>(), received.const_data_ptr<double>() + length);
+  std::size_t round = 0;
+  for (std::int64_t d = 1; d < n; d *= 2) {
+    const std::int64_t count = std::min(d, n - d) * length;
+    sends.push_back(
+        transport.post_send({device(me), device(me + n - d), Lane::kControl}, held.narrow(0, 0, count)));
+    held.narrow(0, d * length, count).copy_(receives[round++]->wait());
   }
   for (const auto& send : sends) send->wait();
+
+  std::vector<std::vector<Number>> all(static_cast<std::size_t>(n));
+  const Number* numbers = held.const_data_ptr<Number>();
+  for (std::int64_t i = 0; i < n; ++i) {
+    const Number* first = numbers + i * length;
+    all[static_cast<std::size_t>((me + i) % n)].assign(first, first + mine.size());
+  }
   return all;
+}
+
+}  // namespace
+
+std::vector<std::vector<double>> exchange(Transport& transport, std::span<const DeviceId> first_devices,
+                                          std::span<const double> mine) {
+  return exchange_numbers(transport, first_devices, mine);
+}
+
+std::vector<std::vector<std::int64_t>> exchange(Transport& transport, std::span<const DeviceId> first_devices,
+                                                std::span<const std::int64_t> mine) {
+  return exchange_numbers(transport, first_devices, mine);
 }
 
 }  // namespace espalier

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "espalier/base/ids.h"
+#include "espalier/runtime/patience.h"
 #include "espalier/runtime/runtime.h"
 
 namespace espalier {
@@ -39,7 +40,7 @@ class Pending {
   virtual ~Pending() = default;
 
   // Blocks until it is complete. A receive returns the payload, a send an undefined tensor. Throws
-  // WorkerError on abort, when the peer is gone or when the transport's time-out passed.
+  // WorkerError on abort, when the peer is gone or when the transport's patience is at its end.
   virtual at::Tensor wait() = 0;
 
   // When it completed; empty before, or where the transport cannot tell.
@@ -76,6 +77,7 @@ std::vector<DeviceId> local_devices(const Transport& transport, std::size_t devi
 class InProcessTransport final : public Transport {
  public:
   explicit InProcessTransport(Duration timeout);
+  explicit InProcessTransport(Patience patience);
   ~InProcessTransport() override;
   std::shared_ptr<Pending> post_send(const Link& link, at::Tensor payload) override;
   std::shared_ptr<Pending> post_receive(const Link& link, at::ScalarType type,
@@ -101,8 +103,11 @@ at::Tensor sum_in_order(Transport& transport, DeviceId self, std::span<const Dev
                         at::ScalarType type, std::int64_t elements);
 
 // Everybody's `mine`, by rank, to everybody; also a barrier of the workers. One caller per worker, in the
-// same order everywhere; equal sizes. Uses the control lane between the workers' first devices.
+// same order everywhere; equal sizes. Uses the control lane between the workers' first devices. Of n workers
+// each sends ⌈log2 n⌉ messages.
 std::vector<std::vector<double>> exchange(Transport& transport, std::span<const DeviceId> first_devices,
                                           std::span<const double> mine);
+std::vector<std::vector<std::int64_t>> exchange(Transport& transport, std::span<const DeviceId> first_devices,
+                                                std::span<const std::int64_t> mine);
 
 }  // namespace espalier

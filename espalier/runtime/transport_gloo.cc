@@ -1,6 +1,13 @@
-// A message is one Gloo send, its link the tag: Gloo matches sends and receives of one tag in the order in
-// which they were posted. The compute thread waits for receives itself. When a send is complete only its wait
-// tells, so each link has a thread that waits for its sends, one after the other, and notes the time.
+// A message is one Gloo send. Its link is the tag: Gloo matches the sends and the receives of one tag in the
+// order in which they were posted.
+//
+// The compute thread waits for receives itself. Only the wait for a send tells when it is complete, so each
+// link has a thread that waits for its sends, one after the other, and notes the time. One thread for all
+// links cannot do it: while it waits for a send whose receive is not posted yet, sends of other links
+// complete unnoticed, and a device that waits for one of them may be the one that the receive is waiting for.
+//
+// Gloo's own time-outs are not used. The first that passes closes every connection of the process, and they
+// count while the process stands still. A thread looks at all waits a few times in each time-out instead.
 
 #include "espalier/runtime/transport_gloo.h"
 
@@ -9,7 +16,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
-#include <set>
+#include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
@@ -21,78 +28,128 @@
 namespace espalier {
 namespace {
 
-// c10d's and Gloo's words without their source lines and advice: "Read error [127.0.0.1]:2258: Connection
-// reset by peer".
-std::string reason_of(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
-  text = text.substr(0, text.find('\n'));
-  if (text.starts_with("[/")) text.erase(0, std::min(text.find("] ") + 2, text.size()));
-  return text.substr(0, text.find(". This is typically"));
-}
-
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
-// What has been posted and may be waited for: an abort ends all those waits.
+enum class Direction : std::uint8_t { kFrom, kTo };
+
+// What has been posted and may be waited for. An abort ends all those waits, and one that lasts too long
+// aborts.
 class Outstanding {
  public:
-  void add(const WorkPointer& work) {
+  explicit Outstanding(Patience patience) : patience_(std::move(patience)), thread_([this] { look(); }) {}
+  Outstanding(const Outstanding&) = delete;
+  Outstanding& operator=(const Outstanding&) = delete;
+  ~Outstanding() {
+    {
+      const std::lock_guard guard(lock_);
+      closing_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+
+  void add(const WorkPointer& work, Direction direction, std::uint32_t peer) {
     const std::lock_guard guard(lock_);
     if (!reason_.empty()) throw WorkerError(reason_);
-    works_.insert(work);
+    posted_.emplace(work, Posted{direction, peer, std::nullopt});
   }
-  void remove(const WorkPointer& work) {
-    const std::lock_guard guard(lock_);
-    works_.erase(work);
+
+  // Waits for it; throws WorkerError in our words.
+  void wait_for(const WorkPointer& work) {
+    const std::uint32_t peer = begin(work);
+    std::string failure = "aborted";
+    try {
+      const bool completed = work->wait(kVeryLong);
+      end(work);
+      if (completed) return;
+    } catch (const std::exception& error) {
+      end(work);
+      failure = reason_of(error);
+    }
+    const std::string why = reason();
+    throw WorkerError(why.empty() ? "worker " + std::to_string(peer) + ": " + failure : why);
   }
+
   void abort(const std::string& reason) {
     const std::lock_guard guard(lock_);
-    if (!reason_.empty()) return;
-    reason_ = reason.empty() ? "aborted" : reason;
-    for (const WorkPointer& work : works_) work->abort();
+    abort_now(reason.empty() ? "aborted" : reason);
   }
+
   std::string reason() const {
     const std::lock_guard guard(lock_);
     return reason_;
   }
 
  private:
-  mutable std::mutex lock_;
-  std::set<WorkPointer> works_;
-  std::string reason_;
-};
+  static constexpr std::chrono::milliseconds kVeryLong = std::chrono::hours(24 * 365);
 
-// Waits for one piece of work; throws WorkerError in our words.
-void wait_for(Outstanding& outstanding, const WorkPointer& work, std::uint32_t peer, Duration timeout) {
-  try {
-    const bool completed = work->wait(std::chrono::milliseconds(timeout.count() / 1'000'000));
-    outstanding.remove(work);
-    if (completed) return;
-  } catch (const std::exception& error) {
-    outstanding.remove(work);
-    const std::string reason = outstanding.reason();
-    throw WorkerError(reason.empty() ? "worker " + std::to_string(peer) + ": " + reason_of(error) : reason);
+  struct Posted {
+    Direction direction;
+    std::uint32_t peer;
+    std::optional<Waited> waited;  // while a thread waits for it
+  };
+
+  std::uint32_t begin(const WorkPointer& work) {
+    const std::lock_guard guard(lock_);
+    const auto posted = posted_.find(work);
+    if (posted == posted_.end()) throw WorkerError(reason_.empty() ? "waited for in vain before" : reason_);
+    posted->second.waited.emplace();
+    return posted->second.peer;
   }
-  const std::string reason = outstanding.reason();
-  throw WorkerError(reason.empty() ? "worker " + std::to_string(peer) + ": aborted" : reason);
-}
+  void end(const WorkPointer& work) {
+    const std::lock_guard guard(lock_);
+    posted_.erase(work);
+  }
+
+  void abort_now(const std::string& reason) {  // with lock_
+    if (!reason_.empty()) return;
+    reason_ = reason;
+    for (const auto& [work, posted] : posted_) work->abort();
+  }
+
+  void look() {
+    const std::chrono::nanoseconds between(patience_.between_looks().count());
+    std::unique_lock guard(lock_);
+    auto last = Clock::now();
+    while (!changed_.wait_for(guard, between, [&] { return closing_; })) {
+      const auto now = Clock::now();
+      const Duration passed(std::chrono::nanoseconds(now - std::exchange(last, now)).count());
+      for (auto& [work, posted] : posted_) {
+        if (!posted.waited) continue;
+        posted.waited->add(patience_, passed);
+        if (!posted.waited->too_long(patience_)) continue;
+        const std::string peer = "worker " + std::to_string(posted.peer);
+        const std::string within = " within " + to_text(patience_.timeout);
+        abort_now(posted.direction == Direction::kFrom ? "no message from " + peer + within
+                                                       : peer + " took no message" + within);
+        break;
+      }
+    }
+  }
+
+  Patience patience_;
+  mutable std::mutex lock_;
+  std::condition_variable changed_;
+  std::map<WorkPointer, Posted> posted_;
+  std::string reason_;
+  bool closing_ = false;
+  std::thread thread_;
+};
 
 class Receive final : public Pending {
  public:
   Receive(std::shared_ptr<Outstanding> outstanding, std::shared_ptr<Awake> awake, WorkPointer work,
-          at::Tensor buffer, std::uint32_t peer, Duration timeout)
+          at::Tensor buffer)
       : outstanding_(std::move(outstanding)),
         awake_(std::move(awake)),
         work_(std::move(work)),
-        buffer_(std::move(buffer)),
-        peer_(peer),
-        timeout_(timeout) {}
+        buffer_(std::move(buffer)) {}
 
   at::Tensor wait() override {
     if (!when_) {
       {
         const Awake::Wait wait(*awake_);
-        wait_for(*outstanding_, work_, peer_, timeout_);
+        outstanding_->wait_for(work_);
       }
       when_ = Clock::now();
       work_.reset();
@@ -106,8 +163,6 @@ class Receive final : public Pending {
   std::shared_ptr<Awake> awake_;
   WorkPointer work_;
   at::Tensor buffer_;
-  std::uint32_t peer_;
-  Duration timeout_;
   std::optional<Clock::time_point> when_;
 };
 
@@ -148,10 +203,8 @@ class Send final : public Pending {
 // The thread that waits for a link's sends.
 class Reaper {
  public:
-  Reaper(std::shared_ptr<Outstanding> outstanding, std::uint32_t peer, Duration timeout, SchedulerHints hints)
-      : outstanding_(std::move(outstanding)), peer_(peer), timeout_(timeout), hints_(hints), thread_([this] {
-          run();
-        }) {}
+  Reaper(std::shared_ptr<Outstanding> outstanding, SchedulerHints hints)
+      : outstanding_(std::move(outstanding)), hints_(hints), thread_([this] { run(); }) {}
   Reaper(const Reaper&) = delete;
   Reaper& operator=(const Reaper&) = delete;
   ~Reaper() {
@@ -184,7 +237,7 @@ class Reaper {
         queue_.pop_front();
       }
       try {
-        wait_for(*outstanding_, send->work(), peer_, timeout_);
+        outstanding_->wait_for(send->work());
         send->finish("");
       } catch (const WorkerError& error) {
         send->finish(error.what());
@@ -193,8 +246,6 @@ class Reaper {
   }
 
   std::shared_ptr<Outstanding> outstanding_;
-  std::uint32_t peer_;
-  Duration timeout_;
   SchedulerHints hints_;
   std::mutex lock_;
   std::condition_variable changed_;
@@ -205,17 +256,18 @@ class Reaper {
 
 class GlooTransport final : public Transport {
  public:
-  GlooTransport(const World& world, std::vector<std::uint32_t> rank_of, Duration timeout)
+  GlooTransport(c10::intrusive_ptr<c10d::Store> store, const World& world, std::vector<std::uint32_t> rank_of,
+                Duration join, const Patience& patience)
       : rank_(world.rank),
         ranks_(world.size),
         rank_of_(std::move(rank_of)),
-        timeout_(timeout),
         hints_(world.scheduler_hints),
-        local_(timeout),
-        outstanding_(std::make_shared<Outstanding>()) {
+        local_(patience),
+        outstanding_(std::make_shared<Outstanding>(patience)),
+        store_(std::move(store)) {
     try {
-      store_ = open_store(world, timeout, StoreRole::kMember);
-      auto options = c10d::ProcessGroupGloo::Options::create(milliseconds_of(timeout));
+      auto options =
+          c10d::ProcessGroupGloo::Options::create(std::chrono::milliseconds(join.count() / 1'000'000));
       const ShortTurns turns(hints_);  // Gloo's thread inherits them
       options->devices.push_back(device_for(world));
       group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, static_cast<int>(rank_),
@@ -252,10 +304,11 @@ class GlooTransport final : public Transport {
     payload = payload.cpu();
     std::vector<at::Tensor> bytes{payload.view(at::kByte)};
     const std::lock_guard guard(lock_);
-    WorkPointer work = start(peer, [&] { return group_->send(bytes, static_cast<int>(peer), tag(link)); });
+    WorkPointer work =
+        start(Direction::kTo, peer, [&] { return group_->send(bytes, static_cast<int>(peer), tag(link)); });
     auto send = std::make_shared<Send>(std::move(work), std::move(payload));
     auto& reaper = reapers_[link];
-    if (!reaper) reaper = std::make_unique<Reaper>(outstanding_, peer, timeout_, hints_);
+    if (!reaper) reaper = std::make_unique<Reaper>(outstanding_, hints_);
     reaper->add(send);
     return send;
   }
@@ -267,9 +320,9 @@ class GlooTransport final : public Transport {
     at::Tensor buffer = at::empty({elements}, type);
     std::vector<at::Tensor> bytes{buffer.view(at::kByte)};
     const std::lock_guard guard(lock_);
-    WorkPointer work = start(peer, [&] { return group_->recv(bytes, static_cast<int>(peer), tag(link)); });
-    return std::make_shared<Receive>(outstanding_, awake_, std::move(work), std::move(buffer), peer,
-                                     timeout_);
+    WorkPointer work =
+        start(Direction::kFrom, peer, [&] { return group_->recv(bytes, static_cast<int>(peer), tag(link)); });
+    return std::make_shared<Receive>(outstanding_, awake_, std::move(work), std::move(buffer));
   }
 
   void abort(const std::string& reason) noexcept override {
@@ -282,10 +335,6 @@ class GlooTransport final : public Transport {
   std::uint32_t ranks() const override { return ranks_; }
 
  private:
-  static std::chrono::milliseconds milliseconds_of(Duration duration) {
-    return std::chrono::milliseconds(duration.count() / 1'000'000);
-  }
-
   static std::shared_ptr<gloo::transport::Device> device_for(const World& world) {
     if (std::getenv("GLOO_SOCKET_IFNAME") == nullptr &&
         (world.address == "127.0.0.1" || world.address == "localhost")) {
@@ -301,7 +350,7 @@ class GlooTransport final : public Transport {
   }
 
   template <class Post>
-  WorkPointer start(std::uint32_t peer, const Post& post) {
+  WorkPointer start(Direction direction, std::uint32_t peer, const Post& post) {
     WorkPointer work;
     try {
       const ShortTurns turns(hints_);
@@ -310,13 +359,12 @@ class GlooTransport final : public Transport {
       const std::string reason = outstanding_->reason();
       throw WorkerError(reason.empty() ? "worker " + std::to_string(peer) + ": " + reason_of(error) : reason);
     }
-    outstanding_->add(work);
+    outstanding_->add(work, direction, peer);
     return work;
   }
 
   std::uint32_t rank_, ranks_;
   std::vector<std::uint32_t> rank_of_;
-  Duration timeout_;
   SchedulerHints hints_;
   InProcessTransport local_;
   std::shared_ptr<Outstanding> outstanding_;
@@ -329,9 +377,10 @@ class GlooTransport final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> make_gloo_transport(const World& world, std::vector<std::uint32_t> rank_of,
-                                               Duration timeout) {
-  return std::make_unique<GlooTransport>(world, std::move(rank_of), timeout);
+std::unique_ptr<Transport> make_gloo_transport(c10::intrusive_ptr<c10d::Store> store, const World& world,
+                                               std::vector<std::uint32_t> rank_of, Duration join,
+                                               const Patience& patience) {
+  return std::make_unique<GlooTransport>(std::move(store), world, std::move(rank_of), join, patience);
 }
 
 }  // namespace espalier

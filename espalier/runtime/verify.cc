@@ -9,13 +9,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "espalier/base/check.h"
+#include "espalier/runtime/agreement.h"
 #include "espalier/runtime/loaded_model.h"
+#include "espalier/runtime/output_records.h"
 #include "espalier/runtime/process_placement.h"
 #include "espalier/runtime/runtime.h"
 #include "espalier/runtime/stage_runner.h"
@@ -69,6 +70,7 @@ class Verifier {
  public:
   Verifier(const PlanFile& file, const std::string& path, const VerifyOptions& options)
       : file_(file),
+        path_(path),
         options_(options),
         model_(path),
         planned_(planned_job(file, model_.graph())),
@@ -76,7 +78,10 @@ class Verifier {
         data_(data_of_run(options.data, model_.exported, planned_.plan.batch, file.seed)) {}
 
   VerifyResult run(StepHooks* hooks) {
-    Workers workers = join_workers(options_.world, planned_, options_.timeout);
+    Workers workers = join_workers(options_.world, planned_,
+                                   {.timeout = options_.timeout,
+                                    .facts = verify_facts(file_, path_, options_),
+                                    .on_stuck = options_.on_stuck});
     VerifyResult result;
     guarded(workers, [&] { result = run(workers, hooks); });
     return result;
@@ -89,13 +94,17 @@ class Verifier {
     Measured reference;
     VerifyResult result;
     if (reports) {
+      const Busy busy(workers.watchdog.get(), "the reference");
       reference = measure_reference(ExecutorOptions::Record::kNothing);
       compare(plan, reference, result);
     }
     const double differs = reports && !result.equal ? 1 : 0;
     if (exchange(*workers.transport, workers.first_devices, std::span(&differs, 1))[0][0] != 0) {
       const Measured again = measure(workers, planned_, hooks, ExecutorOptions::Record::kOutputs);
-      if (reports) name_first(again, measure_reference(ExecutorOptions::Record::kOutputs), result);
+      if (reports) {
+        const Busy busy(workers.watchdog.get(), "the reference");
+        name_first(again, measure_reference(ExecutorOptions::Record::kOutputs), result);
+      }
     }
     if (reports) result.verdict = verdict(result);
     return result;
@@ -106,7 +115,7 @@ class Verifier {
   Measured measure_reference(ExecutorOptions::Record record) {
     const PlannedJob single =
         one_stage_job(graph(), planned_.plan.batch, planned_.plan.stages.at(0).micro_batch);
-    Workers alone = join_workers({}, single, options_.timeout);
+    Workers alone = join_workers({}, single, {.timeout = options_.timeout});
     return measure(alone, single, nullptr, record);
   }
 
@@ -146,12 +155,11 @@ class Verifier {
   }
 
   static std::vector<OutputRecord> gather_records(Workers& workers, const std::vector<OutputRecord>& mine) {
-    const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(OutputRecord));
+    const std::vector<std::string> texts = gather(workers, print_records(mine));
     std::vector<OutputRecord> all;
-    for (const std::string& text : gather(workers, bytes)) {
-      const std::size_t before = all.size();
-      all.resize(before + text.size() / sizeof(OutputRecord));
-      if (!text.empty()) std::memcpy(static_cast<void*>(all.data() + before), text.data(), text.size());
+    for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+      const auto records = parse_records(texts[rank], workers.all[rank].worker);
+      all.insert(all.end(), records.begin(), records.end());
     }
     return all;
   }
@@ -330,6 +338,7 @@ class Verifier {
   }
 
   const PlanFile& file_;
+  std::string path_;
   const VerifyOptions& options_;
   LoadedModel model_;
   PlannedJob planned_;

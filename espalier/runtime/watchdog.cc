@@ -2,15 +2,13 @@
 
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdio>
 #include <mutex>
-#include <optional>
 #include <thread>
+#include <utility>
 
-#include "espalier/runtime/launcher.h"
+#include "espalier/base/check.h"
 #include "espalier/runtime/store.h"
 
 namespace espalier {
@@ -34,17 +32,29 @@ std::string to_string(const std::vector<std::uint8_t>& bytes) {
 
 constexpr const char* kLeft = "left";
 
+// What a worker writes: "17", or "17 saving model.safetensors" while it is busy.
+std::string beat_text(std::uint64_t count, const std::string& busy) {
+  return std::to_string(count) + (busy.empty() ? "" : " " + busy);
+}
+bool says_busy(const std::string& beat) {
+  return beat.find(' ') != std::string::npos;
+}
+
 }  // namespace
 
-// Two threads: one talks to the store and may hang in it, the other only looks at clocks.
+// Two threads: one talks to the store and may hang in it, the other only looks at clocks. The state outlives
+// a talker that hangs.
 struct Watchdog::State {
-  explicit State(WatchdogOptions o)
-      : options(std::move(o)),
-        parent(::getppid()),
-        store(open_store(options.world, options.silence, StoreRole::kClient)) {
+  explicit State(WatchdogOptions o) : options(std::move(o)), parent(::getppid()) {
+    ESP_CHECK(options.world.rank < options.workers.size(), options.world.rank, options.workers.size());
     last_answer = now();
     for (std::size_t i = 0; i < options.workers.size(); ++i) beats.push_back({"", now()});
-    store->set(key("beat", options.world.rank), to_bytes("0"));
+    try {
+      store = open_store(options.world, options.silence, StoreRole::kClient);
+      store->set(key("beat", options.world.rank), to_bytes("0"));
+    } catch (const std::exception& error) {
+      throw WorkerError(unreachable() + ": " + reason_of(error));
+    }
   }
 
   struct Beat {
@@ -61,8 +71,11 @@ struct Watchdog::State {
   bool closing = false;
   bool talker_done = false;
   std::string own_failure;  // to be published
+  std::string busy;         // what this worker is busy with
+  bool news = false;        // busy has changed since it was last published
   std::string alarm;
   Time alarm_time;
+  bool told_stuck = false;
   Time last_answer;
   std::vector<Beat> beats;
   std::thread talker, looker;
@@ -85,7 +98,7 @@ struct Watchdog::State {
   // Sleeps one beat; false when it is time to leave.
   bool sleep() {
     std::unique_lock guard(lock);
-    wake.wait_for(guard, span(options.beat), [&] { return closing || !own_failure.empty(); });
+    wake.wait_for(guard, span(options.beat), [&] { return closing || news || !own_failure.empty(); });
     return !closing;
   }
 
@@ -94,17 +107,42 @@ struct Watchdog::State {
       for (std::uint64_t count = 1;; ++count) {
         const bool staying = sleep();
         publish_failure();
-        store->set(key("beat", options.world.rank), to_bytes(staying ? std::to_string(count) : kLeft));
+        store->set(key("beat", options.world.rank), to_bytes(staying ? next_beat(count) : kLeft));
         if (!staying) break;
         read_others();
         const std::lock_guard guard(lock);
         last_answer = now();
+        look_for_busy();
       }
     } catch (const std::exception&) {
       raise(unreachable());
     }
     const std::lock_guard guard(lock);
     talker_done = true;
+    wake.notify_all();
+  }
+
+  std::string next_beat(std::uint64_t count) {
+    const std::lock_guard guard(lock);
+    news = false;
+    return beat_text(count, busy);
+  }
+
+  // With `lock` held.
+  void look_for_busy() {
+    if (!options.somebody_busy) return;
+    bool found = !busy.empty();
+    for (const Beat& beat : beats) found = found || says_busy(beat.value);
+    options.somebody_busy->store(found);
+  }
+
+  void is_busy_with(const std::string& work) {
+    {
+      const std::lock_guard guard(lock);
+      busy = work;
+      news = true;
+      look_for_busy();
+    }
     wake.notify_all();
   }
 
@@ -167,23 +205,24 @@ struct Watchdog::State {
         std::unique_lock guard(lock);
         wake.wait_for(guard, span(options.beat) / 2, [&] { return closing && talker_done; });
         if (closing && talker_done) return;
-        const bool late = !alarm.empty() && now() - alarm_time > span(options.grace);
-        if (late) end_process();
       }
+      tell_if_stuck();
       if (now() - last > span(options.silence) / 2) start_to_count();
       last = now();
       if (const std::string reason = trouble(); !reason.empty()) raise(reason);
     }
   }
 
-  // Compute or the store did not come back in time. Nothing is half written: files are renamed into place
-  // when complete.
-  [[noreturn]] void end_process() {
-    const std::string line = "worker " + std::to_string(options.world.rank) + " stops: " + alarm;
-    write_error_file(line);
-    std::fprintf(stderr, "espalier: %s\n", line.c_str());
-    std::fflush(stderr);
-    ::_exit(1);
+  // Compute, or the store, did not come back in time.
+  void tell_if_stuck() {
+    std::string reason;
+    {
+      const std::lock_guard guard(lock);
+      if (told_stuck || alarm.empty() || now() - alarm_time <= span(options.grace)) return;
+      told_stuck = true;
+      reason = alarm;
+    }
+    if (options.stuck) options.stuck(reason);
   }
 };
 
@@ -196,7 +235,6 @@ Watchdog::~Watchdog() {
   {
     const std::lock_guard guard(state_->lock);
     state_->closing = true;
-    if (state_->alarm.empty()) state_->alarm_time = now();
   }
   state_->wake.notify_all();
   std::unique_lock guard(state_->lock);
@@ -206,6 +244,7 @@ Watchdog::~Watchdog() {
   guard.unlock();
   state_->wake.notify_all();
   state_->looker.join();
+  if (state_->options.somebody_busy) state_->options.somebody_busy->store(false);
   // A talker that hangs in a dead store is left behind; the state it needs lives on with it.
   left ? state_->talker.join() : state_->talker.detach();
 }
@@ -227,6 +266,15 @@ void Watchdog::failed(const std::string& reason) noexcept {
 std::string Watchdog::alarm() const {
   const std::lock_guard guard(state_->lock);
   return state_->alarm;
+}
+
+Busy::Busy(Watchdog* watchdog, const std::string& work) : watchdog_(watchdog) {
+  ESP_CHECK(!work.empty());
+  if (watchdog_ != nullptr) watchdog_->state_->is_busy_with(work);
+}
+
+Busy::~Busy() {
+  if (watchdog_ != nullptr) watchdog_->state_->is_busy_with("");
 }
 
 }  // namespace espalier

@@ -39,6 +39,7 @@ std::map<std::string, at::Tensor> gather_gradients(Workers& workers, const Graph
 void save_state(const std::string& path, Workers& workers, const Graph& graph, const Executor& executor) {
   const auto state = gather_state(workers, graph, executor);
   if (workers.transport->rank() == 0) {
+    const Busy busy(workers.watchdog.get(), "saving " + path);
     std::map<std::string, std::string> metadata{{"format", "pt"}};
     for (const Parameter& parameter : graph.parameters()) {
       for (std::size_t i = 1; parameter.persistent && i < parameter.names.size(); ++i) {

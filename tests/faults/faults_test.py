@@ -6,6 +6,7 @@ import os
 import pathlib
 import resource
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -41,12 +42,16 @@ def environment_of(pid):
     return dict(item.split("=", 1) for item in text.decode(errors="replace").split("\0") if "=" in item)
 
 
-def alive(pid):
+def state_of(pid):
+    """"R" running, "S" sleeping, "T" stopped, "Z" ended and not yet asked for, "X" gone."""
     try:
-        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except OSError:
-        return False
-    return state not in "ZX"
+        return "X"
+
+
+def alive(pid):
+    return state_of(pid) not in "ZX"
 
 
 def write_tokens_beyond_the_table(path, samples=64):
@@ -79,8 +84,14 @@ class Run:
                        "--rdzv-endpoint", "127.0.0.1:0", BINARY, *command]
         else:
             command = [BINARY, "launch", "-n", "2", "--", *command]
+
+        def become_a_job():  # a process group of its own, watched by this process, as a shell does it
+            os.setpgid(0, 0)
+            if preexec:
+                preexec()
+
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder, env=environment,
-                                        preexec_fn=preexec, start_new_session=True)
+                                        preexec_fn=become_a_job)
         self.chunks = []
         self.reader = threading.Thread(target=self.read, daemon=True)
         self.reader.start()
@@ -192,7 +203,18 @@ class Faults:
                     os.kill(victim, signal.SIGKILL)
                 self.expect_stopped(run, f"worker {rank}")
 
-    def test_a_run_that_is_stopped_as_a_whole_goes_on(self):
+    def expect_to_go_on(self, run):
+        """No complaint for longer than a worker may be silent, then an interrupt ends the run as always."""
+        deadline = time.monotonic() + LIMIT
+        while time.monotonic() < deadline:
+            self.assertIsNone(run.process.poll(), run.text())
+            time.sleep(0.05)
+        run.process.send_signal(signal.SIGINT)
+        run.wait_until_gone()
+        if self.launcher != "torchrun":
+            self.assertEqual(run.process.returncode, 130, run.text())
+
+    def test_processes_that_are_all_stopped_go_on(self):  # as a frozen container or a sleeping computer stops them
         run = self.train()
         run.wait_for_steps()
         stopped = list(run.processes())
@@ -201,14 +223,7 @@ class Faults:
         time.sleep(7)  # longer than a worker may be silent
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
-        deadline = time.monotonic() + LIMIT
-        while time.monotonic() < deadline:  # any complaint comes within the silence of five seconds
-            self.assertIsNone(run.process.poll(), run.text())
-            time.sleep(0.05)
-        run.process.send_signal(signal.SIGINT)
-        run.wait_until_gone()
-        if self.launcher != "torchrun":
-            self.assertEqual(run.process.returncode, 130, run.text())
+        self.expect_to_go_on(run)
 
     def test_an_operator_that_throws_is_named_with_its_source(self):
         data = self.folder / "bad.safetensors"
@@ -251,6 +266,47 @@ class Faults:
 
 class OwnLauncher(Faults, unittest.TestCase):
     launcher = "espalier"
+
+    def test_ctrl_z_stops_the_whole_job_and_fg_lets_it_go_on(self):
+        run = self.train()
+        run.wait_for_steps()
+        everybody = list(run.processes())
+        self.assertEqual(len(everybody), 3)  # the launcher and two workers
+        os.killpg(run.process.pid, signal.SIGTSTP)
+        deadline = time.monotonic() + 30
+        while {state_of(pid) for pid in everybody} != {"T"}:
+            self.assertLess(time.monotonic(), deadline, [state_of(pid) for pid in everybody])
+            time.sleep(0.02)
+        time.sleep(7)  # longer than a worker may be silent, or a worker alone may be stopped
+        os.killpg(run.process.pid, signal.SIGCONT)
+        self.expect_to_go_on(run)
+
+
+class ByHand(unittest.TestCase):
+    def test_workers_with_other_plans_end_at_once_with_one_message(self):
+        with tempfile.TemporaryDirectory(prefix="espalier-faults-") as name, socket.socket() as reserved:
+            folder = pathlib.Path(name)
+            plan = make_plan(folder, "two_tower")
+            other = folder / "other.json"
+            content = json.loads(plan.read_text())
+            content["seed"] = 77
+            other.write_text(json.dumps(content))
+            reserved.bind(("127.0.0.1", 0))  # and worker 0 inherits it, so that nobody else gets the port
+            workers = []
+            for rank, file in enumerate((plan, other)):
+                variables = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                             "MASTER_PORT": str(reserved.getsockname()[1])}
+                if rank == 0:
+                    variables["ESPALIER_STORE_SOCKET"] = str(reserved.fileno())
+                workers.append(subprocess.Popen([BINARY, "run", str(file)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                                env=clean_environment() | variables, pass_fds=[reserved.fileno()] if rank == 0 else []))
+            for worker in workers:
+                try:
+                    text = worker.communicate(timeout=60)[0].decode()
+                finally:
+                    worker.kill()
+                self.assertEqual(worker.returncode, 2, text)
+                self.assertIn("worker 1 (cpu:1) differs from worker 0 (cpu:0) in its seed (77, not 0)", text)
 
 
 @unittest.skipUnless(TORCHRUN.exists(), "no torchrun beside ESPALIER_PYTHON")
