@@ -5,6 +5,7 @@ option(ESPALIER_BENCH "Build the benchmarks" OFF)
 option(ESPALIER_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 option(ESPALIER_QUICK_BUILD "Join the files of the simulator too: built sooner, 2 % slower" OFF)
 option(ESPALIER_SANITIZE "Build with AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
+option(ESPALIER_SANITIZE_THREADS "Build with ThreadSanitizer" OFF)
 
 # All that is set here holds for Espalier's own folders: a project that adds Espalier keeps its own settings.
 set(CMAKE_CXX_STANDARD 20)
@@ -39,6 +40,13 @@ endif()
 if(ESPALIER_SANITIZE)
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
+endif()
+if(ESPALIER_SANITIZE_THREADS)
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=thread)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    list(APPEND ESPALIER_WARNINGS -Wno-tsan)  # it sees no fences: of shared_ptr and the like in headers not ours
+  endif()
 endif()
 # Tests are compiled for a short build: the library keeps its own level. When sanitized, they leave out the
 # checks of undefined behaviour that take the most instructions; the library has all of them.
