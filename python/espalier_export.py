@@ -5,7 +5,7 @@
 
     python espalier_export.py package.module:factory -o gpt.pt2 --loss cross_entropy
 
-The written program has one floating-point output, the loss. Its parameters keep the model's own names: the
+The written program's first output is the loss. Its parameters keep the model's own names: the
 model and its loss are joined in a shallow copy of the model whose class is a subclass with another `forward`, so
 there is no wrapper module and no name prefix. `docs/export.md` has the rules.
 """
@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import copy
 import importlib
+import io
 import inspect
 import json
 import logging
@@ -23,14 +24,18 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
+
+import espalier_mend
+from espalier_mend import MendError
 
 FORMAT = "espalier.export/1"
 EXPORTER_VERSION = "1"
@@ -66,6 +71,7 @@ def export(
     loss: str | Callable | None = None,
     targets: dict | None = None,
     output: str | None = None,
+    outputs: Sequence[str] = (),
     mode: str = "train",
     batch: str = "auto",
     min_batch: int = 2,
@@ -77,10 +83,13 @@ def export(
         a function or a module that is called as loss(outputs, *targets).
     targets: further inputs of the program that only the loss reads, by name.
     output: the field of a dict-like output that the loss reads; "logits" when not given.
+    outputs: further outputs to keep, by name, as an evaluation reports them: fields of a dict-like output, "output" for an
+        output without names, or names of the dict that a loss function returns as (loss, {"accuracy": …}).
     mode: "train" or "eval"; it decides whether dropout and batch statistics are in the program.
     batch: "auto" tries a dynamic batch and falls back to the example's size, with a line on stderr;
         "dynamic" refuses instead of falling back; "fixed" does not try.
-    Raises ExportError. The model itself is left as it was.
+    What is mended so that libtorch can run the program is told in a line each on stderr. A model on the meta device gives a
+    file without weights, which can be planned and simulated. Raises ExportError. The model itself is left as it was.
     """
     path = Path(path)
     if path.suffix != ".pt2":
@@ -97,25 +106,47 @@ def export(
     clash = sorted(inputs.keys() & targets.keys())
     if clash:
         raise ExportError(f"{clash[0]!r} is both an input of the model and a target: give the target another name")
-    joined = join(model, list(inputs), list(targets), find_loss(loss), output)
+    if isinstance(outputs, str):
+        outputs = [outputs]
+    if "loss" in outputs or len(set(outputs)) < len(outputs):
+        raise ExportError(f"outputs={list(outputs)}: each name once, and the loss is always there")
+    name = type(model).__name__
     values = {**inputs, **targets}
     size = batch_size(values)
+    original, ties = model, {}
+    without_weights = any(t.is_meta for t in [*model.parameters(), *model.buffers()])
+    if without_weights:
+        model, values, ties = espalier_mend.with_stand_ins(model, values)
+    joined = join(model, list(inputs), list(targets), find_loss(loss), output, list(outputs))
 
-    with train_mode(joined, mode == "train"):
-        program, dynamic = trace(joined, values, size, batch, min_batch, type(model).__name__)
-    check_outputs(program)
+    training = mode == "train"
+    try:
+        with train_mode(joined, training), espalier_mend.traceable(joined, training) as mended:
+            program, dynamic = trace(joined, values, size, batch, min_batch, name)
+        mended += espalier_mend.mend_program(program)
+    except MendError as error:
+        raise ExportError(f"{name}: {error}") from error
+    check_outputs(program, list(outputs))
     shorten_stack_traces(program)
+    for line in mended:
+        print(f"espalier_export: {name}: {line}", file=sys.stderr)
+    names = [result.name for result in program.graph.output_node().args[0]]
     metadata = {
         "format": FORMAT,
         "exporter": EXPORTER_VERSION,
         "torch": torch.__version__.split("+")[0],
-        "model": type(model).__name__,
+        "model": type(original).__name__,
         "loss": loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__) if loss else "model",
         "mode": mode,
         "inputs": list(inputs),
         "targets": list(targets),
+        "outputs": dict(zip(["loss", *outputs], names)),
         "batch": {"kind": "dynamic", "min": min_batch, "example": size} if dynamic else {"kind": "fixed", "size": size},
+        "operators": espalier_mend.operator_facts(program),
+        "mended": mended,
     }
+    if without_weights:
+        metadata |= {"weights": "none", "ties": ties}
     torch.export.save(program, path, extra_files={"espalier.json": json.dumps(metadata, indent=1)})
     return Exported(program, metadata)
 
@@ -154,7 +185,12 @@ def find_loss(loss: str | Callable | None) -> Callable | None:
 
 
 def join(
-    model: torch.nn.Module, input_names: list[str], target_names: list[str], loss: Callable | None, output: str | None
+    model: torch.nn.Module,
+    input_names: list[str],
+    target_names: list[str],
+    loss: Callable | None,
+    output: str | None,
+    kept: list[str],
 ) -> torch.nn.Module:
     """A module that has the model's own parameters, under the same names, and returns the loss.
 
@@ -179,10 +215,17 @@ def join(
         values = signature.bind(self, *args, **kwargs).arguments
         inputs = {name: values[name] for name in input_names}
         outputs = original(self, **inputs) if is_method else original(**inputs)
+        named = named_outputs(outputs)
         if loss is None:
-            return checked_loss(own_loss(outputs))
-        call = getattr(self, loss_name) if loss_name else loss
-        return checked_loss(call(loss_argument(outputs, output), *(values[name] for name in target_names)))
+            result = own_loss(outputs)
+        else:
+            call = getattr(self, loss_name) if loss_name else loss
+            result = call(loss_argument(outputs, output), *(values[name] for name in target_names))
+            if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping):
+                named |= result[1]
+                result = result[0]
+        result = checked_loss(result)
+        return (result, *(checked_output(named, name) for name in kept)) if kept else result
 
     forward.__signature__ = signature
     joined.__class__ = type(base)(
@@ -207,6 +250,22 @@ def own_loss(outputs: Any) -> torch.Tensor:
         return outputs
     what = f"a tensor of shape {list(outputs.shape)}" if isinstance(outputs, torch.Tensor) else type(outputs).__name__
     raise ExportError(f"the model returns {what}, not a loss: give a loss, for example --loss cross_entropy")
+
+
+def named_outputs(outputs: Any) -> dict:
+    if isinstance(outputs, Mapping):
+        return dict(outputs)
+    return {"output": outputs} if isinstance(outputs, torch.Tensor) else {}
+
+
+def checked_output(named: dict, name: str) -> torch.Tensor:
+    if name not in named:
+        raise ExportError(f"--outputs {name}: there is no such output; there are {', '.join(named) or 'none'}")
+    value = named[name]
+    if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+        what = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
+        raise ExportError(f"--outputs {name}: is {what}, and must be a floating-point tensor")
+    return value
 
 
 def loss_argument(outputs: Any, output: str | None) -> Any:
@@ -252,25 +311,37 @@ def trace(
             shapes = pytree.tree_map(
                 lambda x: {0: dim} if isinstance(x, torch.Tensor) and x.dim() and x.shape[0] == size else None, values
             )
-            try:
-                with quiet():
-                    return torch.export.export(joined, (), values, dynamic_shapes=shapes), True
-            except ExportError:
-                raise
-            except Exception as error:  # export raises many types; what follows tells the batch from other reasons
-                reason = first_reason(error)
+            with espalier_mend.watched_batch() as places:
+                try:
+                    with quiet():
+                        return torch.export.export(joined, (), values, dynamic_shapes=shapes), True
+                except ExportError:
+                    raise
+                except Exception as error:  # export raises many types; what follows tells the batch from other reasons
+                    reason = f"{places[-1]} needs it as a constant" if places else first_reason(error)
     try:
         with quiet():
             program = torch.export.export(joined, (), values)
     except ExportError:
         raise
     except Exception as error:
-        raise ExportError(f"torch.export cannot export {model_name}: {first_reason(error)}") from error
+        raise ExportError(f"torch.export cannot export {model_name}: {refusal(error)}") from error
     if reason is not None:
         if batch == "dynamic":
             raise ExportError(f"{model_name} cannot have a dynamic batch: {reason}")
         print(f"espalier_export: {model_name} is exported for micro-batches of {size} only: {reason}", file=sys.stderr)
     return program, False
+
+
+def refusal(error: Exception) -> str:
+    """Why no program can be made: the user's line where there is one."""
+    place = espalier_mend.raised_at(error)
+    if isinstance(error, GuardOnDataDependentSymNode):
+        return (
+            f"{place or 'its code'} decides by the values of tensors, which are known only when it runs: "
+            "write the choice with torch.where, or take it out of forward"
+        )
+    return f"{place}: {first_reason(error)}" if place else first_reason(error)
 
 
 def first_reason(error: Exception) -> str:
@@ -284,27 +355,27 @@ def first_reason(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0][:300] if lines else 'no message'}"
 
 
-def check_outputs(program: torch.export.ExportedProgram) -> None:
+def check_outputs(program: torch.export.ExportedProgram, kept: list[str]) -> None:
     outputs = list(program.graph.output_node().args[0])
-    if len(outputs) != 1:
+    if len(outputs) != 1 + len(kept):
         raise ExportError(f"the exported program has {len(outputs)} outputs: it must have one, the loss")
+    if len(set(outputs)) < len(outputs):
+        raise ExportError(f"two of the outputs {', '.join(['loss', *kept])} are one tensor: leave one out")
 
 
 def shorten_stack_traces(program: torch.export.ExportedProgram) -> None:
     """Keeps the frames of the user's code, without the folders of this machine before each file name."""
-    roots = sorted({os.path.abspath(entry) for entry in [*sys.path, os.getcwd()] if entry}, key=len, reverse=True)
-
-    def short(file: str) -> str:
-        root = next((r for r in roots if file.startswith(r + os.sep)), None)
-        return os.path.relpath(file, root) if root else os.path.basename(file)
-
     for module in program.graph_module.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             text = node.meta.get("stack_trace")
             if text is None:
                 continue
             frames = re.findall(r'^ *File "(.*?)", (line \d+, in .*(?:\n(?! *File ").*)*)', text, re.MULTILINE)
-            named = [(short(file), rest) for file, rest in frames if os.path.abspath(file) != os.path.abspath(__file__)]
+            named = [
+                (espalier_mend.short_file(file), rest)
+                for file, rest in frames
+                if os.path.abspath(file) != os.path.abspath(__file__)
+            ]
             users = [frame for frame in named if not frame[0].startswith("torch" + os.sep)] or named
             node.meta["stack_trace"] = "\n".join(f'  File "{file}", {rest}' for file, rest in users)
 
@@ -323,16 +394,16 @@ def train_mode(module: torch.nn.Module, training: bool):
 
 @contextlib.contextmanager
 def quiet():
-    """Keeps torch.export's warnings and logs off stderr; what matters is in our own one line."""
-    logger = logging.getLogger("torch")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
+    """Keeps torch.export's warnings, logs and printed graphs off the terminal; what matters is in our own one line."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
-            yield
+            with contextlib.redirect_stderr(io.StringIO()):
+                yield
     finally:
-        logger.setLevel(before)
+        logging.disable(before)
 
 
 def load_object(name: str) -> Any:
@@ -383,6 +454,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("-o", "--output-file", required=True, metavar="FILE.pt2")
     parser.add_argument("--loss", help=f"one of {', '.join(LOSSES)}, or package.module:function")
     parser.add_argument("--output", help="the field of a dict-like model output that the loss reads (default logits)")
+    parser.add_argument("--outputs", default="", metavar="NAME,…", help="further outputs to keep, by name")
     parser.add_argument("--mode", choices=("train", "eval"), default="train")
     parser.add_argument("--batch", choices=("auto", "dynamic", "fixed"), default="auto")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="argument of the factory")
@@ -396,6 +468,7 @@ def main(arguments: list[str] | None = None) -> int:
             loss=args.loss,
             targets=made[2] if len(made) == 3 else None,
             output=args.output,
+            outputs=[name for name in args.outputs.split(",") if name],
             mode=args.mode,
             batch=args.batch,
         )
@@ -409,7 +482,8 @@ def main(arguments: list[str] | None = None) -> int:
 def describe(path: str, metadata: dict) -> str:
     batch = metadata["batch"]
     size = f"any batch from {batch['min']}" if batch["kind"] == "dynamic" else f"micro-batches of {batch['size']}"
-    return f"wrote {path}: {metadata['model']}, {metadata['mode']} mode, {size}"
+    weights = ", no weights" if metadata.get("weights") == "none" else ""
+    return f"wrote {path}: {metadata['model']}, {metadata['mode']} mode, {size}{weights}"
 
 
 if __name__ == "__main__":

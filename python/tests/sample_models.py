@@ -39,6 +39,18 @@ class Tied(nn.Module):
         return self.head(self.embed(tokens))
 
 
+class Checked(nn.Module):
+    """Refuses bad input, in three ways to write it."""
+
+    def forward(self, x):
+        assert (x > -100).all(), "too small"
+        if not torch.isfinite(x).all():
+            raise ValueError("not finite")
+        if (x > 100).any():
+            raise ValueError("too large")
+        return x
+
+
 def make(batch: int = 8):
     return Classifier(), (torch.randn(batch, 4),), {"label": torch.randint(3, (batch,))}
 
