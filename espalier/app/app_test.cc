@@ -283,6 +283,17 @@ TEST_F(App, InspectCountsWorkAndBranches) {
   EXPECT_EQ(summary.kinds.front().name, "linear");
 }
 
+TEST_F(App, InspectListsOperatorsThatLibtorchDoesNotHave) {
+  options_.costs.clear();
+  options_.model = write("own.txt",
+                         "x = input() : f32[2,4]\n"
+                         "a = aten.neg.default(x) : f32[2,4]\n"
+                         "m = mylib.scale.default(a) : f32[2,4]\n"
+                         "loss = aten.mean.default(m) : f32[]\n"
+                         "return loss\n");
+  EXPECT_THAT(inspect(prepare_job(options_)).foreign, ElementsAre("mylib.scale (m)"));
+}
+
 TEST_F(App, DiffOfPlansNamesWhatMoved) {
   const PlanningJob job = prepare_job(options_);
   const auto opened = [&](const std::string& planner) {

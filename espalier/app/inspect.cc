@@ -8,6 +8,7 @@
 
 #include "espalier/app/planning.h"
 #include "espalier/cost/analytic.h"
+#include "espalier/frontend/libtorch_operators.h"
 #include "espalier/planners/pipeline/branches.h"
 
 namespace espalier {
@@ -127,6 +128,14 @@ std::vector<std::string> list_operators(const Graph& graph, Condition condition)
   return result;
 }
 
+// "mylib.scale.default" of an exported program, whose operators all have such targets.
+bool is_foreign(const Operator& op) {
+  const auto first = op.target.find('.'), last = op.target.rfind('.');
+  if (first == std::string::npos || first == last || op.target.find_first_of("( ") != std::string::npos)
+    return false;
+  return !in_libtorch(op.target.substr(0, first) + "::" + op.target.substr(first + 1, last - first - 1));
+}
+
 }  // namespace
 
 std::string short_target(const std::string& target) {
@@ -168,6 +177,7 @@ ModelSummary inspect(const PlanningJob& job) {
   add_work(job, summary);
   add_largest_tensor(graph, summary);
   summary.unknown = list_operators(graph, [](const Operator& op) { return !op.known; });
+  summary.foreign = list_operators(graph, is_foreign);
   summary.mixing = list_operators(graph, [](const Operator& op) { return op.mixes_samples; });
   summary.random = list_operators(graph, [](const Operator& op) { return op.random; });
   return summary;

@@ -54,8 +54,9 @@ struct ModelSummary {
   std::vector<Branches> branches;
   std::vector<std::string>
       unknown;  // operators that the operator table does not know: "custom.op ×3, model.py:4"
-  std::vector<std::string> mixing;  // operators whose result for a sample depends on the others
-  std::vector<std::string> random;  // operators that draw random numbers
+  std::vector<std::string> foreign;  // operators that libtorch does not have: a program must register them
+  std::vector<std::string> mixing;   // operators whose result for a sample depends on the others
+  std::vector<std::string> random;   // operators that draw random numbers
 };
 
 ModelSummary inspect(const PlanningJob& job);

@@ -64,9 +64,9 @@ void print(Console& console, const PlanningJob& job, const ModelSummary& s) {
   for (const auto& names : s.ties) out << "tied parameter: " << list(names) << '\n';
   if (!s.random.empty()) out << "draw random numbers: " << list(s.random) << '\n';
   if (!s.mixing.empty()) out << "mix the samples of a batch: " << list(s.mixing) << '\n';
-  out << (s.unknown.empty() ? std::string("every operator is supported")
-                            : "not in the operator table: " + list(s.unknown))
-      << '\n';
+  if (!s.foreign.empty()) out << "not in libtorch: " << list(s.foreign) << '\n';
+  if (!s.unknown.empty()) out << "not in the operator table: " << list(s.unknown) << '\n';
+  if (s.foreign.empty() && s.unknown.empty()) out << "every operator is supported\n";
   out.flush();
   console.warnings(job.warnings);
   console.notes(job.notes);
@@ -113,6 +113,7 @@ Json to_json(const PlanningJob& job, const ModelSummary& s) {
           {"branches", std::move(branches)},
           {"kinds", std::move(kinds)},
           {"unknown_operators", s.unknown},
+          {"foreign_operators", s.foreign},
           {"sample_mixing_operators", s.mixing},
           {"random_operators", s.random},
           {"notes", job.notes},

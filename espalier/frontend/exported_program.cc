@@ -4,6 +4,8 @@
 
 #include "espalier/base/check.h"
 #include "espalier/frontend/decode.h"
+#include "espalier/frontend/export_notes.h"
+#include "espalier/frontend/libtorch_operators.h"
 #include "espalier/frontend/profile.h"
 #include "espalier/frontend/program_reader.h"
 #include "espalier/frontend/recipes.h"
@@ -43,26 +45,6 @@ std::string find_model(const ZipReader& archive, const std::string& file) {
                    " programs and none is called 'model'; save one");
 }
 
-// What our exporter notes beside the program; nothing if another exporter wrote it.
-struct ExportNotes {
-  std::optional<bool> training;
-  std::optional<BatchSize> fixed_batch;
-};
-
-ExportNotes read_notes(const ZipReader& archive, const std::string& file) {
-  ExportNotes notes;
-  const std::optional<std::string_view> bytes = archive.find("extra/espalier.json");
-  if (!bytes) return notes;
-  const std::string where = file + ": extra/espalier.json";
-  const Json json = parse_json(*bytes, where);
-  const JsonCursor cursor(json, where);
-  if (cursor.has("mode")) notes.training = cursor.at("mode").string() == "train";
-  if (cursor.has("batch") && cursor.at("batch").has("size")) {
-    notes.fixed_batch = BatchSize(cursor.at("batch").at("size").integer(1, std::int64_t{1} << 20));
-  }
-  return notes;
-}
-
 bool can_be_loss(const FlatTensor& tensor) {
   return tensor.sizes.empty() && is_floating_point(tensor.dtype);
 }
@@ -75,9 +57,33 @@ std::string output_names(const FlatProgram& program) {
   return names.empty() ? "none" : names;
 }
 
+// An output by its name in the program, as extra/espalier.json names it.
+TensorId output_named(const FlatProgram& program, const std::string& tensor, const std::string& file) {
+  const auto found = std::find(program.output_names.begin(), program.output_names.end(), tensor);
+  if (found == program.output_names.end()) {
+    throw InputError(file + ": extra/espalier.json names an output " + quote(tensor) +
+                     ", which the program does not have");
+  }
+  return program.outputs[static_cast<std::size_t>(found - program.output_names.begin())];
+}
+
+std::vector<UserOutput> user_outputs(const FlatProgram& program, const ExportNotes& notes,
+                                     const std::string& file) {
+  std::vector<UserOutput> result;
+  for (const auto& [name, tensor] : notes.outputs) {
+    if (name == "loss") continue;
+    const TensorId id = output_named(program, tensor, file);
+    if (!is_floating_point(program.tensors[id.index()].dtype))
+      throw InputError(file + ": its output " + quote(name) + " is not floating-point");
+    result.push_back({name, id});
+  }
+  return result;
+}
+
 // The loss by the rules of docs/semantics.md; fills `warning` where there is none and none is required.
-std::optional<TensorId> find_loss(const FlatProgram& program, const std::string& file,
-                                  const ImportOptions& options, std::vector<std::string>& warnings) {
+std::optional<TensorId> find_loss(const FlatProgram& program, const ExportNotes& notes,
+                                  const std::string& file, const ImportOptions& options,
+                                  std::vector<std::string>& warnings) {
   std::vector<TensorId> candidates;
   for (const TensorId id : program.outputs) {
     if (can_be_loss(program.tensors[id.index()])) candidates.push_back(id);
@@ -93,6 +99,13 @@ std::optional<TensorId> find_loss(const FlatProgram& program, const std::string&
                      "; its outputs: " + output_names(program));
   }
   if (program.declared_loss) return program.declared_loss;
+  for (const auto& [name, tensor] : notes.outputs) {
+    if (name != "loss") continue;
+    const TensorId id = output_named(program, tensor, file);
+    if (!can_be_loss(program.tensors[id.index()]))
+      throw InputError(file + ": its loss " + quote(tensor) + " is not one floating-point number");
+    return id;
+  }
   if (candidates.size() == 1) return candidates.front();
   if (candidates.size() > 1) {
     throw InputError(file + ": has " + std::to_string(candidates.size()) +
@@ -122,26 +135,39 @@ std::vector<UserInput> user_inputs(const FlatProgram& program, const ZipReader& 
   return result;
 }
 
-Graph build_graph(const FlatProgram& program, const std::string& name, std::optional<TensorId> loss,
-                  std::optional<bool> training) {
+Graph build_graph(const FlatProgram& program, const ExportNotes& notes, const std::string& name,
+                  std::optional<TensorId> loss) {
   try {
-    GraphParts parts = derive_graph(program);
+    GraphParts parts = derive_graph(program, notes.operators);
     parts.name = file_stem(name);
     parts.loss = loss;
-    parts.training_mode = training.value_or(training_flags(program).value_or(true));
+    parts.training_mode = notes.training.value_or(training_flags(program).value_or(true));
     return Graph(std::move(parts));
   } catch (const InputError& error) {  // only to name the file
     throw InputError(name + ": " + error.what());
   }
 }
 
-std::vector<std::string> unknown_warnings(const Graph& graph) {
+// Operators of other libraries: their schemas are in the file, they themselves are not in libtorch.
+std::vector<std::string> foreign_warnings(const FlatProgram& program) {
+  std::vector<std::pair<const FlatNode*, std::size_t>> found;
+  for (const FlatNode& node : program.nodes) {
+    if (in_libtorch(node.call.target)) continue;
+    const auto seen = std::find_if(found.begin(), found.end(), [&](const auto& other) {
+      return other.first->call.target == node.call.target;
+    });
+    if (seen != found.end()) {
+      ++seen->second;
+    } else {
+      found.emplace_back(&node, 1);
+    }
+  }
   std::vector<std::string> result;
-  for (const UnknownOperator& unknown : unknown_operators(graph)) {
-    const Operator& first = graph.op(unknown.first);
-    result.push_back("operator " + unknown.target + " (" + std::to_string(unknown.count) + " times, first " +
-                     (first.source.empty() ? first.name : first.source) +
-                     ") is not known here: it counts as possibly aliasing what it reads");
+  for (const auto& [node, count] : found) {
+    result.push_back("operator " + node->call.target + " (" + std::to_string(count) +
+                     (count == 1 ? " use, " : " uses, first ") +
+                     (node->source.empty() ? node->name : node->source) +
+                     ") is not in libtorch: it runs only in a program that registers it");
   }
   return result;
 }
@@ -156,16 +182,19 @@ ExportedProgram read_exported_program(std::string_view bytes, const std::string&
   expect_entry(archive, name, "archive_version", "0");
   if (archive.find("byteorder")) expect_entry(archive, name, "byteorder", "little");
   const std::string model = find_model(archive, name);
-  const ExportNotes notes = read_notes(archive, name);
+  const ExportNotes notes = read_export_notes(archive, name);
   const Json json =
       parse_json(archive.get("models/" + model + ".json"), name + ": models/" + model + ".json");
-  FlatProgram program = read_program(json, model, archive, name, notes.fixed_batch);
+  FlatProgram program = read_program(json, model, archive, name, notes);
 
   std::vector<std::string> warnings;
-  const std::optional<TensorId> loss = find_loss(program, name, options, warnings);
-  Graph graph = build_graph(program, name, loss, notes.training);
-  for (std::string& warning : unknown_warnings(graph)) warnings.push_back(std::move(warning));
+  const std::optional<TensorId> loss = find_loss(program, notes, name, options, warnings);
+  Graph graph = build_graph(program, notes, name, loss);
+  for (std::string& warning : foreign_warnings(program)) warnings.push_back(std::move(warning));
 
+  // What may throw comes before the braces: g++ 12 destroys members twice if a later one throws.
+  std::vector<UserInput> inputs = user_inputs(program, archive, name);
+  std::vector<UserOutput> outputs = user_outputs(program, notes, name);
   ExportedProgram result{.imported = {.graph = std::move(graph),
                                       .costs = std::nullopt,
                                       .cluster = std::nullopt,
@@ -174,10 +203,20 @@ ExportedProgram read_exported_program(std::string_view bytes, const std::string&
                                       .warnings = std::move(warnings)},
                          .calls = {},
                          .stored = std::move(program.stored),
-                         .inputs = user_inputs(program, archive, name)};
+                         .inputs = std::move(inputs),
+                         .outputs = std::move(outputs)};
   result.calls.reserve(program.nodes.size());
   for (FlatNode& node : program.nodes) result.calls.push_back(std::move(node.call));
   return result;
+}
+
+void require_weights(const ExportedProgram& program, const std::string& file) {
+  for (const StoredTensor& stored : program.stored) {
+    if (!stored.absent) continue;
+    throw InputError(
+        file + ": holds no weights, since its model was made on the meta device: it can be planned and " +
+        "simulated; to compute, export the model with its weights");
+  }
 }
 
 std::vector<UnknownOperator> unknown_operators(const Graph& graph) {

@@ -55,6 +55,9 @@ struct Call {
   std::vector<Output> outputs;
   std::uint32_t original_index = 0;
   bool grad_enabled = true;  // false inside no_grad
+  // The type that torch.autocast computes in around this call, on whichever device it runs. Casts of weights
+  // are not kept from one call to the next: torch.export says so of each region.
+  std::optional<DType> autocast = {};
   friend bool operator==(const Call&, const Call&) = default;
 };
 
@@ -69,6 +72,7 @@ struct StoredTensor {
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;
   std::int64_t storage_offset = 0;  // in elements
+  bool absent = false;              // the file does not hold the bytes (a model made on the meta device)
   friend bool operator==(const StoredTensor&, const StoredTensor&) = default;
 };
 
@@ -80,20 +84,32 @@ struct UserInput {
   friend bool operator==(const UserInput&, const UserInput&) = default;
 };
 
+// An output that the export was asked to keep, such as an accuracy; evaluation reports it.
+struct UserOutput {
+  std::string name;
+  TensorId tensor;
+  friend bool operator==(const UserOutput&, const UserOutput&) = default;
+};
+
 struct ExportedProgram {
   Imported imported;
   std::vector<Call> calls;           // by OperatorId
   std::vector<StoredTensor> stored;  // parameters, buffers, constants
   std::vector<UserInput> inputs;     // in the order of the model's signature
+  std::vector<UserOutput> outputs;   // beside the loss; floating-point tensors
 };
 
-// Throws InputError naming file, node, the user's source line, and what would be right. Bounded memory. The
-// program must have a loss unless the options say otherwise.
+// Throws InputError if the file lacks the bytes of a stored tensor, saying how to get a file with them.
+void require_weights(const ExportedProgram& program, const std::string& file);
+
+// Throws InputError naming file, node, the user's source line, and what would be right, also for an operator
+// that neither libtorch has nor the file describes. Bounded memory. The program must have a loss unless the
+// options say otherwise.
 ExportedProgram read_exported_program(std::string_view archive, const std::string& name,
                                       const ImportOptions& options = {});
 
-// The operators that the table of aten operators does not know: they count as possibly aliasing what they
-// read, and never as duplicable. By target, in order of first use.
+// The operators whose effect on memory nobody told, neither the table of aten operators nor the file: they
+// count as possibly aliasing what they read, and never as duplicable. By target, in order of first use.
 struct UnknownOperator {
   std::string target;
   std::size_t count = 0;

@@ -78,7 +78,7 @@ TEST_P(Fixtures, AgreeWithWhatPyTorchSaysOfThem) {
 
 INSTANTIATE_TEST_SUITE_P(All, Fixtures,
                          ::testing::Values("two_tower", "two_tower_fixed", "three_branch", "gpt", "resnet",
-                                           "dlrm", "unet", "gpt2", "llama"),
+                                           "dlrm", "unet", "gpt2", "llama", "autocast"),
                          [](const auto& test) { return std::string(test.param); });
 
 // -- Programs made by hand --------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ TEST(Program, NamesOfASubGraphMayRepeatThoseAroundIt) {
   EXPECT_TRUE(graph.find_operator("inner__1"));
 }
 
-TEST(Program, AutocastIsInlinedWhenOffAndRefusedWhenOn) {
+TEST(Program, AutocastIsInlined) {
   const auto with = [](bool enabled) {
     TestProgram p = linear();
     p.node("torch.ops.higher_order.wrap_with_autocast", "cast",
@@ -344,8 +344,9 @@ TEST(Program, AutocastIsInlinedWhenOffAndRefusedWhenOn) {
            Json::array({tensor("twice")}));
     return p;
   };
-  EXPECT_TRUE(value(read(with(false), without_loss()).imported.graph, "twice").requires_grad);
-  EXPECT_THAT(error_of(with(true)), HasSubstr("node 'cast' (net.py:7) runs under autocast"));
+  for (const bool enabled : {false, true}) {
+    EXPECT_TRUE(value(read(with(enabled), without_loss()).imported.graph, "twice").requires_grad);
+  }
 }
 
 TEST(Program, ControlFlowOnDataIsRefusedWithTheUsersLine) {
@@ -422,19 +423,47 @@ TEST(Program, AnUnknownKindOfArgumentIsNamedWithItsNode) {
 
 TEST(Program, AnUnknownOperatorMayAliasAndIsListed) {
   TestProgram p = linear();
-  p.op("torch.ops.mylib.twist.default", "t", {{"x", tensor("l")}}, {0, 4});
+  p.op("special_airy_ai.default", "t", {{"x", tensor("l")}}, {0, 4});
   p.op("relu_.default", "r", {{"self", tensor("t")}}, {0, 4});
-  const ExportedProgram program = read(p, without_loss());
-  const Graph& graph = program.imported.graph;
+  const Graph graph = read(p, without_loss()).imported.graph;
   EXPECT_FALSE(op(graph, "t").known);
-  EXPECT_EQ(program.calls[1].target, "mylib::twist");
   EXPECT_NE(value(graph, "t").storage, value(graph, "l").storage);
   EXPECT_EQ(op(graph, "l").colocation, op(graph, "r").colocation);  // relu_ may have written l
   const auto unknown = unknown_operators(graph);
   ASSERT_EQ(unknown.size(), 1u);
-  EXPECT_EQ(unknown[0].target, "mylib.twist.default");
-  EXPECT_THAT(program.imported.warnings[1],
-              HasSubstr("operator mylib.twist.default (1 times, first net.py:7) is not known"));
+  EXPECT_EQ(unknown[0].target, "aten.special_airy_ai.default");
+}
+
+TEST(Program, AnOperatorThatLibtorchDoesNotHaveIsRefused) {
+  for (const char* const target : {"torch.ops.mylib.twist.default", "torch.ops.aten.twist.default"}) {
+    TestProgram p = linear();
+    p.op(target, "t", {{"x", tensor("l")}}, {0, 4});
+    EXPECT_THAT(error_of(p), HasSubstr("net.pt2: node 't' (net.py:7) calls operator '"));
+    EXPECT_THAT(error_of(p), HasSubstr("::twist', which libtorch does not have"));
+  }
+  TestProgram p = linear();
+  p.op("torch._functorch.predispatch._add_batch_dim", "t", {{"x", tensor("l")}}, {0, 4});
+  EXPECT_THAT(error_of(p), HasSubstr("which is no operator, so that only Python can run it"));
+}
+
+TEST(Program, OnlyPyTorchsOwnChecksAreDropped) {
+  TestProgram p = linear();
+  p.node("_assert_tensor_metadata.default", "check", {{"a", tensor("l")}}, Json::array());
+  p.node("_assert_async.msg", "async", {{"self", tensor("l")}}, Json::array());
+  p.op("_functional_assert_async.msg", "kept", {{"self", tensor("l")}}, {0, 4});
+  EXPECT_EQ(read(p, without_loss()).calls.size(), 2u);
+  p.node("torch.ops.mylib.my_assert.default", "mine", {{"a", tensor("l")}}, Json::array());
+  EXPECT_THAT(error_of(p), HasSubstr("node 'mine' (net.py:7) calls operator 'mylib::my_assert'"));
+}
+
+TEST(Program, AnInPlaceOperatorOnAListWritesEachOfIt) {
+  TestProgram p = linear();
+  p.op("neg.default", "n", {{"self", tensor("x")}}, {0, 4});
+  p.node("_foreach_add_.Scalar", "each", {{"self", tensors({"l", "n"})}, {"scalar", number(1)}},
+         Json::array());
+  const Graph graph = read(p, without_loss()).imported.graph;
+  EXPECT_THAT(op(graph, "each").mutates, ElementsAre(op(graph, "l").outputs[0], op(graph, "n").outputs[0]));
+  EXPECT_EQ(op(graph, "n").colocation, op(graph, "each").colocation);
 }
 
 TEST(Program, ReshapeIsAViewOnlyWhereStridesAllow) {

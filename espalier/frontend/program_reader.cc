@@ -7,6 +7,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/frontend/decode.h"
+#include "espalier/frontend/libtorch_operators.h"
 #include "espalier/frontend/srepr.h"
 #include "espalier/frontend/weight_tables.h"
 
@@ -75,8 +76,8 @@ std::string source_line(const Json& metadata) {
 class ProgramReader {
  public:
   ProgramReader(const Json& model, const std::string& model_name, const ZipReader& archive,
-                const std::string& name)
-      : model_(model) {
+                const std::string& name, const ExportNotes& notes)
+      : model_(model), notes_(notes) {
     place_.file = name;
     const std::int64_t major =
         integer(member(member(model, "schema_version", place_), "major", place_), "a schema version", place_);
@@ -87,14 +88,15 @@ class ProgramReader {
     weights_ = read_weight_tables(archive, name, model_name);
   }
 
-  FlatProgram read(std::optional<BatchSize> fixed_batch) {
+  FlatProgram read() {
     const Json& module = member(model_, "graph_module", place_);
     const Json& graph = member(module, "graph", place_);
     const Json& signature = member(module, "signature", place_);
     Scope scope = make_scope(graph);
-    find_batch(signature, scope, fixed_batch);
+    find_batch(signature, scope);
+    find_devices(scope);
     read_inputs(signature, scope);
-    read_nodes(graph, scope, true, 0);
+    read_nodes(graph, scope, {}, 0);
     read_outputs(signature, scope);
     return std::move(program_);
   }
@@ -103,7 +105,7 @@ class ProgramReader {
   // -- The batch ------------------------------------------------------------------------------------------
 
   // The symbol in the inputs' first dimensions; all must have the same.
-  void find_batch(const Json& signature, const Scope& scope, std::optional<BatchSize> fixed_batch) {
+  void find_batch(const Json& signature, const Scope& scope) {
     std::string of_input;
     std::optional<std::int64_t> first_size;
     for (const Json& spec : list(signature, "input_specs", place_)) {
@@ -133,7 +135,7 @@ class ProgramReader {
       }
     }
     if (sizes_.batch_symbol.empty()) {
-      const BatchSize batch = fixed_batch.value_or(BatchSize(first_size.value_or(1)));
+      const BatchSize batch = notes_.fixed_batch.value_or(BatchSize(first_size.value_or(1)));
       if (batch.count() < 1 || batch.count() > kUnboundedBatch) {
         place_.fail("has a batch of " + std::to_string(batch.count()) + "; expected 1 to " +
                     std::to_string(kUnboundedBatch));
@@ -212,18 +214,24 @@ class ProgramReader {
     const std::string graph_name = text(member(spec, "arg", place_), "name", place_);
     const std::string name = text(spec, name_key, place_);
     StoredTensor stored = weights_.find(name);
+    if (stored.absent) {
+      const auto tie = notes_.ties.find(name);
+      const auto first = tie == notes_.ties.end() ? absent_.end() : absent_.find(tie->second);
+      if (first != absent_.end()) {
+        add_name(first->second, name, graph_name, scope);
+        return;
+      }
+    }
     std::vector<std::size_t>& neighbours = stored_in_entry_[stored.entry];
     for (const std::size_t i : neighbours) {
       const StoredTensor& other = program_.stored[i];
-      if (!WeightTables::share_bytes(other, stored)) continue;
+      if (stored.absent || !WeightTables::share_bytes(other, stored)) continue;
       const FlatTensor& first = program_.tensors[other.tensor.index()];
       if (!WeightTables::same_view(other, stored) || first.role != role) {
         place_.fail("has tensors " + quote(name) + " and " + quote(first.name) +
                     " that overlap in memory without being the same, which is not supported");
       }
-      if (first.parameter) program_.parameters[first.parameter->index()].names.push_back(one_line(name));
-      if (!scope.tensors.emplace(graph_name, other.tensor).second)
-        place_.fail("has two inputs " + quote(graph_name));
+      add_name(other.tensor, name, graph_name, scope);
       return;
     }
     stored.tensor = add_tensor(graph_name, role, scope);
@@ -242,8 +250,16 @@ class ProgramReader {
       tensor.parameter = ParameterId(program_.parameters.size());
       program_.parameters.push_back(std::move(parameter));
     }
+    if (stored.absent) absent_.emplace(name, stored.tensor);
     neighbours.push_back(program_.stored.size());
     program_.stored.push_back(std::move(stored));
+  }
+
+  // A further name of a stored tensor.
+  void add_name(TensorId first, const std::string& name, const std::string& graph_name, Scope& scope) {
+    const std::optional<ParameterId> parameter = program_.tensors[first.index()].parameter;
+    if (parameter) program_.parameters[parameter->index()].names.push_back(one_line(name));
+    if (!scope.tensors.emplace(graph_name, first).second) place_.fail("has two inputs " + quote(graph_name));
   }
 
   static bool equal_sizes(const std::vector<SizeExpr>& a, const std::vector<std::int64_t>& b) {
@@ -262,9 +278,11 @@ class ProgramReader {
       const Json& argument = member(*kind.value, "arg", place_);
       const Json* const as_tensor = find_member(argument, "as_tensor");
       if (as_tensor == nullptr && kind.tag == "user_output") continue;  // a number or nothing
-      const TensorId id = look_up(scope, text(as_tensor == nullptr ? argument : *as_tensor, "name", place_));
+      const std::string name = text(as_tensor == nullptr ? argument : *as_tensor, "name", place_);
+      const TensorId id = look_up(scope, name);
       if (std::find(program_.outputs.begin(), program_.outputs.end(), id) == program_.outputs.end()) {
         program_.outputs.push_back(id);
+        program_.output_names.push_back(name);
       }
       if (kind.tag == "loss_output") program_.declared_loss = id;
     }
@@ -314,7 +332,13 @@ class ProgramReader {
 
   // -- Nodes ----------------------------------------------------------------------------------------------
 
-  void read_nodes(const Json& graph, Scope& scope, bool grad_enabled, int depth) {
+  // What regions around a node switch on and off.
+  struct Setting {
+    bool grad_enabled = true;
+    std::optional<DType> autocast;
+  };
+
+  void read_nodes(const Json& graph, Scope& scope, const Setting& setting, int depth) {
     for (const Json& node : list(graph, "nodes", place_)) {
       const Json* const metadata = find_member(node, "metadata");
       const Json none;
@@ -322,9 +346,9 @@ class ProgramReader {
       place_.source = source_line(metadata == nullptr ? none : *metadata);
       const std::string target = text(node, "target", place_);
       if (target.starts_with("torch.ops.higher_order.")) {
-        inline_wrapper(node, target, scope, grad_enabled, depth);
+        inline_wrapper(node, target, scope, setting, depth);
       } else {
-        read_node(node, target, metadata == nullptr ? none : *metadata, scope, grad_enabled);
+        read_node(node, target, metadata == nullptr ? none : *metadata, scope, setting);
       }
     }
     place_.node.clear();
@@ -350,8 +374,7 @@ class ProgramReader {
 
   // wrap_with_set_grad_enabled(enabled, graph, inputs…), wrap_with_autocast(device, dtype, enabled, cache,
   // graph, inputs…).
-  void inline_wrapper(const Json& node, const std::string& target, Scope& scope, bool grad_enabled,
-                      int depth) {
+  void inline_wrapper(const Json& node, const std::string& target, Scope& scope, Setting setting, int depth) {
     if (place_.source.empty()) place_.source = first_source(node);
     const ProgramPlace here = place_;
     const std::string kind = target.substr(std::string_view("torch.ops.higher_order.").size());
@@ -372,8 +395,10 @@ class ProgramReader {
     if (flag == nullptr || !flag->is_boolean() || wrapped == nullptr) {
       place_.fail("does not have the arguments of " + kind);
     }
-    if (!sets_grad && flag->get<bool>()) {
-      place_.fail("runs under autocast, which is not supported: export the model without torch.autocast");
+    if (sets_grad) {
+      setting.grad_enabled = flag->get<bool>();
+    } else if (const std::string device = text(argument(0), "as_string", place_); devices_.contains(device)) {
+      setting.autocast = flag->get<bool>() ? std::optional(autocast_type(device, argument(1))) : std::nullopt;
     }
     const Json& graph = member(*wrapped, "graph", place_);
     Scope inner = make_scope(graph);
@@ -381,9 +406,28 @@ class ProgramReader {
     if (formal.size() != inputs.size() - graph_at - 1)
       place_.fail("gives its sub-graph a wrong number of inputs");
     for (std::size_t i = 0; i < formal.size(); ++i) bind(formal[i], argument(graph_at + 1 + i), scope, inner);
-    read_nodes(graph, inner, sets_grad ? flag->get<bool>() : grad_enabled, depth + 1);
+    read_nodes(graph, inner, setting, depth + 1);
     place_ = here;
     bind_outputs(list(graph, "outputs", place_), list(node, "outputs", place_), inner, scope);
+  }
+
+  // The kinds of device that tensors had when the program was made: autocast for another kind has no effect
+  // on them.
+  void find_devices(const Scope& scope) {
+    for (const auto& [name, value] : scope.tensor_values) {
+      const Json* const device = find_member(*value, "device");
+      const Json* const type = device == nullptr ? nullptr : find_member(*device, "type");
+      if (type != nullptr && type->is_string()) devices_.insert(type->get<std::string>());
+    }
+  }
+
+  DType autocast_type(const std::string& device, const Json& argument) {
+    const Json* const given = find_member(argument, "as_scalar_type");
+    if (given == nullptr) return device == "cpu" ? DType::kBF16 : DType::kF16;  // PyTorch's own choice
+    const std::optional<DType> dtype = dtype_of(integer(*given, "a dtype", place_));
+    if (dtype != DType::kBF16 && dtype != DType::kF16)
+      place_.fail("runs under autocast to a type that is neither bf16 nor f16");
+    return *dtype;
   }
 
   // The line of the first node below a wrapper: the wrapper itself may have none.
@@ -450,19 +494,30 @@ class ProgramReader {
     }
   }
 
+  // Checks that PyTorch puts into programs. They compute nothing.
+  static bool only_checks(const std::string& target) {
+    static const std::unordered_set<std::string_view> kChecks = {
+        "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range",
+        "sym_constrain_range_for_size"};
+    constexpr std::string_view kAten = "torch.ops.aten.";
+    if (!target.starts_with(kAten)) return false;
+    const std::string_view name = std::string_view(target).substr(kAten.size());
+    return kChecks.contains(name.substr(0, name.find('.')));
+  }
+
   void read_node(const Json& node, const std::string& target, const Json& metadata, Scope& scope,
-                 bool grad_enabled) {
+                 const Setting& setting) {
     const std::uint32_t index = next_index_++;
     const Json::array_t& outputs = list(node, "outputs", place_);
     if (computes_numbers(outputs, scope)) return;
-    if (target.find("_assert") != std::string::npos ||
-        target.find("sym_constrain_range") != std::string::npos)
-      return;
+    if (only_checks(target)) return;
     constexpr std::string_view kOps = "torch.ops.";
     const auto overload = target.rfind('.');
     const auto dot = target.find('.', kOps.size());
     if (!target.starts_with(kOps) || dot == std::string::npos || dot == overload) {
-      place_.fail("calls " + quote(target) + ", which is not an operator");
+      place_.fail("calls " + quote(target) +
+                  ", which is no operator, so that only Python can run it; export the model with "
+                  "python/espalier_export.py, which resolves torch.vmap");
     }
     FlatNode flat;
     flat.call.target = one_line(target.substr(kOps.size(), dot - kOps.size()) +
@@ -470,7 +525,8 @@ class ProgramReader {
     flat.call.overload = one_line(target.substr(overload + 1));
     if (flat.call.overload == "default") flat.call.overload.clear();
     flat.call.original_index = index;
-    flat.call.grad_enabled = grad_enabled;
+    flat.call.grad_enabled = setting.grad_enabled;
+    flat.call.autocast = setting.autocast;
     for (const Json& input : list(node, "inputs", place_)) {
       flat.call.arguments.push_back(
           {text(input, "name", place_), decode(member(input, "arg", place_), scope)});
@@ -479,6 +535,13 @@ class ProgramReader {
     for (const Json& output : outputs) flat.call.outputs.push_back(read_output(output, scope));
     flat.module_path = innermost_module(metadata);
     flat.source = place_.source;
+    const std::string full_name = flat.call.target + target.substr(overload);
+    if (!in_libtorch(flat.call.target) && !notes_.operators.contains(full_name)) {
+      place_.fail(
+          "calls operator " + quote(flat.call.target) +
+          ", which libtorch does not have; export the model with python/espalier_export.py, which replaces "
+          "operators that are registered in Python, or write it with torch functions");
+    }
     program_.nodes.push_back(std::move(flat));
   }
 
@@ -648,10 +711,13 @@ class ProgramReader {
   }
 
   const Json& model_;
+  const ExportNotes& notes_;
   ProgramPlace place_;
   SizeReader sizes_;
   WeightTables weights_;
   std::unordered_map<std::string, std::vector<std::size_t>> stored_in_entry_;  // indices into stored
+  std::unordered_map<std::string, TensorId> absent_;  // stored tensors without bytes, by their first name
+  std::unordered_set<std::string> devices_;
   FlatProgram program_;
   std::uint32_t next_index_ = 0;
   std::unordered_set<std::string> tensor_names_, node_names_;
@@ -661,8 +727,8 @@ class ProgramReader {
 }  // namespace
 
 FlatProgram read_program(const Json& model, const std::string& model_name, const ZipReader& archive,
-                         const std::string& name, std::optional<BatchSize> fixed_batch) {
-  return ProgramReader(model, model_name, archive, name).read(fixed_batch);
+                         const std::string& name, const ExportNotes& notes) {
+  return ProgramReader(model, model_name, archive, name, notes).read();
 }
 
 }  // namespace espalier

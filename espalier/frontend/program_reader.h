@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "espalier/frontend/export_notes.h"
 #include "espalier/frontend/exported_program.h"
 
 namespace espalier {
@@ -45,13 +46,12 @@ struct FlatProgram {
   std::vector<FlatInput> inputs;
   std::vector<FlatNode> nodes;
   std::vector<TensorId> outputs;
+  std::vector<std::string> output_names;  // of each, in the program
   std::optional<TensorId> declared_loss;  // an output that the file itself calls the loss
 };
 
-// `model` is models/<model_name>.json. `fixed_batch`: the batch of a program without dynamic sizes, where
-// something beside it says so. Throws InputError naming `name`, the node, and its source line.
+// `model` is models/<model_name>.json. Throws InputError naming `name`, the node, and its source line.
 FlatProgram read_program(const nlohmann::ordered_json& model, const std::string& model_name,
-                         const ZipReader& archive, const std::string& name,
-                         std::optional<BatchSize> fixed_batch);
+                         const ZipReader& archive, const std::string& name, const ExportNotes& notes);
 
 }  // namespace espalier

@@ -119,8 +119,9 @@ bool view_possible(const Concrete& from, const std::vector<std::uint64_t>& sizes
 
 class Flow {
  public:
-  explicit Flow(const FlatProgram& program)
+  Flow(const FlatProgram& program, const SchemaTable& schemas)
       : program_(program),
+        schemas_(schemas),
         probe_(std::clamp(BatchSize(7), program.batch.min, program.batch.max)),
         storages_(program.tensors.size()),
         aliases_(program.tensors.size()),
@@ -167,7 +168,8 @@ class Flow {
     op.target += "." + (call.overload.empty() ? std::string("default") : call.overload);
     op.module_path = node.module_path;
     op.source = node.source;
-    op.known = facts != nullptr;
+    const SchemaFacts* const schema = facts == nullptr ? find_schema(call) : nullptr;
+    op.known = facts != nullptr || schema != nullptr;
     for (const Argument& argument : call.arguments) {
       for (const TensorId id : tensors_of(argument.value)) op.inputs.push_back(id);
     }
@@ -176,10 +178,14 @@ class Flow {
         if (id) op.outputs.push_back(*id), producer_[id->index()] = index;
       }
     }
-    note_writes(call, name, facts, op);
-    note_aliases(call, name, facts, op);
-    note_gradients(call, name, facts, op);
-    op.random = draws(call, facts);
+    if (schema != nullptr) {
+      apply_schema(call, *schema, op);
+    } else {
+      note_writes(call, name, facts, op);
+      note_aliases(call, name, facts, op);
+    }
+    note_gradients(call, facts, op);
+    op.random = schema != nullptr ? schema->random : draws(call, facts);
     op.mixes_samples = facts != nullptr && mixes(call, name, *facts, op);
     parts_.operators.push_back(std::move(op));
   }
@@ -189,10 +195,47 @@ class Flow {
     aliases_.join(a.index(), b.index());
   }
 
+  const SchemaFacts* find_schema(const Call& call) const {
+    const auto found =
+        schemas_.find(call.target + "." + (call.overload.empty() ? std::string("default") : call.overload));
+    return found == schemas_.end() ? nullptr : &found->second;
+  }
+
+  // A written argument that is returned is the output itself; another one that shares memory may do so.
+  void apply_schema(const Call& call, const SchemaFacts& schema, Operator& op) {
+    const auto tensors = [&](const std::string& name) {
+      const Argument* const argument = find_argument(call, name);
+      return argument == nullptr ? std::vector<TensorId>() : tensors_of(argument->value);
+    };
+    const auto written = [&](const std::string& name) {
+      return std::find(schema.writes.begin(), schema.writes.end(), name) != schema.writes.end();
+    };
+    for (const std::string& name : schema.writes) {
+      for (const TensorId id : tensors(name)) op.mutates.push_back(id);
+    }
+    finish_writes(op);
+    for (std::size_t i = 0; i < call.outputs.size() && i < schema.shares.size(); ++i) {
+      for (const std::string& name : schema.shares[i]) {
+        const std::vector<TensorId> from = tensors(name);
+        for (const OptionalTensor& to : call.outputs[i].tensors) {
+          if (!to) continue;
+          for (const TensorId id : from) aliases_.join(to->index(), id.index());
+          if (written(name) && from.size() == 1 && !call.outputs[i].is_list) share(*to, from.front());
+        }
+      }
+    }
+  }
+
+  static void finish_writes(Operator& op) {
+    std::sort(op.mutates.begin(), op.mutates.end());
+    op.mutates.erase(std::unique(op.mutates.begin(), op.mutates.end()), op.mutates.end());
+  }
+
   void note_writes(const Call& call, std::string_view name, const AtenOperator* facts, Operator& op) {
-    if (writes_first_argument(name) && !op.inputs.empty()) {
-      op.mutates.push_back(op.inputs.front());
-      if (!op.outputs.empty()) share(op.outputs.front(), op.inputs.front());
+    if (writes_first_argument(name) && !call.arguments.empty()) {
+      op.mutates = tensors_of(call.arguments.front().value);  // one, or the list of _foreach_add_
+      for (std::size_t i = 0; i < op.mutates.size() && i < op.outputs.size(); ++i)
+        share(op.outputs[i], op.mutates[i]);
     }
     if (facts != nullptr && facts->updates_statistics && statistics_active(call)) {
       for (const std::string_view statistic : {"running_mean", "running_var"}) {
@@ -211,8 +254,7 @@ class Flow {
         }
       }
     }
-    std::sort(op.mutates.begin(), op.mutates.end());
-    op.mutates.erase(std::unique(op.mutates.begin(), op.mutates.end()), op.mutates.end());
+    finish_writes(op);
   }
 
   void note_aliases(const Call& call, std::string_view name, const AtenOperator* facts, const Operator& op) {
@@ -255,17 +297,18 @@ class Flow {
     return true;
   }
 
-  void note_gradients(const Call& call, std::string_view name, const AtenOperator* facts,
-                      const Operator& op) {
+  void note_gradients(const Call& call, const AtenOperator* facts, const Operator& op) {
     const bool reads = std::any_of(op.inputs.begin(), op.inputs.end(),
                                    [&](TensorId id) { return requires_grad_[id.index()]; });
     if (!reads || !call.grad_enabled || (facts != nullptr && !facts->differentiable)) return;
     for (const TensorId id : op.outputs) {
       requires_grad_[id.index()] = is_floating_point(tensor(id).dtype);
     }
+    if (facts != nullptr && facts->updates_statistics) return;
     // x.add_(w) makes x itself require a gradient, for whoever reads it by its old name.
-    if (writes_first_argument(name) && tensor(op.inputs.front()).role == TensorRole::kActivation) {
-      requires_grad_[op.inputs.front().index()] = true;
+    for (const TensorId id : op.mutates) {
+      if (tensor(id).role == TensorRole::kActivation && is_floating_point(tensor(id).dtype))
+        requires_grad_[id.index()] = true;
     }
   }
 
@@ -451,7 +494,9 @@ class Flow {
         name += separator + (holds_tensors(argument.value) ? value : argument.name + "=" + value);
         separator = ",";
       }
-      op.op_class = name + (program_.nodes[i].call.grad_enabled ? ")" : ")nograd");
+      const Call& call = program_.nodes[i].call;
+      op.op_class = name + (call.grad_enabled ? ")" : ")nograd");
+      if (call.autocast) op.op_class += "autocast=" + std::string(to_text(*call.autocast));
     }
   }
 
@@ -520,6 +565,7 @@ class Flow {
   }
 
   const FlatProgram& program_;
+  const SchemaTable& schemas_;
   BatchSize probe_;  // where sizes and strides are compared: no usual size, so nothing agrees by chance
   Sets storages_;    // surely the same memory
   Sets aliases_;     // possibly the same memory
@@ -530,8 +576,8 @@ class Flow {
 
 }  // namespace
 
-GraphParts derive_graph(const FlatProgram& program) {
-  return Flow(program).derive();
+GraphParts derive_graph(const FlatProgram& program, const SchemaTable& schemas) {
+  return Flow(program, schemas).derive();
 }
 
 std::optional<bool> training_flags(const FlatProgram& program) {

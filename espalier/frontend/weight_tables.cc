@@ -64,6 +64,7 @@ WeightTables read_weight_tables(const ZipReader& archive, const std::string& fil
         row.stored.storage_offset = constants({meta.storage_offset}, here).front();
         const std::optional<std::string_view> data = archive.find(row.stored.entry);
         row.missing = !data;
+        row.stored.absent = data && data->empty() && extent(row.stored) > 0;
         if (data) {
           row.stored.offset = archive.offset(row.stored.entry);
           row.stored.size = data->size();
@@ -88,6 +89,7 @@ StoredTensor WeightTables::find(const std::string& name) const {
   }
   if (row.missing)
     throw InputError(what + " should lie in " + quote(row.stored.entry) + ", which is not in the archive");
+  if (row.stored.absent) return row.stored;
   const std::uint64_t elements = extent(row.stored);
   const auto element = static_cast<std::uint64_t>(element_size(row.stored.dtype).count());
   const auto first = static_cast<std::uint64_t>(row.stored.storage_offset);

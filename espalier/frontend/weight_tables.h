@@ -13,8 +13,9 @@ namespace espalier {
 
 class WeightTables {
  public:
-  // The stored form of a fully qualified name, its bytes checked to lie within its entry. `tensor` is not
-  // set. Throws InputError naming the file if it is unknown, pickled, or larger than its entry.
+  // The stored form of a fully qualified name, its bytes checked to lie within its entry, or absent where
+  // that is empty. `tensor` is not set. Throws InputError naming the file if it is unknown, pickled, or
+  // larger than its entry.
   StoredTensor find(const std::string& name) const;
 
   // Whether two tensors have bytes in common; whether they are one tensor with two names.

@@ -106,7 +106,8 @@ INSTANTIATE_TEST_SUITE_P(Models, Fixture,
                          ::testing::Values("two_tower", "two_tower.two", "two_tower_fixed",
                                            "two_tower_fixed.two", "three_branch", "three_branch.two", "gpt",
                                            "gpt.two", "resnet", "resnet.two", "dlrm", "dlrm.two", "unet",
-                                           "unet.two", "gpt2", "gpt2.two", "llama", "llama.two"),
+                                           "unet.two", "gpt2", "gpt2.two", "llama", "llama.two", "autocast",
+                                           "autocast.two"),
                          [](const auto& param) {
                            std::string name = param.param;
                            std::replace(name.begin(), name.end(), '.', '_');

@@ -3,6 +3,8 @@
 namespace espalier {
 
 LoadedModel::LoadedModel(const std::string& path)
-    : file(path), exported(read_exported_program(file.bytes(), path)) {}
+    : file(path), exported(read_exported_program(file.bytes(), path)) {
+  require_weights(exported, path);
+}
 
 }  // namespace espalier

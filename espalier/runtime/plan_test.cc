@@ -182,7 +182,7 @@ TEST_P(Cuts, ReplicasThatShareMicroBatchesEqualOneProcess) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Cuts,
                          ::testing::Values("two_tower", "two_tower_fixed", "three_branch", "gpt", "resnet",
-                                           "dlrm", "unet", "gpt2", "llama"),
+                                           "dlrm", "unet", "gpt2", "llama", "autocast"),
                          [](const auto& param) { return std::string(param.param); });
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "espalier/runtime/program.h"
 
 #include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 
 #include <cstring>
@@ -124,6 +125,38 @@ class Converter {
   const c10::Argument* formal_;
   BatchSize batch_;
   at::Device device_;
+};
+
+// torch.autocast around one call, on the device that it runs on; nothing for a call outside such regions.
+// Without the cache of casts: torch.export writes regions that have it off, and it would outlive the update
+// of a weight.
+class AutocastGuard {
+ public:
+  AutocastGuard(std::optional<DType> type, at::Device device) : device_(device.type()) {
+    if (!type) return;
+    before_ = Before{at::autocast::is_autocast_enabled(device_), at::autocast::get_autocast_dtype(device_),
+                     at::autocast::is_autocast_cache_enabled()};
+    at::autocast::set_autocast_enabled(device_, true);
+    at::autocast::set_autocast_dtype(device_, torch_type(*type));
+    at::autocast::set_autocast_cache_enabled(false);
+  }
+  ~AutocastGuard() {
+    if (!before_) return;
+    at::autocast::set_autocast_enabled(device_, before_->enabled);
+    at::autocast::set_autocast_dtype(device_, before_->type);
+    at::autocast::set_autocast_cache_enabled(before_->cache);
+  }
+  AutocastGuard(const AutocastGuard&) = delete;
+  AutocastGuard& operator=(const AutocastGuard&) = delete;
+
+ private:
+  struct Before {
+    bool enabled;
+    at::ScalarType type;
+    bool cache;
+  };
+  at::DeviceType device_;
+  std::optional<Before> before_;
 };
 
 // torch's messages without its stack of C++ frames, first line only.
@@ -266,6 +299,7 @@ void Program::call(OperatorId op, Tensors& tensors, const RandomKey& key) const 
   }
   try {
     const at::AutoGradMode mode(call.grad_enabled && at::GradMode::is_enabled());
+    const AutocastGuard autocast(call.autocast, device_);
     if (graph().op(op).random) {
       const std::lock_guard lock(random_lock());
       at::manual_seed(stream_key(key.seed, {key.step, key.micro_batch, call.original_index}));

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import list_operators
+
 TABLE = Path(__file__).resolve().parents[2] / "espalier" / "frontend" / "aten_table.cc"
 
 # Functions of torch's that return their input, or a view of it, without saying so in their schema.
@@ -72,6 +74,12 @@ def test_views_and_writes_are_those_of_the_schema(name):
             assert any(any(r.alias_info for r in s.returns) for s in SCHEMAS[name]), str(schema)
         assert not writes or facts["statistics"] or name in ("rrelu_with_noise",), str(schema)
         assert writes <= WRITES | {"noise", "save_mean", "save_invstd"}, str(schema)
+
+
+def test_the_list_of_libtorchs_operators_is_that_of_the_installed_torch():
+    if not torch.__version__.startswith("2.13."):
+        pytest.skip("the list is torch 2.13's")
+    assert list_operators.TARGET.read_text() == list_operators.text()
 
 
 def test_operators_that_draw_random_numbers_are_known_to():
