@@ -358,7 +358,7 @@ TEST(Program, ControlFlowOnDataIsRefusedWithTheUsersLine) {
 
 TEST(Program, EveryKindOfArgumentIsDecoded) {
   TestProgram p = linear();
-  p.node("foo.default", "foo",
+  p.node("special_airy_ai.default", "foo",
          {{"none", Json{{"as_none", true}}},
           {"int", number(-3)},
           {"big", number(INT64_MAX)},
