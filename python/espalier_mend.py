@@ -37,8 +37,10 @@ class MendError(ValueError):
 
 
 def is_user_file(file: str) -> bool:
+    if file.startswith("<"):  # made at run time, such as "<string>"
+        return False
     file = os.path.abspath(file)
-    return not file.startswith((TORCH + os.sep, HERE + os.sep + "espalier_")) and not file.endswith("<string>")
+    return not file.startswith((TORCH + os.sep, HERE + os.sep + "espalier_"))
 
 
 def short_file(file: str) -> str:
@@ -268,7 +270,8 @@ def mend_program(program: torch.export.ExportedProgram) -> list[str]:
     for name, nodes in replaced.items():
         how = KNOWN.get(name)
         what = f"becomes {how}" if how else "is replaced by the operators it is made of"
-        lines.append(f"operator {name}, registered in Python ({len(nodes)} times), {what}")
+        times = "1 time" if len(nodes) == 1 else f"{len(nodes)} times"
+        lines.append(f"operator {name}, registered in Python ({times}), {what}")
     return lines
 
 
@@ -408,7 +411,7 @@ def replace_python_operators(module: torch.fx.GraphModule, reached: set[torch.fx
             continue
         name = node.target._schema.name
         known = KNOWN.get(name)
-        if known is not None:
+        if known is not None and node.args[0].meta["val"].dtype is not torch.float64:  # which libtorch's has not
             namespace, _, operator = known.partition("::")
             packet = getattr(getattr(torch.ops, namespace), operator, None)
             if packet is not None:

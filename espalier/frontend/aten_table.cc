@@ -48,7 +48,8 @@ constexpr std::array kTable = {
           "einsum "
           "embedding embedding_bag _embedding_bag ger inner kron linear linalg_cross linalg_matmul "
           "linalg_multi_dot "
-          "linalg_vecdot matmul mm mv outer tensordot vdot lstm_cell gru_cell rnn_relu_cell rnn_tanh_cell"},
+          "linalg_vecdot _grouped_mm matmul mm mv outer tensordot vdot lstm_cell gru_cell rnn_relu_cell "
+          "rnn_tanh_cell"},
     Names{"adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d "
           "adaptive_max_pool1d "
           "adaptive_max_pool2d adaptive_max_pool3d avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d "
@@ -91,7 +92,8 @@ constexpr std::array kTable = {
         "as_strided_scatter stack take take_along_dim tile tril triu vstack pad_sequence trapezoid trapz "
         "vander "
         "cumulative_trapezoid gradient segment_reduce bucketize one_hot tril_indices triu_indices"},
-    Names{"eq equal ge gt greater greater_equal isclose isfinite isin isinf isnan isneginf isposinf isreal "
+    Names{"histc eq equal ge gt greater greater_equal isclose isfinite isin isinf isnan isneginf isposinf "
+          "isreal "
           "le less "
           "less_equal logical_and logical_not logical_or logical_xor lt ne not_equal signbit nonzero gcd lcm "
           "arange empty empty_permuted empty_strided eye full linspace logspace new_empty new_empty_strided "

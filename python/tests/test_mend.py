@@ -223,7 +223,7 @@ def test_grouped_products_of_transformers_become_those_of_libtorch(tmp_path, cap
 
     exported = export_with(tmp_path / "m.pt2", Experts(), batch="fixed")
     assert "aten._grouped_mm.default" in targets(exported)
-    assert mended_lines(capsys)[0].endswith("registered in Python (1 times), becomes aten::_grouped_mm")
+    assert mended_lines(capsys)[0].endswith("registered in Python (1 time), becomes aten::_grouped_mm")
     model = WithForward(Experts())
     model.load_state_dict(exported.program.state_dict)
     equals_eager(exported, model)
