@@ -56,7 +56,10 @@ def mended_lines(capsys) -> list[str]:
     return capsys.readouterr().err.splitlines()
 
 
-@pytest.mark.parametrize("path", sorted(FIXTURES.glob("*.pt2")), ids=lambda path: path.stem)
+LOADABLE = sorted(path for path in FIXTURES.glob("*.pt2") if path.stem != "weightless")
+
+
+@pytest.mark.parametrize("path", LOADABLE, ids=lambda path: path.stem)
 def test_a_program_that_needs_nothing_is_not_touched(path):
     program = torch.export.load(path)
     before = str(program.graph_module.graph)

@@ -7,6 +7,8 @@ import torch
 from torch.utils import _pytree
 
 for path in sorted((pathlib.Path(__file__).parents[1] / "fixtures").glob("*.pt2")):
+    if path.stem == "weightless":
+        continue  # torch cannot open it
     program = torch.export.load(str(path))
     module = program.module()
     args, kwargs = program.example_inputs
