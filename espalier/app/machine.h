@@ -7,7 +7,7 @@
 
 namespace espalier {
 
-// Processors this process may use, an equal share of 90 % of the memory for each, and the processor's name.
+// Processors and an equal share of 90 % of the memory for each, as this process may use them (base/host.h).
 Machine this_machine();
 
 }  // namespace espalier

@@ -1,8 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include "espalier/base/check.h"
 #include "espalier/base/hash.h"
+#include "espalier/base/host.h"
 #include "espalier/base/json.h"
 #include "espalier/base/rng.h"
 #include "espalier/base/units.h"
@@ -125,6 +127,32 @@ TEST(Words, LinesAreUtf8ButCommentsMayBeAnything) {
 
 TEST(InputError, StaysOnOneLineWhateverItQuotes) {
   EXPECT_STREQ(InputError("f: entry 'a\nb\x01'").what(), "f: entry 'a b '");
+}
+
+TEST(Host, AQuotaOfProcessorTimeIsWholeProcessorsAtLeastOne) {
+  EXPECT_EQ(processors_of_quota("200000 100000"), 2);
+  EXPECT_EQ(processors_of_quota("350000 100000"), 3);
+  EXPECT_EQ(processors_of_quota("50000 100000"), 1);
+  for (const char* none : {"max 100000", "-1 100000", "", "100000", "1 0"}) {
+    EXPECT_EQ(processors_of_quota(none), std::nullopt) << none;
+  }
+}
+
+TEST(Host, TheTextIsOfTheMachineAloneAndTheUsableProcessorsOfThisProcess) {
+  const Host whole = this_host();
+  EXPECT_GE(whole.processors, whole.usable);
+  cpu_set_t before, one;
+  CPU_ZERO(&before);
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  CPU_ZERO(&one);
+  for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu) {
+    if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  const Host pinned = this_host();
+  ASSERT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
+  EXPECT_EQ(pinned.text(), whole.text());
+  EXPECT_EQ(pinned.usable, 1);
 }
 
 }  // namespace

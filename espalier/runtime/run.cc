@@ -4,10 +4,9 @@
 
 #include <charconv>
 #include <cstdlib>
-#include <fstream>
-#include <thread>
 
 #include "espalier/base/check.h"
+#include "espalier/base/host.h"
 #include "espalier/runtime/agreement.h"
 #include "espalier/runtime/clock_offset.h"
 #include "espalier/runtime/measured_trace.h"
@@ -159,15 +158,7 @@ RunResult run_reference(const std::string& model_path, const ReferenceOptions& o
 }
 
 std::string machine_description() {
-  std::ifstream cpuinfo("/proc/cpuinfo");
-  std::string line, name = "unknown processor";
-  while (std::getline(cpuinfo, line)) {
-    if (line.rfind("model name", 0) != 0) continue;
-    const std::size_t colon = line.find(": ");
-    if (colon != std::string::npos) name = line.substr(colon + 2);
-    break;
-  }
-  return name + ", " + std::to_string(std::thread::hardware_concurrency()) + " cores";
+  return this_host().text();
 }
 
 std::string runtime_description() {
@@ -176,7 +167,7 @@ std::string runtime_description() {
     const auto count = static_cast<int>(at::detail::getCUDAHooks().deviceCount());
     if (count > 0) text += ", " + std::to_string(count) + " GPU" + (count > 1 ? "s" : "");
   }
-  return text + ", " + std::to_string(std::thread::hardware_concurrency()) + " cores";
+  return text + ", " + std::to_string(this_host().processors) + " cores";
 }
 
 }  // namespace espalier
