@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <limits>
 
 #include "espalier/base/check.h"
@@ -507,6 +508,82 @@ TEST(Program, OperatorsThatMixSamplesAreSeenByTheirSizes) {
     EXPECT_TRUE(op(graph, name).mixes_samples) << name;
   for (const char* name : {"l", "rows", "loss", "centred"})
     EXPECT_FALSE(op(graph, name).mixes_samples) << name;
+}
+
+// What of y: f32[b,4] is told of the operators named; they follow each other, the last is the loss.
+TEST(Program, ANumberOfAllSamplesMixesThemUnlessItIsTheirAverage) {
+  struct Case {
+    const char* what;
+    std::function<void(TestProgram&)> add;
+    std::vector<std::string> mixing;
+  };
+  const auto mean = [](TestProgram& p) { p.op("mean.default", "m", {{"self", tensor("l")}}, {}); };
+  const auto sum = [](TestProgram& p) { p.op("sum.default", "s", {{"self", tensor("l")}}, {}); };
+  const Json batch = {{"as_sym_int", {{"as_name", "size"}}}};
+  const std::vector<Case> cases{
+      {"a mean", mean, {}},
+      {"a mean, scaled, negated and added to another",
+       [&](TestProgram& p) {
+         mean(p);
+         p.op("mse_loss.default", "e", {{"self", tensor("l")}, {"target", tensor("l")}}, {});
+         p.op("mul.Tensor", "half", {{"self", tensor("m")}, {"other", real(0.5)}}, {});
+         p.op("neg.default", "n", {{"self", tensor("half")}}, {});
+         p.op("add.Tensor", "loss", {{"self", tensor("n")}, {"other", tensor("e")}}, {});
+       },
+       {}},
+      {"a sum", sum, {"s"}},
+      {"a loss that sums",
+       [](TestProgram& p) {
+         p.op("mse_loss.default", "e",
+              {{"self", tensor("l")}, {"target", tensor("l")}, {"reduction", number(2)}}, {});
+       },
+       {"e"}},
+      {"a sum over a number of samples",
+       [&](TestProgram& p) {
+         p.node("torch.ops.aten.sym_size.int", "size", {{"self", tensor("l")}, {"dim", number(0)}},
+                Json::array({{{"as_sym_int", {{"as_name", "size"}}}}}));
+         p.graph["sym_int_values"]["size"] = TestProgram::symbol("s0");
+         sum(p);
+         p.op("div.Tensor", "loss", {{"self", tensor("s")}, {"other", batch}}, {});
+       },
+       {}},
+      {"a root mean square",
+       [&](TestProgram& p) {
+         mean(p);
+         p.op("sqrt.default", "loss", {{"self", tensor("m")}}, {});
+       },
+       {"loss"}},
+      {"a product of means",
+       [&](TestProgram& p) {
+         mean(p);
+         p.op("mul.Tensor", "loss", {{"self", tensor("m")}, {"other", tensor("m")}}, {});
+       },
+       {"loss"}},
+      {"a mean brought back beside the samples",
+       [&](TestProgram& p) {
+         mean(p);
+         p.op("sub.Tensor", "c", {{"self", tensor("l")}, {"other", tensor("m")}}, {0, 4});
+         p.op("mean.default", "loss", {{"self", tensor("c")}}, {});
+       },
+       {"c"}},
+      {"a ratio of sums",
+       [&](TestProgram& p) {
+         sum(p);
+         p.op("div.Tensor", "loss", {{"self", tensor("s")}, {"other", tensor("s")}}, {});
+       },
+       {"loss"}},
+  };
+  for (const Case& one : cases) {
+    TestProgram p = linear();
+    one.add(p);
+    p.output(std::string(p.graph["nodes"].back()["name"]));
+    const Graph graph = read(p, without_loss()).imported.graph;
+    std::vector<std::string> mixing;
+    for (const Operator& o : graph.operators()) {
+      if (o.mixes_samples) mixing.push_back(o.name);
+    }
+    EXPECT_EQ(mixing, one.mixing) << one.what;
+  }
 }
 
 TEST(Program, ModulePathAndSourceComeFromTheMetadata) {

@@ -8,6 +8,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/frontend/aten_table.h"
+#include "espalier/frontend/sample_mixing.h"
 
 namespace espalier {
 namespace {
@@ -126,7 +127,8 @@ class Flow {
         storages_(program.tensors.size()),
         aliases_(program.tensors.size()),
         requires_grad_(program.tensors.size()),
-        producer_(program.tensors.size()) {}
+        producer_(program.tensors.size()),
+        mixes_(nodes_that_mix_samples(program)) {}
 
   GraphParts derive() {
     parts_.batch = program_.batch;
@@ -186,7 +188,7 @@ class Flow {
     }
     note_gradients(call, facts, op);
     op.random = schema != nullptr ? schema->random : draws(call, facts);
-    op.mixes_samples = facts != nullptr && mixes(call, name, *facts, op);
+    op.mixes_samples = mixes_[index];
     parts_.operators.push_back(std::move(op));
   }
 
@@ -325,90 +327,6 @@ class Flow {
         return number(call, "dropout_p").value_or(0) > 0;
     }
     return true;
-  }
-
-  // -- Samples --------------------------------------------------------------------------------------------
-
-  std::size_t batch_dimensions(TensorId id) const {
-    const auto& sizes = tensor(id).sizes;
-    return static_cast<std::size_t>(
-        std::count_if(sizes.begin(), sizes.end(), [](const SizeExpr& size) { return !size.constant(); }));
-  }
-
-  bool varies(TensorId id, std::int64_t dim) const {
-    const auto& sizes = tensor(id).sizes;
-    if (dim < 0) dim += static_cast<std::int64_t>(sizes.size());
-    return dim >= 0 && dim < static_cast<std::int64_t>(sizes.size()) &&
-           !sizes[static_cast<std::size_t>(dim)].constant();
-  }
-
-  // The dimensions an operator works along: its `dim` or `dims`; by default the last.
-  static std::vector<std::int64_t> dimensions(const Call& call) {
-    for (const std::string_view name : {"dim", "dims"}) {
-      const Argument* const argument = find_argument(call, name);
-      if (argument == nullptr) continue;
-      if (const auto* const one = std::get_if<SizeExpr>(&argument->value))
-        return {one->constant().value_or(0)};
-      if (const auto* const several = std::get_if<std::vector<SizeExpr>>(&argument->value)) {
-        std::vector<std::int64_t> result;
-        for (const SizeExpr& dim : *several) result.push_back(dim.constant().value_or(0));
-        return result;
-      }
-    }
-    return {-1};
-  }
-
-  // Only what sizes show: statistics of the batch, work along a dimension that grows with it, pairs of
-  // samples, the batch reduced away. A mean or sum down to one number is a loss: it adds up over
-  // micro-batches. In a program with a fixed batch only statistics are seen.
-  bool mixes(const Call& call, std::string_view name, const AtenOperator& facts, const Operator& op) const {
-    if (facts.updates_statistics)
-      return statistics_active(call) && name != "instance_norm" && name != "instance_norm_";
-    if (op.inputs.empty() || op.outputs.empty()) return false;
-    std::size_t read = 0, written = 0;
-    for (const TensorId id : op.inputs) read = std::max(read, batch_dimensions(id));
-    for (const TensorId id : op.outputs) written = std::max(written, batch_dimensions(id));
-    const TensorId first = op.inputs.front();
-    if (facts.along_dim) {
-      for (const std::int64_t dim : dimensions(call)) {
-        if (varies(first, dim)) return true;
-      }
-    }
-    if (name == "slice" || name == "narrow") {
-      const auto dim = static_cast<std::int64_t>(number(call, "dim").value_or(0));
-      if (varies(first, dim) && tensor(first).sizes != tensor(op.outputs.front()).sizes) return true;
-    }
-    if (written >= 2 && written > read) return true;
-    if (read == 0 || written > 0) return false;
-    const bool scalar = std::all_of(op.outputs.begin(), op.outputs.end(),
-                                    [&](TensorId id) { return tensor(id).sizes.empty(); });
-    static constexpr std::string_view kNotAdditive[] = {"linalg_vector_norm",
-                                                        "linalg_norm",
-                                                        "linalg_matrix_norm",
-                                                        "norm",
-                                                        "frobenius_norm",
-                                                        "max",
-                                                        "min",
-                                                        "amax",
-                                                        "amin",
-                                                        "aminmax",
-                                                        "median",
-                                                        "nanmedian",
-                                                        "mode",
-                                                        "std",
-                                                        "std_mean",
-                                                        "var",
-                                                        "var_mean",
-                                                        "logsumexp",
-                                                        "prod",
-                                                        "quantile",
-                                                        "nanquantile",
-                                                        "argmax",
-                                                        "argmin",
-                                                        "select",
-                                                        "index"};
-    return !scalar ||
-           std::find(std::begin(kNotAdditive), std::end(kNotAdditive), name) != std::end(kNotAdditive);
   }
 
   // -- Mutation -------------------------------------------------------------------------------------------
@@ -571,6 +489,7 @@ class Flow {
   Sets aliases_;     // possibly the same memory
   std::vector<bool> requires_grad_;                   // by tensor
   std::vector<std::optional<std::size_t>> producer_;  // by tensor
+  std::vector<bool> mixes_;                           // by node
   GraphParts parts_;
 };
 

@@ -104,6 +104,15 @@ std::vector<std::string> check_plan(const Graph& graph, const Cluster& cluster, 
 std::vector<std::string> check_placement(const Graph& graph, const Cluster& cluster,
                                          const Placement& placement);
 
+// The operators for which a smaller micro-batch trains something else: the loss depends on them, and they
+// relate the samples of a batch to each other. BatchNorm is not among them: pipelines keep its statistics per
+// micro-batch, with a warning. Ascending.
+std::vector<OperatorId> operators_that_need_the_whole_batch(const Graph& graph);
+
+// Whether the operator writes a buffer (BatchNorm's running statistics): in replicas each would write its
+// own.
+bool writes_buffer(const Graph& graph, OperatorId op);
+
 // What one process would compute otherwise: operators that mix samples, buffers mutated in replicas, a loss
 // that averages over a varying count, … One line each, for people, at plan time.
 std::vector<std::string> semantic_warnings(const Graph& graph, const PipelinePlan& plan);

@@ -2,6 +2,7 @@
 #include <map>
 #include <set>
 
+#include "espalier/cost/operator_family.h"
 #include "espalier/plan/plan.h"
 
 namespace espalier {
@@ -42,8 +43,7 @@ void warn_of_stage(const Graph& graph, const PipelinePlan& plan, StageId id,
     if (op.mixes_samples && split && !is_loss) mixing[op.target].add(op.name);
     if (op.random && split) random.add(op.name);
     if (op.mixes_samples && split && is_loss) {
-      found.push_back("the loss '" + op.name +
-                      "' relates the samples of a micro-batch to each other: it sees " +
+      found.push_back("the loss '" + op.name + "' depends on which samples it sees together: it sees " +
                       size_text(stage.micro_batch) + " of " + size_text(plan.batch) + " at a time");
     }
     if (is_loss && split && divides_by_a_count(graph, op)) {
@@ -75,6 +75,28 @@ void warn_of_stage(const Graph& graph, const PipelinePlan& plan, StageId id,
 
 }  // namespace
 
+std::vector<OperatorId> operators_that_need_the_whole_batch(const Graph& graph) {
+  std::vector<bool> needed(graph.operators().size(), !graph.loss().has_value());
+  if (graph.loss() && graph.tensor(*graph.loss()).producer) {
+    needed[graph.tensor(*graph.loss()).producer->index()] = true;
+  }
+  std::vector<OperatorId> result;
+  for (std::size_t i = needed.size(); i-- > 0;) {
+    if (!needed[i]) continue;
+    for (const OperatorId p : graph.predecessors(OperatorId(i))) needed[p.index()] = true;
+    const bool statistics = operator_family(graph, OperatorId(i)).keeps == Keeps::kChannelStatistics;
+    if (graph.operators()[i].mixes_samples && !statistics) result.push_back(OperatorId(i));
+  }
+  std::reverse(result.begin(), result.end());
+  return result;
+}
+
+bool writes_buffer(const Graph& graph, OperatorId op) {
+  const std::vector<TensorId>& mutates = graph.op(op).mutates;
+  return std::any_of(mutates.begin(), mutates.end(),
+                     [&](TensorId tensor) { return graph.tensor(tensor).parameter.has_value(); });
+}
+
 std::vector<std::string> semantic_warnings(const Graph& graph, const PipelinePlan& plan) {
   std::vector<std::string> found;
   for (std::size_t x = 0; x < plan.stages.size(); ++x) warn_of_stage(graph, plan, StageId(x), found);
@@ -86,14 +108,6 @@ std::vector<std::string> semantic_warnings(const Graph& graph, const PipelinePla
     found.push_back("stages '" + plan.stages[0].name + "' and '" + other->name + "' have micro-batches of " +
                     size_text(plan.stages[0].micro_batch) + " and " + size_text(other->micro_batch) +
                     ": the simulator can time that, the runtime refuses it");
-  }
-  Found unknown;
-  for (const Operator& op : graph.operators()) {
-    if (!op.known) unknown.add(op.name + "' ('" + op.target);
-  }
-  if (unknown.count > 0) {
-    found.push_back(unknown.text() +
-                    ") is not in the operator table: it counts as possibly sharing its inputs' memory");
   }
   return found;
 }
