@@ -109,10 +109,9 @@ std::vector<OperatorId> backbone(const Graph& graph);
 //        ─── c ──           serial    d e
 //
 // kSerial    a run of articulation points, in one branch.
-// kBranches  what lies between two articulation points (or before the first, or behind the last): its
-// connected
-//            components, which are independent of each other. One branch only: it stands beside a direct
-//            edge, such as a residual connection.
+// kBranches  what lies between two articulation points, before the first or behind the last: its
+//            connected components, which are independent of each other. One branch only: it stands
+//            beside a direct edge, such as a residual connection.
 // kTangle    the whole set, which has neither an articulation point nor a second component.
 // To go on inside a branch, decompose it; a tangle cannot be taken apart.
 enum class SegmentKind : std::uint8_t { kSerial, kBranches, kTangle };

@@ -10,8 +10,9 @@
 namespace espalier {
 namespace {
 
-// So that sums over stages, micro-batches and crossings stay within 63 bits.
+// Of one figure, and of all of a step together: whoever adds figures up stays within 63 bits.
 constexpr std::int64_t kLimit = std::int64_t{1} << 56;
+constexpr double kLimitOfSums = static_cast<double>(std::int64_t{1} << 60);
 
 bool in_range(Duration time) {
   return time >= Duration() && time.count() <= kLimit;
@@ -40,6 +41,7 @@ class StagedChecker {
     }
     for (std::size_t i = 0; i < model_.crossings.size(); ++i) check_crossing(i);
     for (const Tie& tie : model_.ties) check_tie(tie);
+    if (found_.empty()) check_sums();
     return std::move(found_);
   }
 
@@ -152,6 +154,55 @@ class StagedChecker {
       bad(gradient ? "has a gradient but does not return" : "returns without a gradient");
     }
     check_position(i, bad);
+  }
+
+  // Every action, message and collective of a step one after the other, each message over the slowest links;
+  // and all that could be held at once. In floating point: far from the limit it need not be exact.
+  void check_sums() {
+    double slowest = 0;  // nanoseconds for a byte
+    double each = 0;     // of a message, beside its bytes
+    for (const Group& group : cluster_.groups()) {
+      if (group.bandwidth) slowest = std::max(slowest, 1e9 / static_cast<double>(*group.bandwidth));
+      each += number(group.latency) + number(group.send.fixed) + number(group.receive.fixed);
+      slowest +=
+          static_cast<double>(group.send.picoseconds_per_byte + group.receive.picoseconds_per_byte) / 1e3;
+    }
+    const auto message = [&](double bytes) { return each + 1 + bytes * slowest; };
+    double time = 0, held = 0;
+    for (const StagedStage& stage : model_.stages) {
+      const StageMemory& m = stage.memory;
+      for (const StagedReplica& replica : stage.replicas) {
+        const StageTimes& t = replica.times;
+        time += static_cast<double>(replica.micro_batches.size()) *
+                    (number(t.forward) + number(t.backward()) + number(t.recompute)) +
+                number(t.update);
+        const auto members = static_cast<double>(stage.replicas.size() * replica.devices.size());
+        time += 4 * members * message(number(stage.reduced));
+        held += number(m.parameters) + number(m.buffers) + number(m.gradients) + number(m.optimizer_state) +
+                number(m.forward_workspace) + number(m.backward_workspace) +
+                stage.in_flight * (number(m.saved) + number(m.recomputed) + number(m.between_halves));
+      }
+    }
+    for (const Crossing& crossing : model_.crossings) {
+      const StagedStage& from = model_.stages[crossing.from.index()];
+      held += from.micro_batches * number(crossing.output);
+      for (const Crossing::Reader& reader : crossing.readers) {
+        const double pieces = std::max(from.micro_batches, model_.stages[reader.stage.index()].micro_batches);
+        time += pieces * (message(number(reader.bytes)) + message(number(reader.gradient)));
+        held += 2 * pieces * (number(reader.bytes) + number(reader.gradient));
+      }
+    }
+    for (const Tie& tie : model_.ties) {
+      time += 2 * static_cast<double>(tie.stages.size()) * message(number(tie.bytes));
+    }
+    if (time > kLimitOfSums)
+      found_.push_back("all actions and messages of a step together take over 2^60 ns");
+    if (held > kLimitOfSums) found_.push_back("all that a step may hold at once is over 2^60 bytes");
+  }
+
+  template <class Amount>
+  static double number(Amount amount) {
+    return static_cast<double>(amount.count());
   }
 
   // One micro-batch holds a whole number of the other's.

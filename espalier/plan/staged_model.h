@@ -108,7 +108,8 @@ StagedModel stage_model(const Graph& graph, const Cluster& cluster, const CostTa
                         const Training& training, const PipelinePlan& plan);
 
 // Violations of what a schedule relies on: names, `after` to smaller stages, shares a partition, ids in
-// range, readers after producers, sizes and times from 0 to 2^56, crossings in order. Holds for any values.
+// range, readers after producers, sizes and times from 0 to 2^56, those of a step together below 2^60,
+// crossings in order. Holds for any values.
 std::vector<std::string> check_staged_model(const StagedModel& model, const Cluster& cluster);
 
 }  // namespace espalier

@@ -723,5 +723,35 @@ TEST(CheckStagedModel, EveryRuleHasItsFault) {
               ElementsAre(HasSubstr("do not fit"), HasSubstr("do not fit")));
 }
 
+TEST(StagedModel, FiguresWhoseSumOverAStepWouldOverflowAreRefused) {
+  const Towers towers;
+  const StagedModel fine = towers.stage(kThreeStages);
+  StagedModel model = fine;
+  model.stages[0].replicas[0].times.forward = Duration(std::int64_t{1} << 56);
+  EXPECT_THAT(check_staged_model(model, towers.cluster), IsEmpty());  // four micro-batches: 2^58
+  for (StagedStage& stage : model.stages) {
+    stage.micro_batches = 1 << 10;
+    stage.replicas[0].micro_batches = round_robin(1 << 10, 0, 1);
+  }
+  EXPECT_THAT(check_staged_model(model, towers.cluster),
+              ElementsAre(HasSubstr("together take over 2^60 ns")));
+  model = fine;
+  model.stages[1].memory.saved = Bytes(std::int64_t{1} << 56);
+  model.stages[1].in_flight = 4;
+  model.stages[2].memory.parameters = model.stages[2].memory.gradients = Bytes(std::int64_t{1} << 56);
+  model.stages[0].memory.parameters = Bytes(std::int64_t{1} << 56);
+  EXPECT_THAT(check_staged_model(model, towers.cluster), IsEmpty());
+  ClusterParts slow = towers.cluster.parts();
+  for (Group& group : slow.groups) group.bandwidth = 1;
+  model = fine;
+  for (Crossing& crossing : model.crossings) {
+    crossing.output = Bytes(std::int64_t{1} << 40);
+    for (Crossing::Reader& reader : crossing.readers) {
+      if (reader.bytes != Bytes()) reader.bytes = Bytes(std::int64_t{1} << 40);
+    }
+  }
+  EXPECT_THAT(check_staged_model(model, Cluster(slow)), ElementsAre(HasSubstr("together take over 2^60 ns")));
+}
+
 }  // namespace
 }  // namespace espalier
