@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "espalier/app/catalog.h"
 #include "espalier/app/inspect.h"
@@ -329,6 +330,229 @@ TEST(ModuleText, NeighboursAreRunsAndLongTextsLoseTheirDepth) {
   EXPECT_EQ(module_text(graph, all, 21), "enc.layers, head.norm");
   EXPECT_EQ(module_text(graph, all, 12), "enc, head");
   EXPECT_EQ(module_text(graph, all, 6), "enc, …");
+}
+
+TEST_F(App, APlanForOtherDeviceKindsThanItRunsOnIsToldSo) {
+  const PlanningJob job = prepare_job(options_);
+  write("plan.json",
+        print_plan_file(plan_file(job, plan_model(job, {.planner = "branches"}), folder_.string())));
+  const OpenedPlan opened = open_plan(path("plan.json"));
+  EXPECT_THAT(device_kind_warnings(opened, {.local = {}, .runs_on = "cpu", .description = ""}),
+              ElementsAre(HasSubstr("is a plan for 3 x dev, but this runs on cpu")));
+  EXPECT_THAT(device_kind_warnings(opened, {.local = {}, .runs_on = "dev", .description = ""}), IsEmpty());
+  EXPECT_THAT(device_kind_warnings(opened, {.local = {}, .runs_on = "cuda", .description = ""}), IsEmpty());
+}
+
+TEST_F(App, AnOperatorNobodyKnowsIsWarnedOfOnce) {
+  options_.model = write("unknown.txt", [] {
+    std::string text = kModel;
+    text.replace(text.find("@class=head"), 11, "@unknown @class=head");
+    return text;
+  }());
+  const PlanningJob job = prepare_job(options_);
+  const Planned planned = plan_model(job, {});
+  std::vector<std::string> all = job.warnings;
+  all.insert(all.end(), planned.warnings.begin(), planned.warnings.end());
+  EXPECT_EQ(std::count_if(all.begin(), all.end(),
+                          [](const std::string& line) { return line.find("operator table") != line.npos; }),
+            1);
+}
+
+TEST_F(App, APlanIsPredictedAgainFromOtherCostsWithoutPlanningAgain) {
+  const PlanningJob job = prepare_job(options_);
+  write("plan.json",
+        print_plan_file(plan_file(job, plan_model(job, {.planner = "branches"}), folder_.string())));
+  const OpenedPlan opened = open_plan(path("plan.json"));
+  const OpenedPlan same = with_costs(opened, options_.costs);
+  EXPECT_EQ(same.trace, opened.trace);
+  EXPECT_EQ(same.file.staged, opened.file.staged);
+  // Everything takes twice as long: the same stages, in the same orders.
+  std::string twice = kCosts;
+  for (std::size_t at = 0; (at = twice.find("=2ms", at)) != std::string::npos; ++at)
+    twice.replace(at, 4, "=4ms");
+  for (std::size_t at = 0; (at = twice.find("=1ms", at)) != std::string::npos; ++at)
+    twice.replace(at, 4, "=2ms");
+  const OpenedPlan slower = with_costs(opened, write("twice.txt", twice));
+  EXPECT_EQ(slower.schedule, opened.schedule);
+  EXPECT_GT(slower.trace.iteration, opened.trace.iteration + milliseconds(20));
+  EXPECT_LE(slower.trace.iteration, 2 * opened.trace.iteration);
+  EXPECT_FALSE(any_plan_bound(slower).why_not.size() > 0) << any_plan_bound(slower).why_not;
+  EXPECT_THAT(testing::refusal([&] {
+                with_costs(opened, write("other.txt",
+                                         "cost tower other batch=1 f=2ms i=2ms w=2ms origin=measured\n"));
+              }),
+              HasSubstr("has no costs for 'dev'"));
+}
+
+TEST_F(App, ACalibrationIsOfLocalWithoutCostsAlone) {
+  Machine machine{.local = {.devices = 2, .memory_each = gibibytes(6)}, .description = "here, 2 cores"};
+  machine.calibration = Calibration{.machine = "here, 2 cores",
+                                    .threads = 1,
+                                    .torch_version = "2",
+                                    .flops_f32 = 1e9,
+                                    .memory_bandwidth = 3'000'000'000,
+                                    .launch_overhead = microseconds(50),
+                                    .costs = CostTable(CostTableParts{})};
+  CostTableParts measured;
+  measured.link =
+      MeasuredLink{.bandwidth = 1'000'000, .latency = microseconds(300), .send = {}, .receive = {}};
+  machine.calibration->costs = CostTable(measured);
+  options_.machine = machine;
+  const std::string cluster = std::exchange(options_.cluster, "local");
+  const std::string costs = std::exchange(options_.costs, "");
+  const PlanningJob local = prepare_job(options_);
+  EXPECT_EQ(local.cluster.kinds()[0].launch_overhead, microseconds(50));
+  EXPECT_EQ(local.cluster.kinds()[0].flops_f32, 1e9);
+  EXPECT_EQ(local.cluster.groups()[0].latency, microseconds(300));
+  EXPECT_EQ(local.cost_hash, 0U);
+  options_.cluster = "2xcpu";
+  EXPECT_NE(prepare_job(options_).cluster.kinds()[0].launch_overhead, microseconds(50));
+  options_.cluster = cluster;
+  options_.costs = costs;
+  EXPECT_EQ(prepare_job(options_).cluster.kinds()[0].launch_overhead, microseconds(1));
+}
+
+class Edited : public App {
+ protected:
+  Edited() {
+    write("plan.json",
+          print_plan_file(plan_file(job_, plan_model(job_, {.planner = "branches"}), folder_.string())));
+  }
+
+  // The plan with one text for another, as somebody would edit it.
+  std::string edit(const std::string& from, const std::string& to) {
+    std::string text = read_file(path("plan.json"));
+    const std::size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from << "\n" << text;
+    if (at != std::string::npos) text.replace(at, from.size(), to);
+    return write("edited.json", text);
+  }
+  JobOptions start_from(const std::string& file) const {
+    JobOptions options;
+    options.model = options_.model;
+    options.start = file;
+    return options;
+  }
+  std::string refused(const std::string& from, const std::string& to) {
+    const std::string file = edit(from, to);
+    return testing::refusal([&] { prepare_job(start_from(file)); });
+  }
+
+  PlanningJob job_ = prepare_job(options_);
+};
+
+TEST_F(Edited, AnEditedPlanIsNotSimulatedAsIfNothingHadChanged) {
+  const std::string file = edit("\"operators\": [[\"img\"]]", "\"operators\": [[\"txt\"]]");
+  EXPECT_THAT(testing::refusal([&] { open_plan(file); }),
+              ::testing::AllOf(HasSubstr("edited.json: stages[0]: was edited since"), HasSubstr("--start")));
+}
+
+TEST_F(Edited, LockedStagesAreKeptAndSettingsAreTheStarts) {
+  const std::string file = edit("\"name\": \"img\",", "\"name\": \"img\", \"locked\": true,");
+  open_plan(file);  // a lock changes nothing else
+  const PlanningJob job = prepare_job(start_from(file));
+  EXPECT_EQ(job.training, job_.training);
+  EXPECT_EQ(job.cluster, job_.cluster);
+  EXPECT_EQ(job.cost_hash, job_.cost_hash);
+  ASSERT_EQ(job.locked.size(), 1U);
+  EXPECT_EQ(job.locked[0].where, file + ": stages[0] ('img')");
+  const Planned planned = plan_model(job, {});
+  ASSERT_TRUE(planned.judged.has_value()) << planned.outcome.why;
+  EXPECT_LE(planned.judged->trace.iteration,
+            plan_model(job_, {.planner = "branches"}).judged->trace.iteration);
+  const PlanFile again = plan_file(job, planned, folder_.string());
+  const auto img = std::find_if(again.stages.begin(), again.stages.end(),
+                                [](const NamedStage& stage) { return stage.name == "img"; });
+  ASSERT_NE(img, again.stages.end());
+  EXPECT_TRUE(img->locked);
+  EXPECT_THAT(img->devices, ElementsAre("dev0"));
+  EXPECT_EQ(plan_model(job, {.planner = "even"}).outcome.status, Status::kUnsupported);
+}
+
+TEST_F(Edited, DerivedPartsAreComputedAgainAndItIsSaid) {
+  // img moves to dev2, where the head was: the head must go.
+  std::string text = read_file(edit("\"devices\": [\"dev0\"]", "\"devices\": [\"dev2\"]"));
+  text.replace(text.find("\"name\": \"img\","), 14, "\"name\": \"img\", \"locked\": true,");
+  const PlanningJob job = prepare_job(start_from(write("edited.json", text)));
+  EXPECT_THAT(job.notes, Contains(HasSubstr("stages[0] ('img') was edited")));
+  const Planned planned = plan_model(job, {});
+  ASSERT_TRUE(planned.judged.has_value()) << planned.outcome.why;
+  for (const StagedStage& stage : planned.judged->staged.stages) {
+    EXPECT_EQ(stage.name == "img", stage.replicas[0].devices[0] == DeviceId(2)) << stage.name;
+  }
+}
+
+TEST_F(Edited, MistakesAreNamedWithTheirPlace) {
+  EXPECT_THAT(
+      refused("[[\"img\"]]", "[[\"imgg\"]]"),
+      HasSubstr(
+          "edited.json: stages[0].operators[0]: 'imgg' is no operator of the model; did you mean 'img'?"));
+  EXPECT_THAT(refused("[[\"img\"]]", "[[\"txt\"]]"), HasSubstr("'txt' stands in stages["));
+  EXPECT_THAT(refused("\"devices\": [\"dev0\"]", "\"devices\": [\"dev9\"]"),
+              HasSubstr("stages[0].devices[0]: 'dev9' is no device"));
+  EXPECT_THAT(refused("\"devices\": [\"dev0\"]", "\"devices\": [\"dev1\"]"),
+              HasSubstr("dev1 is in stages[0], too"));
+  EXPECT_THAT(refused("\"name\": \"img\"", "\"name\": \"txt\""),
+              HasSubstr("stages[1].name: 'txt' is stages[0]'s, too"));
+  EXPECT_THAT(refused("\"after\": []", "\"after\": [\"nobody\"]"),
+              HasSubstr("stages[0].after[0]: there is no stage 'nobody'"));
+  EXPECT_THAT(refused("\"micro_batch\": 1", "\"micro_batch\": 3"),
+              HasSubstr("stages[0].micro_batch: 3 does not divide the batch 4"));
+}
+
+// The fixtures: two_tower has a contrastive loss, resnet BatchNorm.
+PlanningJob fixture_job(const std::string& name, JobOptions options = {}) {
+  options.model = std::string(ESPALIER_SOURCE_DIR) + "/tests/fixtures/" + name + ".pt2";
+  options.cluster = "4xcpu";
+  options.batch = BatchSize(32);
+  return prepare_job(options);
+}
+
+TEST(WhatIsTrained, AContrastiveLossKeepsTheBatchWholeUnlessASmallerMicroBatchIsNamed) {
+  const PlanningJob whole = fixture_job("two_tower");
+  EXPECT_THAT(whole.training.micro_batches, ElementsAre(BatchSize(32)));
+  EXPECT_THAT(whole.notes, Contains(HasSubstr("the whole batch of 32, because 'matmul")));
+  for (const PlannerEntry& planner : planner_catalog()) {
+    const Planned planned = plan_model(whole, {.planner = planner.name});
+    if (!planned.judged) continue;
+    for (const Stage& stage : planned.judged->plan.stages) {
+      EXPECT_EQ(stage.micro_batch, BatchSize(32)) << planner.name;
+      EXPECT_EQ(stage.replicas.size(), 1U) << planner.name;
+    }
+  }
+  JobOptions named;
+  named.micro_batches = {BatchSize(8)};
+  const PlanningJob split = fixture_job("two_tower", named);
+  EXPECT_THAT(split.training.micro_batches, ElementsAre(BatchSize(8)));
+  EXPECT_THAT(plan_model(split, {.planner = "branches"}).warnings, Contains(HasSubstr("mixes samples")));
+}
+
+TEST(WhatIsTrained, ModelsThatAverageTheirSamplesMayBeSplit) {
+  for (const char* name : {"three_branch", "gpt", "dlrm", "unet", "gpt2", "llama", "resnet"}) {
+    EXPECT_GT(fixture_job(name).training.micro_batches.size(), 1U) << name;
+  }
+}
+
+TEST(WhatIsTrained, StagesThatWriteBuffersAreNotReplicatedUnlessAsked) {
+  const PlanningJob job = fixture_job("resnet");
+  const auto replicated = [](const PlanningJob& of, const std::string& planner) {
+    const Planned planned = plan_model(of, {.planner = planner});
+    EXPECT_TRUE(planned.judged.has_value()) << planner << ": " << planned.outcome.why;
+    if (!planned.judged) return false;
+    for (const Stage& stage : planned.judged->plan.stages) {
+      const bool writes = std::any_of(stage.operators.begin(), stage.operators.end(),
+                                      [&](OperatorId op) { return writes_buffer(of.graph, op); });
+      if (writes && stage.replicas.size() > 1) return true;
+    }
+    return false;
+  };
+  for (const PlannerEntry& planner : planner_catalog()) {
+    if (planner.name == "branches") continue;  // finds no two branches
+    EXPECT_FALSE(replicated(job, planner.name)) << planner.name;
+  }
+  JobOptions asked;
+  asked.written_buffers = WrittenBuffers::kReplicated;
+  EXPECT_TRUE(replicated(fixture_job("resnet", asked), "pipedream"));
 }
 
 }  // namespace

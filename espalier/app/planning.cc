@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "espalier/app/catalog.h"
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
+#include "espalier/planners/pipeline/locked.h"
 #include "espalier/schedule/schedule.h"
 #include "espalier/sim/expected.h"
 #include "espalier/sim/simulate.h"
@@ -129,11 +131,23 @@ Judged judge(const PlanningJob& job, const PipelinePlan& plan) {
   return judge_staged(job, plan, std::move(staged), schedule);
 }
 
+namespace {
+
+Outcome outcome_of(const PlannerEntry& planner, const PlanningJob& job, ScheduleKind schedule,
+                   Context& context) {
+  if (job.locked.empty()) return planner.plan(job.problem(), schedule, context);
+  if (planner.name == "auto") return keep_locked(job.problem(), {.schedule = schedule}, context);
+  return {.status = Status::kUnsupported,
+          .why = "planner '" + planner.name + "' does not keep locked stages; auto does"};
+}
+
+}  // namespace
+
 Planned plan_model(const PlanningJob& job, const PlanOptions& options) {
   const PlannerEntry& planner = find_planner(options.planner);
   Context context{.budget = options.budget, .rng = Rng(job.seed), .progress = options.progress};
   Planned planned{.planner = planner.name,
-                  .outcome = planner.plan(job.problem(), options.schedule, context),
+                  .outcome = outcome_of(planner, job, options.schedule, context),
                   .judged = {},
                   .warnings = {}};
   Outcome& outcome = planned.outcome;
@@ -167,6 +181,10 @@ PlanFile plan_file(const PlanningJob& job, const Planned& planned, const std::st
   file.cost_file = relative_path(job.cost_file, folder);
   file.cost_hash = job.cost_hash;
   file.measured = job.measured;
+  for (NamedStage& stage : file.stages) {
+    stage.locked = std::any_of(job.locked.begin(), job.locked.end(),
+                               [&](const LockedStage& locked) { return locked.stage.name == stage.name; });
+  }
   if (!planned.outcome.why.empty()) file.notes.push_back(planned.outcome.why);
   file.notes.insert(file.notes.end(), job.notes.begin(), job.notes.end());
   file.notes.insert(file.notes.end(), planned.warnings.begin(), planned.warnings.end());
@@ -198,6 +216,66 @@ OpenedPlan open_plan(const std::string& path) {
 
 Duration OpenedPlan::expected() const {
   return expected_of(trace, file.measured, file.staged, cluster, schedule);
+}
+
+std::vector<std::string> device_kind_warnings(const OpenedPlan& opened, const Machine& machine) {
+  std::map<std::string, std::set<DeviceId>> elsewhere;  // devices by kind
+  for (const StagedStage& stage : opened.file.staged.stages) {
+    for (const StagedReplica& replica : stage.replicas) {
+      for (const DeviceId device : replica.devices) {
+        const std::string& kind = opened.cluster.kind_of(device).name;
+        const bool here = machine.runs_on == "cuda" ? kind != "cpu" : kind == machine.runs_on;
+        if (!here) elsewhere[kind].insert(device);
+      }
+    }
+  }
+  if (elsewhere.empty()) return {};
+  std::string kinds;
+  for (const auto& [kind, devices] : elsewhere) {
+    kinds += fmt::format("{}{} x {}", kinds.empty() ? "" : " and ", devices.size(), kind);
+  }
+  return {
+      fmt::format("{} is a plan for {}, but this runs on {}: it computes the same, and the predicted time "
+                  "says nothing about it",
+                  opened.path, kinds, machine.runs_on)};
+}
+
+OpenedPlan with_costs(const OpenedPlan& opened, const std::string& cost_file) {
+  std::error_code ignored;
+  if (opened.model.empty() || !fs::exists(opened.model, ignored)) {
+    throw InputError(opened.path + ": other costs need the model, which is not at '" + opened.model + "'");
+  }
+  const Imported imported = import_file(opened.model);
+  const PipelinePlan plan = resolve_plan(opened.file, imported.graph);
+  CostTable costs = load_costs(cost_file);
+  const std::vector<CostRow>& rows = costs.parts().rows;
+  const auto known = [&](const DeviceKind& kind) {
+    return std::any_of(rows.begin(), rows.end(), [&](const CostRow& row) { return row.kind == kind.name; });
+  };
+  if (std::none_of(opened.cluster.kinds().begin(), opened.cluster.kinds().end(), known)) {
+    throw InputError(fmt::format("{}: has no costs for '{}', on which {} runs", cost_file,
+                                 opened.cluster.kinds().front().name, opened.path));
+  }
+  OpenedPlan again = opened;
+  again.file.cost_file = relative_path(cost_file, fs::path(opened.path).parent_path().string());
+  again.file.cost_hash = costs.hash();
+  again.file.measured.reset();
+  const bool one_host = opened.cluster.groups().size() == 1;
+  if (one_host && costs.parts().link) {
+    const KindOverhead overhead = costs.overhead(opened.cluster.kinds().front().name);
+    again.file.measured = MeasuredOn{costs.parts().machine, costs.parts().threads, overhead.scatter};
+    again.cluster = with_measured_link(opened.cluster, *costs.parts().link);
+    again.file.cluster = again.cluster.parts();
+  }
+  std::vector<BatchSize> sizes = opened.file.training.micro_batches;
+  for (const Stage& stage : plan.stages) sizes.push_back(stage.micro_batch);
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  costs = complete_costs(imported.graph, again.cluster, std::move(costs), sizes);
+  again.file.staged = stage_model(imported.graph, again.cluster, costs, opened.file.training, plan);
+  again.trace = simulate(again.file.staged, again.cluster, again.schedule);
+  again.stages_bound = stages_bound(again.file.staged, again.cluster);
+  return again;
 }
 
 BoundOrReason any_plan_bound(const OpenedPlan& opened) {

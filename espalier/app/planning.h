@@ -70,6 +70,15 @@ struct OpenedPlan {
 };
 OpenedPlan open_plan(const std::string& path);
 
+// One line if the plan has stages on device kinds that are not what a run on this machine computes on: its
+// times were predicted for other devices, so a measured step cannot be compared with them.
+std::vector<std::string> device_kind_warnings(const OpenedPlan& opened, const Machine& machine);
+
+// The same plan, stages and orders kept, predicted from another cost file: its staged model is derived again.
+// The link that a cost file brings is used where the plan's devices are one host. Throws InputError where the
+// model is gone or has changed, or where the costs know none of the plan's device kinds.
+OpenedPlan with_costs(const OpenedPlan& opened, const std::string& cost_file);
+
 // The bound for any plan, which needs the model and the costs; nothing, with the reason in `why_not`, if they
 // are not there any more.
 struct BoundOrReason {

@@ -14,6 +14,8 @@
 #include "espalier/cluster/text.h"
 #include "espalier/cost/json.h"
 #include "espalier/cost/text.h"
+#include "espalier/planners/candidate.h"
+#include "espalier/planners/pipeline/locked.h"
 
 namespace espalier {
 namespace {
@@ -24,22 +26,6 @@ constexpr std::size_t kMostSizes = 6;
 bool begins_with_brace(const std::string& text) {
   const auto first = text.find_first_not_of(" \t\r\n");
   return first != std::string::npos && text[first] == '{';
-}
-
-bool is_local(const std::string& name) {
-  return name == "local" || name.rfind("local:", 0) == 0;
-}
-
-// `local` runs over the link that was measured, if one was.
-Cluster with_measured_link(const Cluster& cluster, const MeasuredLink& link) {
-  ClusterParts parts = cluster.parts();
-  for (Group& group : parts.groups) {
-    group.bandwidth = link.bandwidth;
-    group.latency = link.latency;
-    group.send = link.send;
-    group.receive = link.receive;
-  }
-  return Cluster(std::move(parts));
 }
 
 // Refuses sizes that cannot be run, naming what would be right.
@@ -64,6 +50,167 @@ void check_batch(const Graph& graph, BatchSize batch, const std::vector<BatchSiz
         fmt::format("--batch {}: no micro-batch of {}, for which the model was exported, divides it; "
                     "--batch {} would do",
                     batch.count(), batch_text(range), fitting));
+  }
+}
+
+// Where a smaller micro-batch would train something else, the whole batch is the only one.
+void keep_the_batch_whole(const Graph& graph, Training& training, std::vector<std::string>& notes) {
+  const std::vector<OperatorId> mixing = operators_that_need_the_whole_batch(graph);
+  if (mixing.empty() || graph.batch().fixed()) return;
+  const Operator& first = graph.op(mixing.front());
+  const std::string where =
+      fmt::format("'{}'{}", first.name, first.source.empty() ? "" : " (" + first.source + ")");
+  if (graph.batch().max < training.batch) {
+    throw InputError(fmt::format(
+        "--batch {}: {} relates the samples of a batch to each other, and the model was exported for "
+        "at most {}; --micro-batch names a smaller one, which trains something else",
+        training.batch.count(), where, graph.batch().max.count()));
+  }
+  training.micro_batches = {training.batch};
+  notes.push_back(
+      fmt::format("micro-batch: the whole batch of {}, because {} relates its samples to each other "
+                  "(--micro-batch names a smaller one, which trains something else)",
+                  training.batch.count(), where));
+}
+
+Cluster with_rates_of(const Cluster& cluster, const Calibration& calibration) {
+  ClusterParts parts = cluster.parts();
+  for (DeviceKind& kind : parts.kinds) {
+    kind.flops_f32 = kind.flops_f16 = calibration.flops_f32;
+    kind.memory_bandwidth = calibration.memory_bandwidth;
+    kind.launch_overhead = calibration.launch_overhead;
+  }
+  return Cluster(std::move(parts));
+}
+
+std::string costs_of_start(const EditedPlan& start, const std::string& path) {
+  if (start.file.cost_file.empty()) return {};
+  return (std::filesystem::path(path).parent_path() / start.file.cost_file).lexically_normal().string();
+}
+
+// Those of the locked stages; else those that were allowed.
+std::vector<BatchSize> sizes_of_start(const PlanFile& start) {
+  std::vector<BatchSize> sizes;
+  for (const NamedStage& stage : start.stages) {
+    if (stage.locked) sizes.push_back(stage.micro_batch);
+  }
+  return sizes.empty() ? start.training.micro_batches : sizes;
+}
+
+// The start as a whole plan: every operator once, a device for one stage, one micro-batch. Throws InputError
+// naming the place where it is none.
+PipelinePlan whole_plan(const PlanFile& start, const std::vector<Stage>& stages, const std::string& path,
+                        const PlanningJob& job) {
+  const auto place = [&](std::size_t x) { return fmt::format("{}: stages[{}]", path, x); };
+  std::vector<StageDraft> drafts;
+  std::map<OperatorId, std::size_t> holder;
+  std::map<DeviceId, std::size_t> user;
+  std::map<std::string, std::size_t> named;
+  for (std::size_t x = 0; x < stages.size(); ++x) named.emplace(stages[x].name, x);
+  for (std::size_t x = 0; x < stages.size(); ++x) {
+    StageDraft draft{stages[x].operators, {}, {}, stages[x].name, stages[x].recompute};
+    for (const OperatorId op : stages[x].operators) {
+      const auto [it, fresh] = holder.emplace(op, x);
+      if (fresh || job.graph.op(op).duplicable) continue;
+      throw InputError(fmt::format("{}.operators: '{}' stands in stages[{}], too", place(x),
+                                   job.graph.op(op).name, it->second));
+    }
+    for (std::size_t r = 0; r < stages[x].replicas.size(); ++r) {
+      const DeviceId device = stages[x].replicas[r].devices.front();
+      const auto [it, fresh] = user.emplace(device, x);
+      if (!fresh) {
+        throw InputError(
+            fmt::format("{}.devices[{}]: {} is in stages[{}], too; planners give a device one stage",
+                        place(x), r, job.cluster.device(device).name, it->second));
+      }
+      draft.devices.push_back(device);
+    }
+    if (stages[x].micro_batch != stages.front().micro_batch) {
+      throw InputError(
+          fmt::format("{}.micro_batch: {}, but stages[0] has {}; a run uses one size for all stages",
+                      place(x), stages[x].micro_batch.count(), stages.front().micro_batch.count()));
+    }
+    for (std::size_t i = 0; i < start.stages[x].after.size(); ++i) {
+      const auto before = named.find(start.stages[x].after[i]);
+      if (before != named.end() && before->second != x) draft.after.push_back(before->second);
+    }
+    drafts.push_back(std::move(draft));
+  }
+  for (std::size_t i = 0; i < job.graph.operators().size(); ++i) {
+    if (holder.contains(OperatorId(i)) || job.graph.operators()[i].duplicable) continue;
+    throw InputError(
+        fmt::format("{}: stages: '{}' stands in none of them", path, job.graph.operators()[i].name));
+  }
+  const auto plan =
+      complete_plan(job.graph, drafts, job.training.batch, stages.front().micro_batch, start.staged.schedule);
+  if (!plan) throw InputError(path + ": stages: they read from each other in a circle");
+  const std::vector<std::string> violations = check_plan(job.graph, job.cluster, *plan);
+  if (!violations.empty()) throw InputError(path + ": stages: " + violations.front());
+  return *plan;
+}
+
+void check_names(const PlanFile& start, const std::string& path) {
+  std::map<std::string, std::size_t> named;
+  for (std::size_t x = 0; x < start.stages.size(); ++x) {
+    const auto [it, fresh] = named.emplace(start.stages[x].name, x);
+    if (fresh) continue;
+    throw InputError(
+        fmt::format("{}: stages[{}].name: '{}' is stages[{}]'s, too", path, x, it->first, it->second));
+  }
+  for (std::size_t x = 0; x < start.stages.size(); ++x) {
+    for (std::size_t i = 0; i < start.stages[x].after.size(); ++i) {
+      if (named.contains(start.stages[x].after[i])) continue;
+      throw InputError(fmt::format("{}: stages[{}].after[{}]: there is no stage '{}'", path, x, i,
+                                   start.stages[x].after[i].substr(0, 80)));
+    }
+  }
+}
+
+// The job's start and locked stages from a plan file. A model that has changed since is no reason to refuse
+// it: then only its locked stages count.
+void add_start(const EditedPlan& start, const std::string& path, PlanningJob& job) {
+  PlanFile file = start.file;
+  check_names(file, path);
+  file.training.batch = job.training.batch;
+  const bool same_model = file.fingerprint == job.graph.fingerprint();
+  std::map<std::string, StageId> locked;  // by name
+  std::vector<Stage> stages;
+  for (std::size_t x = 0; x < file.stages.size(); ++x) {
+    const NamedStage& named = file.stages[x];
+    if (!named.locked && !same_model) continue;
+    stages.push_back(resolve_stage(file, x, job.graph, job.cluster, path));
+    if (!named.locked) continue;
+    LockedStage kept{stages.back(), fmt::format("{}: stages[{}] ('{}')", path, x, named.name)};
+    for (const std::string& before : named.after) {
+      if (const auto found = locked.find(before); found != locked.end()) {
+        kept.stage.after.push_back(found->second);
+      }
+    }
+    std::sort(kept.stage.after.begin(), kept.stage.after.end());
+    locked.emplace(named.name, StageId(job.locked.size()));
+    job.locked.push_back(std::move(kept));
+  }
+  if (same_model) {
+    try {
+      job.start = whole_plan(file, stages, path, job);
+    } catch (const InputError&) {
+      if (job.locked.empty()) throw;  // else the rest is planned anyway
+    }
+  } else if (job.locked.empty()) {
+    throw InputError(path + ": is a plan of another model, and none of its stages is locked");
+  }
+  if (!job.locked.empty()) {
+    const std::vector<std::string> conflicts = locked_conflicts(job.problem());
+    if (!conflicts.empty()) throw InputError(conflicts.front());
+  }
+  for (const std::size_t x : start.edited) {
+    job.notes.push_back(
+        fmt::format("{}: stages[{}] ('{}') was edited: its times and memory are computed again", path, x,
+                    file.stages[x].name));
+  }
+  if (job.start && std::find(job.training.micro_batches.begin(), job.training.micro_batches.end(),
+                             job.start->stages.front().micro_batch) == job.training.micro_batches.end()) {
+    job.start.reset();
   }
 }
 
@@ -116,8 +263,23 @@ std::string batch_text(const BatchRange& range) {
   return fmt::format("{} to {} samples", range.min.count(), range.max.count());
 }
 
+Cluster with_measured_link(const Cluster& cluster, const MeasuredLink& link) {
+  ClusterParts parts = cluster.parts();
+  for (Group& group : parts.groups) {
+    group.bandwidth = link.bandwidth;
+    group.latency = link.latency;
+    group.send = link.send;
+    group.receive = link.receive;
+  }
+  return Cluster(std::move(parts));
+}
+
+bool names_local(const std::string& cluster) {
+  return cluster == "local" || cluster.rfind("local:", 0) == 0;
+}
+
 Cluster load_cluster(const std::string& name, const LocalMachine& machine) {
-  if (is_local(name)) {
+  if (names_local(name)) {
     LocalMachine local = machine;
     if (name != "local") {
       const std::int64_t total = local.memory_each.count() * local.devices;
@@ -194,17 +356,29 @@ std::vector<BatchSize> default_micro_batches(const Graph& graph, BatchSize batch
 }
 
 PlanningJob prepare_job(const JobOptions& options) {
-  Imported imported = import_file(options.model, options.import);
-  std::vector<std::string> notes, warnings = imported.warnings;
-  const Graph& graph = imported.graph;
-
-  const bool own_cluster = options.cluster.empty() && imported.cluster;
+  // Small files first: what is wrong in them is told before a large model is read.
   const std::string name = options.cluster.empty() ? "local" : options.cluster;
-  Cluster cluster = own_cluster ? *imported.cluster : load_cluster(name, options.machine.local);
-  if (own_cluster) notes.push_back("cluster: the model file's own");
+  std::optional<EditedPlan> start;
+  if (!options.start.empty()) start = parse_edited_plan(read_file(options.start), options.start);
+  const bool start_cluster = start && options.cluster.empty();
+  Cluster cluster = start_cluster ? Cluster(start->file.cluster) : load_cluster(name, options.machine.local);
+  const std::string cost_file =
+      options.costs.empty() && start ? costs_of_start(*start, options.start) : options.costs;
+  const bool given = !cost_file.empty();
+  CostTable costs = given ? load_costs(cost_file) : CostTable(CostTableParts{});
 
-  const bool given = !options.costs.empty();
-  CostTable costs = given ? load_costs(options.costs) : own_costs(imported, cluster);
+  Imported imported = import_file(options.model, options.import);
+  std::vector<std::string> notes = options.notes, warnings = imported.warnings;
+  const Graph& graph = imported.graph;
+  const bool own_cluster = options.cluster.empty() && !start && imported.cluster;
+  if (own_cluster) {
+    cluster = *imported.cluster;
+    notes.push_back("cluster: the model file's own");
+  }
+  Pins pins;
+  for (const std::string& pin : options.pins) pins.push_back(parse_pin(pin, cluster));
+  resolve_pins(graph, pins);  // one that matches nothing is told before any planning
+  if (!given) costs = own_costs(imported, cluster);
   std::uint64_t cost_hash = 0;
   if (given) {
     cost_hash = costs.hash();
@@ -217,30 +391,42 @@ PlanningJob prepare_job(const JobOptions& options) {
           imported.costs->parts().rows.front().kind, *kind));
     }
   }
-  const bool local = !own_cluster && is_local(name);
+  const bool local = start_cluster ? start->file.measured.has_value() : !own_cluster && names_local(name);
+  const std::optional<Calibration>& calibration = options.machine.calibration;
+  if (local && !given && !imported.costs && calibration) {
+    costs = calibration->costs;
+    cluster = with_rates_of(cluster, *calibration);
+  }
   std::optional<MeasuredOn> measured;
   if (given && local) {
     const KindOverhead overhead = costs.overhead(cluster.kind_of(DeviceId(0)).name);
     measured = MeasuredOn{costs.parts().machine, costs.parts().threads, overhead.scatter};
     for (std::string& line :
-         measurement_warnings(options.costs, *measured, options.machine.description, options.threads)) {
+         measurement_warnings(cost_file, *measured, options.machine.description, options.threads)) {
       warnings.push_back(std::move(line));
     }
   }
   if (local && costs.parts().link) cluster = with_measured_link(cluster, *costs.parts().link);
 
   Training training;
-  training.batch = options.batch.value_or(default_batch(graph));
-  if (!options.batch) {
+  if (start) training = start->file.training;
+  training.batch = options.batch.value_or(start ? training.batch : default_batch(graph));
+  if (!options.batch && !start) {
     notes.push_back(fmt::format("batch: {} samples, eight micro-batches of {} (--batch)",
                                 training.batch.count(), graph.batch().min.count()));
   }
-  training.micro_batches =
-      options.micro_batches.empty() ? default_micro_batches(graph, training.batch) : options.micro_batches;
+  if (start && options.micro_batches.empty()) {
+    training.micro_batches = sizes_of_start(start->file);
+  } else if (!options.micro_batches.empty()) {
+    training.micro_batches = options.micro_batches;
+  } else {
+    training.micro_batches = default_micro_batches(graph, training.batch);
+    keep_the_batch_whole(graph, training, notes);
+  }
   std::sort(training.micro_batches.begin(), training.micro_batches.end());
   training.micro_batches.erase(std::unique(training.micro_batches.begin(), training.micro_batches.end()),
                                training.micro_batches.end());
-  training.optimizer = options.optimizer;
+  if (!start || options.optimizer != Optimizer()) training.optimizer = options.optimizer;
   check_batch(graph, training.batch, training.micro_batches);
 
   costs = complete_costs(graph, cluster, std::move(costs), training.micro_batches);
@@ -248,28 +434,31 @@ PlanningJob prepare_job(const JobOptions& options) {
   if (estimated > 0) {
     notes.push_back(fmt::format("costs: {:.0f} % of the time is an analytic estimate, not measured{}",
                                 100 * estimated,
-                                options.costs.empty() ? " (`espalier profile` measures; then --costs)" : ""));
+                                !given ? " (`espalier profile` measures; then --costs)" : ""));
   }
   if (!graph.loss()) {
     warnings.push_back("the model has no loss output: it can be planned, not trained");
   }
   warn_of_operators(graph, warnings);
 
-  Pins pins;
-  for (const std::string& pin : options.pins) pins.push_back(parse_pin(pin, cluster));
-  return PlanningJob{.model = options.model,
-                     .graph = std::move(imported.graph),
-                     .cluster = std::move(cluster),
-                     .costs = std::move(costs),
-                     .training = std::move(training),
-                     .pins = std::move(pins),
-                     .seed = options.seed,
-                     .cost_file = options.costs,
-                     .cost_hash = cost_hash,
-                     .measured = std::move(measured),
-                     .analytic_share = estimated,
-                     .notes = std::move(notes),
-                     .warnings = std::move(warnings)};
+  PlanningJob job{.model = options.model,
+                  .graph = std::move(imported.graph),
+                  .cluster = std::move(cluster),
+                  .costs = std::move(costs),
+                  .training = std::move(training),
+                  .pins = std::move(pins),
+                  .seed = start && options.seed == 0 ? start->file.seed : options.seed,
+                  .written_buffers = options.written_buffers,
+                  .start = {},
+                  .locked = {},
+                  .cost_file = cost_file,
+                  .cost_hash = cost_hash,
+                  .measured = std::move(measured),
+                  .analytic_share = estimated,
+                  .notes = std::move(notes),
+                  .warnings = std::move(warnings)};
+  if (start) add_start(*start, options.start, job);
+  return job;
 }
 
 }  // namespace espalier

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "espalier/cost/calibration.h"
 #include "espalier/frontend/imported.h"
 #include "espalier/plan/plan_file.h"
 #include "espalier/planners/planner.h"
@@ -15,8 +16,11 @@ namespace espalier {
 
 // This computer, as somebody who may look at it has counted it.
 struct Machine {
-  LocalMachine local;       // one device per core, memory shared equally
-  std::string description;  // "AMD EPYC 7B13, 2 cores": compared with a cost file's
+  LocalMachine local;                 // one device per core, memory shared equally
+  std::string runs_on = "cpu";        // the kind of device that a run here computes on, "cuda" for any GPU
+  std::string description;            // "AMD EPYC 7B13, 2 cores": compared with a cost file's
+  std::string calibration_file = {};  // where calibrations are remembered; empty: none is made
+  std::optional<Calibration> calibration = {};  // for `local` where no costs are given
 };
 
 struct JobOptions {
@@ -25,13 +29,21 @@ struct JobOptions {
   std::string cluster;  // "local", "local:4", "4xA100-80GB+2xV100-16GB@25Gb" or a file; empty: the model
                         // file's own if it carries one (a published profile), else local
   Machine machine;
-  std::optional<BatchSize> batch;        // empty: eight micro-batches of the exported size
-  std::vector<BatchSize> micro_batches;  // empty: up to six divisors of the batch that the model allows
+  std::optional<BatchSize> batch;  // empty: eight micro-batches of the exported size
+  // Empty: up to six divisors of the batch that the model allows; the whole batch alone where a smaller
+  // micro-batch would train something else (operators_that_need_the_whole_batch).
+  std::vector<BatchSize> micro_batches;
   std::string costs;              // a cost file (`espalier profile`); empty: the model file's own, else none
   std::uint32_t threads = 1;      // that each worker will use
   std::vector<std::string> pins;  // "vision.*=gpu:0"
   Optimizer optimizer;
   std::uint64_t seed = 0;
+  WrittenBuffers written_buffers = WrittenBuffers::kOneReplica;
+  // A plan file, perhaps edited by hand: its locked stages are kept, and what is found is no slower than it.
+  // Cluster, batch, micro-batches, costs, seed and optimizer are its own where these options say nothing
+  // else.
+  std::string start;
+  std::vector<std::string> notes;  // that stand before the job's own
 };
 
 struct PlanningJob {
@@ -42,6 +54,9 @@ struct PlanningJob {
   Training training;
   Pins pins;
   std::uint64_t seed = 0;
+  WrittenBuffers written_buffers = WrittenBuffers::kOneReplica;
+  std::optional<PipelinePlan> start;  // all of the start, where it is a whole legal plan
+  std::vector<LockedStage> locked;
   std::string cost_file;               // path; empty if none was given
   std::uint64_t cost_hash = 0;         // of that file's table or the model file's, as read; 0: neither
   std::optional<MeasuredOn> measured;  // of a cost file, where the cluster is `local`
@@ -50,8 +65,14 @@ struct PlanningJob {
   std::vector<std::string> warnings;   // what may go wrong
 
   Problem problem() const {
-    return {
-        .graph = graph, .cluster = cluster, .costs = costs, .training = training, .pins = pins, .start = {}};
+    return {.graph = graph,
+            .cluster = cluster,
+            .costs = costs,
+            .training = training,
+            .pins = pins,
+            .start = start ? std::optional<Plan>(*start) : std::nullopt,
+            .written_buffers = written_buffers,
+            .locked = locked};
   }
 };
 
@@ -60,6 +81,9 @@ PlanningJob prepare_job(const JobOptions& options);
 
 // "8 samples", "2 to 64 samples", "2 samples or more".
 std::string batch_text(const BatchRange& range);
+
+// "local", "local:4".
+bool names_local(const std::string& cluster);
 
 // The parts, for those who have some of them already.
 Cluster load_cluster(const std::string& name, const LocalMachine& machine);
@@ -70,6 +94,8 @@ CostTable own_costs(const Imported& model, const Cluster& cluster);
 std::vector<std::string> measurement_warnings(const std::string& costs, const MeasuredOn& measured,
                                               const std::string& machine,
                                               std::optional<std::uint32_t> threads);
+// A cluster of one host whose link was measured.
+Cluster with_measured_link(const Cluster& cluster, const MeasuredLink& link);
 BatchSize default_batch(const Graph& graph);  // eight micro-batches of the exported size, or of the least
 // Divisors of the batch within the model's range: the largest, and each the largest up to half of the one
 // before it, six at most.

@@ -20,9 +20,9 @@ struct Bound {
 // and the longest dependent path of one micro-batch. The worked example: 24 ms.
 Bound stages_bound(const StagedModel& model, const Cluster& cluster);
 
-// Any pipeline plan or placement of this graph on this cluster at this batch: total work over the devices'
-// speeds (each operator at its fastest micro-batch size and with each device's own cost), and the critical
-// path of one micro-batch. The worked example: 20 ms.
+// Any plan without tensor parallelism of this graph on this cluster at this batch, in micro-batches of the
+// sizes that the training allows: total work over the devices' speeds (each operator at its fastest size and
+// with each device's own cost), and the critical path of one micro-batch. The worked example: 20 ms.
 Bound any_plan_bound(const Graph& graph, const Cluster& cluster, const CostTable& costs,
                      const Training& training);
 

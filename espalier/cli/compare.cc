@@ -92,7 +92,9 @@ int compare(Program& program, const CompareFlags& flags) {
   Console& console = program.console;
   for (const std::string& name : flags.planners) find_planner(name);
   const ScheduleKind schedule = schedule_of(flags.schedule);
-  const PlanningJob job = prepare_job(flags.job.to_options(program.machine));
+  select_columns(comparison_table({}), flags.columns);
+  check_outputs({{"--svg", flags.svg}}, flags.job.inputs());
+  const PlanningJob job = prepare_job(flags.job.to_options(program));
   const Comparison comparison = compare_planners(job, {.planners = flags.planners,
                                                        .schedule = schedule,
                                                        .budget = {.max_states = flags.budget},

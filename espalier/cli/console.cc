@@ -13,6 +13,7 @@ void Console::lines(std::string_view label, int colour, const std::vector<std::s
   if (json) return;
   finish();
   for (const std::string& line : lines) {
+    if (!said_.insert(line).second) continue;
     if (terminal_.err && terminal_.colours && !no_colour) {
       err_ << fmt::format("\x1b[38;5;{}m{}:\x1b[0m {}\n", colour, label, line);
     } else {

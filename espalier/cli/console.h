@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <ostream>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,7 +32,8 @@ class Console {
     return terminal_.out && terminal_.colours && !no_colour ? Colour::kAnsi : Colour::kNever;
   }
 
-  // Lines on `err`: "note: …", "warning: …"; each list once, none with --json.
+  // Lines on `err`: "note: …", "warning: …"; a line that was said before is not said again, and with --json
+  // none is.
   void notes(const std::vector<std::string>& lines);
   void warnings(const std::vector<std::string>& lines);
 
@@ -52,6 +54,7 @@ class Console {
   std::ostream& err_;
   Terminal terminal_;
   bool drawn_ = false;
+  std::set<std::string> said_;  // notes and warnings
 };
 
 }  // namespace espalier::cli

@@ -146,6 +146,7 @@ void diff_of_plans(Console& console, const Side& a, const Side& b) {
 }
 
 int diff(Program& program, const DiffFlags& flags) {
+  check_outputs({{"--svg", flags.svg}}, {flags.a, flags.b});
   const Side a = open_side(flags.a), b = open_side(flags.b);
   if (a.plan && b.plan) {
     diff_of_plans(program.console, a, b);

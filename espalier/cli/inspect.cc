@@ -130,7 +130,7 @@ void add_inspect(Program& program) {
   flags->add_planning(verb);
   verb->callback([&program, flags] {
     program.chosen = [&program, flags] {
-      const PlanningJob job = prepare_job(flags->to_options(program.machine));
+      const PlanningJob job = prepare_job(flags->to_options(program));
       const ModelSummary summary = inspect(job);
       if (program.console.json) {
         print_json_line(program.console, to_json(job, summary));

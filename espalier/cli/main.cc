@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "espalier/app/machine.h"
+#include "espalier/cli/calibrate.h"
 #include "espalier/cli/program.h"
 
 namespace {
@@ -36,6 +37,7 @@ int main(int argc, char** argv) {
   signal(SIGXFSZ, SIG_IGN);
   std::ios::sync_with_stdio(false);
   const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
-  return espalier::cli::run_program(arguments, std::cout, std::cerr, look_at_terminal(),
-                                    espalier::this_machine());
+  espalier::Machine machine = espalier::this_machine();
+  machine.calibration_file = espalier::cli::calibration_file_of_user();
+  return espalier::cli::run_program(arguments, std::cout, std::cerr, look_at_terminal(), machine);
 }

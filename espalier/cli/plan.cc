@@ -16,7 +16,7 @@ namespace {
 struct PlanFlags {
   JobFlags job;
   std::string planner = "auto";
-  std::string schedule = "1f1b";
+  std::string schedule;  // empty: that of the plan to start from, else 1F1B
   std::uint64_t budget = Budget().max_states;
   std::string output = "plan.json";
   TraceOutputs trace;
@@ -72,9 +72,15 @@ Json to_json(const PlanningJob& job, const Planned& planned, const std::string& 
 
 int plan(Program& program, const PlanFlags& flags) {
   Console& console = program.console;
-  find_planner(flags.planner);  // a misspelt name is told before the model is read
-  const ScheduleKind schedule = schedule_of(flags.schedule);
-  const PlanningJob job = prepare_job(flags.job.to_options(program.machine));
+  find_planner(flags.planner);  // what is misspelt is told before the model is read
+  if (!flags.schedule.empty()) schedule_of(flags.schedule);
+  std::vector<NamedFile> outputs = flags.trace.files();
+  outputs.push_back({"--output", flags.output});
+  check_outputs(outputs, flags.job.inputs());
+  const PlanningJob job = prepare_job(flags.job.to_options(program));
+  const ScheduleKind schedule = !flags.schedule.empty() ? schedule_of(flags.schedule)
+                                : job.start             ? job.start->schedule
+                                                        : ScheduleKind::kOneFOneB;
   const Planned planned = plan_model(job, {.planner = flags.planner,
                                            .schedule = schedule,
                                            .budget = {.max_states = flags.budget},
@@ -112,8 +118,11 @@ void add_plan(Program& program) {
   flags->job.add_planning(verb);
   flags->job.add_training(verb);
   verb->add_option("-p,--planner", flags->planner, "see `espalier planners`")->type_name("NAME");
-  verb->add_option("-s,--schedule", flags->schedule, "1f1b or gpipe")->type_name("NAME");
+  verb->add_option("-s,--schedule", flags->schedule, "1f1b or gpipe; default: 1f1b")->type_name("NAME");
   verb->add_option("--budget", flags->budget, "most states that a planner may look at")->type_name("N");
+  verb->add_option("--start", flags->job.options.start,
+                   "a plan file to improve; its stages with \"locked\": true are kept as they are")
+      ->type_name("FILE");
   verb->add_option("-o,--output", flags->output, "the plan file to write; default: plan.json")
       ->type_name("FILE");
   flags->trace.add(verb, "--trace");

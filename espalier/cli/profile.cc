@@ -75,6 +75,7 @@ void print(Program& program, const ProfileFlags& flags, const CostTable& costs) 
 
 int profile(Program& program, const ProfileFlags& flags) {
 #if ESPALIER_TORCH
+  check_outputs({{"--output", flags.output}}, {flags.job.options.model});
   const int workers = flags.workers > 0 ? flags.workers : program.machine.local.devices;
   if (workers > 1 && !is_worker()) return start_workers(workers, program.arguments);
   Console& console = program.console;

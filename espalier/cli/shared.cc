@@ -1,19 +1,24 @@
 // What several verbs share: options and lines.
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "espalier/app/catalog.h"
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
+#include "espalier/cli/calibrate.h"
 #include "espalier/cli/verbs.h"
 #include "espalier/report/svg.h"
 #include "espalier/report/table_json.h"
 #include "espalier/trace/json.h"
 
 namespace espalier::cli {
+
+namespace fs = std::filesystem;
 
 CLI::App* add_verb(Program& program, const std::string& name, const std::string& what,
                    const std::string& example) {
@@ -74,6 +79,8 @@ void JobFlags::add_training(CLI::App* verb) {
   verb->add_option("--lr", options.optimizer.learning_rate, "learning rate")->type_name("X");
   verb->add_option("--momentum", options.optimizer.momentum, "of sgd")->type_name("X");
   verb->add_option("--weight-decay", options.optimizer.weight_decay, "of all three")->type_name("X");
+  verb->add_flag("--replicate-buffers", replicate_buffers,
+                 "stages that write buffers (BatchNorm) may have replicas, each with buffers of its own");
   verb->add_option("--seed", options.seed, "of the planner, of dropout and of made-up data")->type_name("N");
 }
 
@@ -82,11 +89,22 @@ JobOptions JobFlags::to_options(const Machine& machine) const {
   result.machine = machine;
   if (batch > 0) result.batch = BatchSize(batch);
   for (const std::int64_t size : micro_batches) result.micro_batches.push_back(BatchSize(size));
+  if (replicate_buffers) result.written_buffers = WrittenBuffers::kReplicated;
   if (literal) result.import.repair = Repair::kLiteral;
   const auto kind = parse_optimizer(optimizer);
   if (!kind) throw InputError("--optimizer " + optimizer + ": expected adam, adamw or sgd");
   result.optimizer.kind = *kind;
   return result;
+}
+
+JobOptions JobFlags::to_options(Program& program) const {
+  JobOptions result = to_options(program.machine);
+  calibrate_local(program, result);
+  return result;
+}
+
+std::vector<std::string> JobFlags::inputs() const {
+  return {options.model, options.cluster, options.costs, options.start};
 }
 
 void warn_of_measurement(Program& program, const OpenedPlan& opened, std::optional<std::uint32_t> threads) {
@@ -131,10 +149,53 @@ std::string bound_text(Duration iteration, const Bound& bound) {
                      100 * relative_difference(iteration, bound.time));
 }
 
+namespace {
+
+// Whether both name one file, which need not exist yet.
+bool same_file(const fs::path& a, const fs::path& b) {
+  std::error_code ignored;
+  if (fs::exists(a, ignored) && fs::exists(b, ignored)) return fs::equivalent(a, b, ignored);
+  return fs::weakly_canonical(fs::absolute(a), ignored) == fs::weakly_canonical(fs::absolute(b), ignored);
+}
+
+}  // namespace
+
+void check_outputs(const std::vector<NamedFile>& outputs, const std::vector<std::string>& inputs) {
+  std::error_code ignored;
+  for (const NamedFile& file : outputs) {
+    if (file.path.empty()) continue;
+    const std::string what = file.option + " " + file.path;
+    if (fs::is_directory(file.path, ignored)) throw InputError(what + ": is a folder; expected a file");
+    const fs::path parent = fs::path(file.path).parent_path();
+    const std::string folder = parent.empty() ? "." : parent.string();
+    if (!fs::is_directory(folder, ignored)) {
+      throw InputError(fmt::format("{}: there is no folder '{}'", what, folder));
+    }
+    if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+      throw InputError(fmt::format("{}: the folder '{}' may not be written to", what, folder));
+    }
+    for (const std::string& input : inputs) {
+      if (!input.empty() && same_file(file.path, input)) {
+        throw InputError(fmt::format("{}: is read, too, and would be lost; name another file", what));
+      }
+    }
+    for (const NamedFile& other : outputs) {
+      if (&other == &file) break;
+      if (!other.path.empty() && same_file(file.path, other.path)) {
+        throw InputError(fmt::format("{}: {} writes this file, too; name another", what, other.option));
+      }
+    }
+  }
+}
+
 void TraceOutputs::add(CLI::App* verb, const std::string& trace_flag) {
   verb->add_option(trace_flag, trace, "write the trace (Espalier's JSON)")->type_name("FILE");
   verb->add_option("--svg", svg, "write the timeline as a picture")->type_name("FILE");
   verb->add_option("--chrome", chrome, "write a Chrome trace, for ui.perfetto.dev")->type_name("FILE");
+}
+
+std::vector<NamedFile> TraceOutputs::files() const {
+  return {{"--trace", trace}, {"--svg", svg}, {"--chrome", chrome}};
 }
 
 void TraceOutputs::write(Console& console, const Trace& value, const std::string& title) const {

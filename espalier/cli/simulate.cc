@@ -10,6 +10,7 @@ namespace {
 
 struct SimulateFlags {
   std::string plan;
+  std::string costs;
   bool gantt = false;
   bool transfers = false;
   TraceOutputs outputs;
@@ -17,7 +18,10 @@ struct SimulateFlags {
 
 int simulate_plan(Program& program, const SimulateFlags& flags) {
   Console& console = program.console;
-  const OpenedPlan opened = open_plan(flags.plan);
+  check_outputs(flags.outputs.files(), {flags.plan, flags.costs});
+  const OpenedPlan planned = open_plan(flags.plan);
+  const OpenedPlan opened = flags.costs.empty() ? planned : with_costs(planned, flags.costs);
+  const Duration before = planned.trace.iteration, now = opened.trace.iteration;
   const BoundOrReason any = any_plan_bound(opened);
   bool fits = true;
   const std::vector<MemoryByCategory> peaks = peak_memory(opened.trace);
@@ -29,6 +33,7 @@ int simulate_plan(Program& program, const SimulateFlags& flags) {
     bounds.push_back(bound_json(opened.stages_bound));
     print_json_line(console, {{"plan", flags.plan},
                               {"iteration_ns", opened.trace.iteration.count()},
+                              {"predicted_before_ns", before.count()},
                               {"expected_ns", opened.expected().count()},
                               {"bubble", bubble_ratio(opened.trace)},
                               {"fits", fits},
@@ -36,6 +41,10 @@ int simulate_plan(Program& program, const SimulateFlags& flags) {
                               {"memory", memory_json(opened.trace)}});
   } else {
     std::ostream& out = console.out();
+    if (!flags.costs.empty()) {
+      out << fmt::format("predicted {} when it was planned, {} from {}: {:+.1f} %\n", to_text(before),
+                         to_text(now), flags.costs, 100 * relative_difference(now, before));
+    }
     out << verdict_text(opened.trace, opened.file.training.batch) << '\n';
     out << expected_text(opened.expected(), opened.file.measured);
     if (any.bound) out << bound_text(opened.trace.iteration, *any.bound) << '\n';
@@ -64,6 +73,8 @@ void add_simulate(Program& program) {
   CLI::App* verb = add_verb(program, "simulate", "what a plan takes: time, idle share, memory, bounds",
                             "espalier simulate plan.json --gantt --svg plan.svg");
   verb->add_option("plan", flags->plan, "a plan file")->required()->type_name("FILE");
+  verb->add_option("--costs", flags->costs, "predict it again from these costs, its stages kept")
+      ->type_name("FILE");
   verb->add_flag("--gantt", flags->gantt, "draw the timeline");
   verb->add_flag("--transfers", flags->transfers, "draw it with its transfers");
   flags->outputs.add(verb, "-o,--trace");

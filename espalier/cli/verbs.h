@@ -33,6 +33,7 @@ struct Program {
 
 void add_inspect(Program& program);
 void add_profile(Program& program);
+void add_calibrate(Program& program);
 void add_plan(Program& program);
 void add_planners(Program& program);
 void add_simulate(Program& program);
@@ -56,12 +57,15 @@ struct JobFlags {
   std::int64_t batch = 0;
   std::vector<std::int64_t> micro_batches;
   bool literal = false;
+  bool replicate_buffers = false;
   std::string optimizer = "adam";
 
   void add_model(CLI::App* verb);
   void add_planning(CLI::App* verb);                    // cluster, batch, micro-batch, costs, pins, threads
   void add_training(CLI::App* verb);                    // optimizer, lr, …, seed
   JobOptions to_options(const Machine& machine) const;  // throws InputError
+  JobOptions to_options(Program& program) const;        // calibrates the machine where it is planned for
+  std::vector<std::string> inputs() const;              // the files that they name, for check_outputs
 };
 
 // On standard error, if the costs of a plan for this machine come from another, or from another number of
@@ -77,10 +81,20 @@ std::string bound_text(Duration iteration, const Bound& bound);
 // A line where the costs say how action times scatter; else empty.
 std::string expected_text(Duration expected, const std::optional<MeasuredOn>& measured);
 
+// A file that an option names.
+struct NamedFile {
+  std::string option;  // "--svg"
+  std::string path;    // empty: not given
+};
+// What a verb will write, checked before its work begins. Throws InputError where a folder is missing or may
+// not be written to, where the path is a folder, or where a file is also one of the inputs or another output.
+void check_outputs(const std::vector<NamedFile>& outputs, const std::vector<std::string>& inputs);
+
 // --svg, --chrome, -o of a trace.
 struct TraceOutputs {
   std::string svg, chrome, trace;
   void add(CLI::App* verb, const std::string& trace_flag);
+  std::vector<NamedFile> files() const;  // for check_outputs
   void write(Console& console, const Trace& value, const std::string& title) const;
 };
 

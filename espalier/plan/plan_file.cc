@@ -7,6 +7,7 @@
 #include "espalier/base/check.h"
 #include "espalier/base/hash.h"
 #include "espalier/base/json.h"
+#include "espalier/base/spelling.h"
 #include "espalier/cluster/json.h"
 #include "espalier/cluster/text.h"
 #include "espalier/cost/json.h"
@@ -151,16 +152,43 @@ Json stage_to_json(const NamedStage& stage) {
   for (const auto& [first, last] : stage.operators) {
     runs.push_back(first == last ? Json::array({first}) : Json::array({first, last}));
   }
-  return {{"name", stage.name},
-          {"micro_batch", stage.micro_batch.count()},
-          {"operators", std::move(runs)},
-          {"recompute", stage.recompute}};
+  Json json = {{"name", stage.name}};
+  if (stage.locked) json["locked"] = true;
+  json["devices"] = stage.devices;
+  json["micro_batch"] = stage.micro_batch.count();
+  json["after"] = stage.after;
+  json["operators"] = std::move(runs);
+  json["recompute"] = stage.recompute;
+  return json;
+}
+
+// What the staged model depends on.
+std::uint64_t hash_of(const NamedStage& stage) {
+  Fingerprint hash;
+  const auto add = [&hash](const std::vector<std::string>& texts) {
+    hash.add(texts.size());
+    for (const std::string& text : texts) hash.add(text);
+  };
+  hash.add(stage.name);
+  hash.add(static_cast<std::uint64_t>(stage.micro_batch.count()));
+  hash.add(stage.operators.size());
+  for (const auto& [first, last] : stage.operators) {
+    hash.add(first);
+    hash.add(last);
+  }
+  add(stage.recompute);
+  add(stage.devices);
+  add(stage.after);
+  return hash.value();
 }
 
 NamedStage stage_from_json(const JsonCursor& json) {
-  json.only({"name", "micro_batch", "operators", "recompute"});
+  json.only({"name", "locked", "devices", "micro_batch", "after", "operators", "recompute"});
   NamedStage stage;
   stage.name = json.at("name").string();
+  if (json.has("locked")) stage.locked = json.at("locked").boolean();
+  if (json.has("devices")) stage.devices = strings(json.at("devices"));
+  if (json.has("after")) stage.after = strings(json.at("after"));
   stage.micro_batch = BatchSize(json.at("micro_batch").integer(1, kMax));
   const JsonCursor runs = json.at("operators");
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -204,6 +232,43 @@ void check_agreement(const PlanFile& file, const JsonCursor& root) {
                 " micro-batches of " + std::to_string(size) + " are not the batch " + std::to_string(batch));
     }
   }
+}
+
+std::string devices_text(const Cluster& cluster, const std::vector<DeviceId>& devices) {
+  std::string text;
+  for (const DeviceId device : devices) text += (text.empty() ? "" : "+") + cluster.device(device).name;
+  return text;
+}
+
+// Devices and order of the stages, which older files have among the staged ones only.
+void complete_stages(PlanFile& file, const Cluster& cluster, const JsonCursor& stages) {
+  for (std::size_t x = 0; x < file.stages.size(); ++x) {
+    NamedStage& stage = file.stages[x];
+    std::vector<std::string> devices, after;
+    for (const StagedReplica& replica : file.staged.stages[x].replicas) {
+      devices.push_back(devices_text(cluster, replica.devices));
+    }
+    for (const StageId before : file.staged.stages[x].after) {
+      after.push_back(file.staged.stages[before.index()].name);
+    }
+    if (!stages.at(x).has("devices")) stage.devices = devices;
+    if (!stages.at(x).has("after")) stage.after = after;
+    if (stage.devices != devices) stages.at(x).at("devices").fail("are not those among the staged ones");
+    if (stage.after != after) stages.at(x).at("after").fail("is not what stands among the staged ones");
+  }
+}
+
+// The stages whose hash is not the one in the file; none where the file has no hashes.
+std::vector<std::size_t> edited_stages(const PlanFile& file, const JsonCursor& root) {
+  std::vector<std::size_t> edited;
+  if (!root.has("derived_from")) return edited;
+  const JsonCursor hashes = root.at("derived_from");
+  for (std::size_t x = 0; x < file.stages.size(); ++x) {
+    if (x >= hashes.size() || fingerprint_from_json(hashes.at(x)) != hash_of(file.stages[x])) {
+      edited.push_back(x);
+    }
+  }
+  return edited;
 }
 
 std::vector<std::pair<std::string, std::string>> runs_of(const Graph& graph,
@@ -292,6 +357,10 @@ PlanFile make_plan_file(const Graph& graph, const Cluster& cluster, const Traini
     named.operators = runs_of(graph, stage.operators);
     for (const OperatorId op : stage.recompute) named.recompute.push_back(graph.op(op).name);
     named.micro_batch = stage.micro_batch;
+    for (const Replica& replica : stage.replicas) {
+      named.devices.push_back(devices_text(cluster, replica.devices));
+    }
+    for (const StageId before : stage.after) named.after.push_back(plan.stages[before.index()].name);
     file.stages.push_back(std::move(named));
   }
   file.staged = std::move(staged);
@@ -303,7 +372,11 @@ std::string print_plan_file(const PlanFile& file) {
   std::string operators;
   for (const std::uint16_t fingerprint : file.operators) operators += hex_text(fingerprint, 4);
   Json stages = Json::array();
-  for (const NamedStage& stage : file.stages) stages.push_back(stage_to_json(stage));
+  Json hashes = Json::array();
+  for (const NamedStage& stage : file.stages) {
+    stages.push_back(stage_to_json(stage));
+    hashes.push_back(hex_text(hash_of(stage), 16));
+  }
   return print_json({{"format", kPlanFormat},
                      {"model", file.model},
                      {"fingerprint", hex_text(file.fingerprint, 16)},
@@ -313,17 +386,22 @@ std::string print_plan_file(const PlanFile& file) {
                      {"costs", costs_to_json(file)},
                      {"cluster", cluster_to_json(cluster)},
                      {"stages", std::move(stages)},
+                     {"derived_from", std::move(hashes)},
                      {"staged", staged_model_to_json(file.staged, cluster)},
                      {"notes", file.notes},
                      {"operators", std::move(operators)}});
 }
 
-PlanFile parse_plan_file(std::string_view text, const std::string& where) {
-  const Json json = parse_json(text, where);
-  const JsonCursor root(json, where);
+namespace {
+
+void only_known(const JsonCursor& root) {
   root.expect_format(kPlanFormat);
   root.only({"format", "model", "fingerprint", "planner", "seed", "training", "costs", "cluster", "stages",
-             "staged", "notes", "operators"});
+             "derived_from", "staged", "notes", "operators"});
+}
+
+// What stands in the file because somebody chose it.
+PlanFile chosen_from_json(const JsonCursor& root, const Cluster& cluster) {
   PlanFile file;
   file.model = path_from_json(root.at("model"));
   file.fingerprint = fingerprint_from_json(root.at("fingerprint"));
@@ -342,16 +420,112 @@ PlanFile parse_plan_file(std::string_view text, const std::string& where) {
                      static_cast<std::uint32_t>(costs.at("threads").integer(1, 1 << 20))};
     file.measured->scatter = scatter_from_json(costs);
   }
-  const Cluster cluster = cluster_from_json(root.at("cluster").json(), root.at("cluster").where());
   file.cluster = cluster.parts();
   const JsonCursor stages = root.at("stages");
   for (std::size_t x = 0; x < stages.size(); ++x) file.stages.push_back(stage_from_json(stages.at(x)));
+  return file;
+}
+
+Cluster cluster_of(const JsonCursor& root) {
+  return cluster_from_json(root.at("cluster").json(), root.at("cluster").where());
+}
+
+}  // namespace
+
+PlanFile parse_plan_file(std::string_view text, const std::string& where) {
+  const Json json = parse_json(text, where);
+  const JsonCursor root(json, where);
+  only_known(root);
+  const Cluster cluster = cluster_of(root);
+  PlanFile file = chosen_from_json(root, cluster);
+  const JsonCursor stages = root.at("stages");
+  if (const std::vector<std::size_t> edited = edited_stages(file, root); !edited.empty()) {
+    stages.at(edited.front())
+        .fail("was edited since its times and memory were computed; `espalier plan MODEL --start " + where +
+              "` computes them again");
+  }
   file.staged = staged_model_from_json(root.at("staged").json(), root.at("staged").where(), cluster);
   const JsonCursor notes = root.at("notes");
   for (std::size_t i = 0; i < notes.size(); ++i) file.notes.push_back(notes.at(i).string());
   file.operators = operators_from_json(root.at("operators"));
   check_agreement(file, root);
+  complete_stages(file, cluster, stages);
   return file;
+}
+
+EditedPlan parse_edited_plan(std::string_view text, const std::string& where) {
+  const Json json = parse_json(text, where);
+  const JsonCursor root(json, where);
+  only_known(root);
+  EditedPlan plan{chosen_from_json(root, cluster_of(root)), {}};
+  plan.edited = edited_stages(plan.file, root);
+  if (!root.has("staged") || !root.at("staged").has("schedule")) return plan;
+  const JsonCursor schedule = root.at("staged").at("schedule");
+  const auto kind = parse_schedule_kind(schedule.string());
+  if (!kind) schedule.fail("is not known; expected 1f1b or gpipe");
+  plan.file.staged.schedule = *kind;
+  return plan;
+}
+
+Stage resolve_stage(const PlanFile& file, std::size_t number, const Graph& graph, const Cluster& cluster,
+                    const std::string& where) {
+  const NamedStage& named = file.stages[number];
+  const std::string place = where + ": stages[" + std::to_string(number) + "]";
+  const auto fail = [&](const std::string& member, std::size_t i, const std::string& problem) {
+    throw InputError(place + "." + member + "[" + std::to_string(i) + "]: " + problem);
+  };
+  std::vector<std::string_view> names;
+  for (const Operator& op : graph.operators()) names.push_back(op.name);
+  const auto find = [&](const std::string& name, const std::string& member, std::size_t i) {
+    const auto id = graph.find_operator(name);
+    if (!id) {
+      fail(member, i,
+           "'" + name.substr(0, 80) + "' is no operator of the model; did you mean '" +
+               std::string(nearest_word(name, names).value_or("")) + "'?");
+    }
+    return *id;
+  };
+  Stage stage;
+  stage.name = named.name;
+  stage.micro_batch = named.micro_batch;
+  for (std::size_t i = 0; i < named.operators.size(); ++i) {
+    const OperatorId first = find(named.operators[i].first, "operators", i);
+    const OperatorId last = find(named.operators[i].second, "operators", i);
+    if (last < first) fail("operators", i, "runs against the model's order");
+    for (std::size_t op = first.index(); op <= last.index(); ++op) stage.operators.push_back(OperatorId(op));
+  }
+  std::sort(stage.operators.begin(), stage.operators.end());
+  stage.operators.erase(std::unique(stage.operators.begin(), stage.operators.end()), stage.operators.end());
+  if (stage.operators.empty()) throw InputError(place + ".operators: has none; expected at least one");
+  for (std::size_t i = 0; i < named.recompute.size(); ++i) {
+    const OperatorId op = find(named.recompute[i], "recompute", i);
+    if (!std::binary_search(stage.operators.begin(), stage.operators.end(), op)) {
+      fail("recompute", i, "'" + named.recompute[i] + "' is not one of the stage's operators");
+    }
+    stage.recompute.push_back(op);
+  }
+  std::sort(stage.recompute.begin(), stage.recompute.end());
+  const std::int64_t batch = file.training.batch.count(), size = named.micro_batch.count();
+  if (batch % size != 0) {
+    throw InputError(place + ".micro_batch: " + std::to_string(size) + " does not divide the batch " +
+                     std::to_string(batch));
+  }
+  if (named.devices.empty()) throw InputError(place + ".devices: has none; expected at least one");
+  for (std::size_t i = 0; i < named.devices.size(); ++i) {
+    const auto device = cluster.find_device(named.devices[i]);
+    if (!device) {
+      fail("devices", i,
+           "'" + named.devices[i].substr(0, 80) + "' is no device of the cluster" +
+               (named.devices[i].find('+') != std::string::npos
+                    ? ": groups of devices cannot be planned again"
+                    : "; its first is '" + cluster.devices().front().name + "'"));
+    }
+    stage.replicas.push_back(
+        {{*device},
+         round_robin(static_cast<std::uint32_t>(std::min<std::int64_t>(batch / size, kMaxMicroBatches)), i,
+                     named.devices.size())});
+  }
+  return stage;
 }
 
 PipelinePlan resolve_plan(const PlanFile& file, const Graph& graph) {

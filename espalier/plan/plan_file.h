@@ -4,9 +4,10 @@
 //
 // It names its model by a path relative to itself and by the graph's fingerprint, and carries the cluster,
 // the training settings, the seed, the cost file with its hash, the staged model that was used, and the
-// stages as runs of operator names in graph order. simulate needs the file alone; run and verify open the
-// model too and refuse one whose fingerprint differs, naming the first operator that does: the file keeps 16
-// bits of each operator's own fingerprint for that.
+// stages as runs of operator names in graph order, with a hash of each: stages that were edited since do not
+// fit the staged model any more, and reading such a file says so. simulate needs the file alone; run and
+// verify open the model too and refuse one whose fingerprint differs, naming the first operator that does:
+// the file keeps 16 bits of each operator's own fingerprint for that.
 
 #include <cstdint>
 #include <optional>
@@ -24,6 +25,9 @@ struct NamedStage {
       operators;  // runs first..last of the graph's order, inclusive
   std::vector<std::string> recompute;
   BatchSize micro_batch;
+  std::vector<std::string> devices = {};  // of each replica; those of a tensor-parallel group joined by '+'
+  std::vector<std::string> after = {};    // names of other stages
+  bool locked = false;                    // kept when this plan is what planning starts from
   friend bool operator==(const NamedStage&, const NamedStage&) = default;
 };
 
@@ -64,6 +68,20 @@ PlanFile make_plan_file(const Graph& graph, const Cluster& cluster, const Traini
 std::string print_plan_file(const PlanFile& file);  // JSON text
 PlanFile parse_plan_file(std::string_view text,
                          const std::string& where);  // throws InputError naming the place
+
+// What people may have edited of a plan file, for planning to start from: all but what is derived from the
+// stages. `staged` is empty but for its schedule.
+struct EditedPlan {
+  PlanFile file;
+  std::vector<std::size_t> edited;  // stages that are not what the derived parts were made of; ascending
+};
+EditedPlan parse_edited_plan(std::string_view text, const std::string& where);  // as parse_plan_file
+
+// A stage of such a plan on a graph and cluster, its `after` and in-flight limit left open and its
+// micro-batches dealt round robin. Throws InputError naming the place below `where`: "edited.json:
+// stages[2].operators[0]: …".
+Stage resolve_stage(const PlanFile& file, std::size_t stage, const Graph& graph, const Cluster& cluster,
+                    const std::string& where);
 
 // The plan on its graph. Throws InputError if the fingerprint differs (naming the first operator that does),
 // if a name is unknown, or if the plan breaks a rule of check_plan.

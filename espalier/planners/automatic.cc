@@ -15,13 +15,28 @@ std::vector<Candidate> run_all(const Problem& problem, const std::vector<NamedPl
   for (std::size_t i = 0; i < planners.size(); ++i) {
     context.report(static_cast<double>(i) / static_cast<double>(planners.size()), planners[i].name);
     if (context.stop()) break;
-    Candidate candidate{planners[i].name, planners[i].plan(problem, context), std::nullopt};
+    Context own = context;  // a budget for each
+    own.states = 0;
+    own.budget_spent = false;
+    Candidate candidate{planners[i].name, planners[i].plan(problem, own), std::nullopt};
     if (candidate.outcome.plan) {
       if (const auto* pipeline = std::get_if<PipelinePlan>(&*candidate.outcome.plan)) {
         candidate.simulated = evaluator.evaluate(*pipeline, *scratch).iteration;
       }
     }
     candidates.push_back(std::move(candidate));
+  }
+  if (problem.start) {
+    if (const auto* start = std::get_if<PipelinePlan>(&*problem.start)) {
+      const Evaluation evaluation = evaluator.evaluate(*start, *scratch);
+      Candidate candidate{
+          "start", {.status = Status::kInfeasible, .why = "the plan to start from does not fit"}, {}};
+      if (!evaluation.overflow) {
+        candidate.outcome = {.status = Status::kFeasible, .plan = *start};
+        candidate.simulated = evaluation.iteration;
+      }
+      candidates.push_back(std::move(candidate));
+    }
   }
   return candidates;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "espalier/base/check.h"
 
@@ -20,8 +21,8 @@ std::string module_head(const std::string& path) {
   return path.substr(0, number ? (second == std::string::npos ? path.size() : second) : dot);
 }
 
-// The module that most of a stage's operators belong to; numbers are appended where two stages would share a
-// name.
+// The module that most of a stage's operators belong to, unless it has a name already; numbers are appended
+// where two stages would share a name.
 std::vector<std::string> stage_names(const Graph& graph, const std::vector<Stage>& stages) {
   std::vector<std::string> names;
   std::map<std::string, int> uses;
@@ -39,13 +40,26 @@ std::vector<std::string> stage_names(const Graph& graph, const std::vector<Stage
       return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '-';
     };
     if (name.empty() || !std::all_of(name.begin(), name.end(), allowed)) name = "stage";
+    if (!stage.name.empty()) name = stage.name;
     ++uses[name];
     names.push_back(name);
   }
-  std::map<std::string, int> seen;
-  for (std::string& name : names) {
-    if (uses[name] > 1 || name == "stage")
-      name += (name == "stage" ? "" : "#") + std::to_string(seen[name]++);
+  // A name that was given or that one stage alone has stays; a number is added to the others, the first that
+  // makes a name that nobody has.
+  std::map<std::string, int> next;
+  const auto stays = [&](std::size_t s) {
+    return !stages[s].name.empty() || (uses[names[s]] == 1 && names[s] != "stage");
+  };
+  std::set<std::string> taken;
+  for (std::size_t s = 0; s < names.size(); ++s) {
+    if (stays(s)) taken.insert(names[s]);
+  }
+  for (std::size_t s = 0; s < names.size(); ++s) {
+    if (stays(s)) continue;
+    const std::string stem = names[s] + (names[s] == "stage" ? "" : "#");
+    do {
+      names[s] = stem + std::to_string(next[stem]++);
+    } while (!taken.insert(names[s]).second);
   }
   return names;
 }
@@ -152,6 +166,8 @@ std::optional<PipelinePlan> complete_plan(const Graph& graph, const std::vector<
     for (const std::size_t p : before[d]) stage.after.push_back(StageId(place[p]));
     std::sort(stage.after.begin(), stage.after.end());
     stage.micro_batch = micro_batch;
+    stage.name = drafts[d].locked_as;
+    stage.recompute = drafts[d].recompute;
     plan.stages.push_back(std::move(stage));
   }
   attach_duplicables(graph, plan.stages);
@@ -170,8 +186,14 @@ Judge::Judge(const Problem& problem)
 
 std::optional<Duration> Judge::consider(const std::vector<StageDraft>& drafts, BatchSize micro_batch,
                                         ScheduleKind schedule, std::optional<Duration> estimate) {
+  std::map<std::uint32_t, const StageDraft*> together;
   for (const StageDraft& draft : drafts) {
+    const bool one_replica = draft.devices.size() > 1 && draft.locked_as.empty() &&
+                             problem_.written_buffers == WrittenBuffers::kOneReplica;
     for (const OperatorId op : draft.operators) {
+      if (one_replica && writes_buffer(problem_.graph, op)) return std::nullopt;
+      const auto group = problem_.graph.op(op).colocation;
+      if (group && together.try_emplace(*group, &draft).first->second != &draft) return std::nullopt;
       const auto& pin = pins_[op.index()];
       if (pin && !problem_.graph.op(op).duplicable &&
           (draft.devices.size() != 1 || draft.devices[0] != *pin)) {
@@ -181,22 +203,14 @@ std::optional<Duration> Judge::consider(const std::vector<StageDraft>& drafts, B
     }
   }
   const auto plan = complete_plan(problem_.graph, drafts, problem_.training.batch, micro_batch, schedule);
-  if (!plan) return std::nullopt;
+  return plan ? consider(*plan, estimate) : std::nullopt;
+}
+
+std::optional<Duration> Judge::consider(const PipelinePlan& plan, std::optional<Duration> estimate) {
   ++evaluations_;
-  Evaluation evaluation = evaluator_.evaluate(*plan, *scratch_);
+  Evaluation evaluation = evaluator_.evaluate(plan, *scratch_);
   if (evaluation.overflow) {
-    Bytes worst;
-    for (std::size_t d = 0; d < evaluation.peak.size(); ++d) {
-      const Bytes excess = evaluation.peak[d].total() - problem_.cluster.devices()[d].memory;
-      worst = std::max(worst, excess);
-      if (excess != worst || excess >= closest_excess_) continue;
-      const Device& device = problem_.cluster.devices()[d];
-      closest_why_ = "nothing fits: the closest plan, with micro-batches of " +
-                     std::to_string(micro_batch.count()) + ", needs " + to_text(evaluation.peak[d].total()) +
-                     " on " + device.name + ", which has " + to_text(device.memory) + "; " + to_text(excess) +
-                     " more there would do";
-    }
-    closest_excess_ = std::min(closest_excess_, worst);
+    note_overflow(plan, evaluation);
     return std::nullopt;
   }
   const auto peak = [](const Evaluation& e) {
@@ -208,21 +222,50 @@ std::optional<Duration> Judge::consider(const std::vector<StageDraft>& drafts, B
     return std::tuple(e.iteration, peak(e), p.stages.size());
   };
   const Duration iteration = evaluation.iteration;
-  if (!best_ || key(*plan, evaluation) < key(*best_, best_evaluation_)) {
-    best_ = *plan;
+  if (!best_ || key(plan, evaluation) < key(*best_, best_evaluation_)) {
+    best_ = plan;
     best_estimate_ = estimate;
     best_evaluation_ = std::move(evaluation);
   }
   return iteration;
 }
 
-Outcome Judge::outcome() const {
+void Judge::note_overflow(const PipelinePlan& plan, const Evaluation& evaluation) {
+  Bytes lack, worst;
+  std::size_t fullest = 0, short_of_memory = 0;
+  for (std::size_t d = 0; d < evaluation.peak.size(); ++d) {
+    const Bytes excess = evaluation.peak[d].total() - problem_.cluster.devices()[d].memory;
+    if (excess <= Bytes()) continue;
+    ++short_of_memory;
+    lack += excess;
+    if (excess > worst) worst = excess, fullest = d;
+  }
+  if (closest_lack_ && *closest_lack_ <= lack) return;
+  closest_lack_ = lack;
+  const Device& device = problem_.cluster.devices()[fullest];
+  closest_why_ = "nothing fits: the closest plan, with micro-batches of " +
+                 std::to_string(plan.stages.front().micro_batch.count()) + ", needs " +
+                 to_text(evaluation.peak[fullest].total()) + " on " + device.name + ", which has " +
+                 to_text(device.memory) + "; " + to_text(worst) + " more there would do";
+  if (short_of_memory > 1) {
+    closest_why_ += ", with " + to_text(lack - worst) + " more on " + std::to_string(short_of_memory - 1) +
+                    (short_of_memory == 2 ? " other device" : " other devices");
+  }
+}
+
+Outcome Judge::outcome(const Context& context) const {
   Outcome outcome;
-  outcome.stats.evaluations = evaluations_;
+  outcome.stats = {.states = context.states, .evaluations = evaluations_};
+  const std::string budget =
+      "the budget of " + std::to_string(context.budget.max_states) + " states was spent";
   if (best_) {
     outcome.status = Status::kFeasible;
     outcome.plan = *best_;
     outcome.estimate = best_estimate_;
+    if (context.budget_spent) outcome.why = budget + ": a larger --budget may find a better plan";
+  } else if (context.budget_spent) {
+    outcome.status = Status::kBudgetSpent;
+    outcome.why = budget + " before a plan was found; a larger --budget may find one";
   } else if (!closest_why_.empty()) {
     outcome.status = Status::kInfeasible;
     outcome.why = closest_why_;

@@ -36,7 +36,19 @@ Pin parse_pin(std::string_view text, const Cluster& cluster);
 // The pinned device of each operator. Throws InputError if a pattern matches nothing or two pins disagree.
 std::vector<std::optional<DeviceId>> resolve_pins(const Graph& graph, const Pins& pins);
 
+// Whether a stage that writes buffers (BatchNorm's statistics) may have replicas, each of which writes its
+// own.
+enum class WrittenBuffers : std::uint8_t { kOneReplica, kReplicated };
+
 using Plan = std::variant<PipelinePlan, Placement>;
+
+// A stage that people want kept: operators, replicas, micro-batch and recomputation of `stage`; its `after`
+// names other locked stages by their place in the list.
+struct LockedStage {
+  Stage stage;
+  std::string where;  // "plan.json: stages[2]"
+  friend bool operator==(const LockedStage&, const LockedStage&) = default;
+};
 
 struct Problem {
   const Graph& graph;
@@ -46,6 +58,8 @@ struct Problem {
   Objective objective = Objective::kIterationTime;
   Pins pins;
   std::optional<Plan> start;  // the plan to improve or to adapt
+  WrittenBuffers written_buffers = WrittenBuffers::kOneReplica;
+  std::vector<LockedStage> locked = {};  // keep_locked plans around them; other planners do not
 };
 
 enum class Status : std::uint8_t {
@@ -84,9 +98,16 @@ struct Context {
   Rng rng{0};
   std::function<void(double fraction, std::string_view what)> progress;  // may be empty
   const std::atomic<bool>* cancelled = nullptr;                          // may be null
+  std::uint64_t states = 0;                                              // looked at so far
+  bool budget_spent = false;                                             // a search wanted to look at more
 
   void report(double fraction, std::string_view what) const {
     if (progress) progress(fraction, what);
+  }
+  // Counts one more state; false once the budget is spent.
+  bool take_state() {
+    if (states >= budget.max_states) budget_spent = true;
+    return !budget_spent && ++states > 0;
   }
   bool stop() const { return cancelled && cancelled->load(std::memory_order_relaxed); }
 };

@@ -11,6 +11,7 @@
 #include "espalier/planners/pipeline/branches.h"
 #include "espalier/planners/pipeline/chain.h"
 #include "espalier/planners/pipeline/even.h"
+#include "espalier/planners/pipeline/locked.h"
 #include "espalier/planners/pipeline/pipedream.h"
 #include "espalier/planners/pipeline/single.h"
 #include "espalier/sim/simulate.h"
@@ -320,6 +321,224 @@ TEST(Planners, SameInputsGiveTheSameBytes) {
     Context a, b;
     EXPECT_EQ(planner.plan(toy.problem(), a).plan, planner.plan(toy.problem(), b).plan) << planner.name;
   }
+}
+
+TEST(Planners, StagesThatWriteBuffersHaveReplicasOnlyIfTheProblemAllowsIt) {
+  // One heavy operator: replicas of it are the only way to use three devices.
+  const Toy toy(
+      "x = input() : f32[b]\nm = buffer(running) : f32[1]\nw = parameter(w) : f32[1]\n"
+      "n = norm(x, m, w) : f32[b] @mutates=m @class=c8\nloss = f(n, w) : f32[] @class=c1\n",
+      kThreeDevices, 6);
+  const auto replicas = [&](const NamedPlanner& planner, WrittenBuffers written) {
+    Problem problem = toy.problem();
+    problem.written_buffers = written;
+    Context context;
+    const Outcome outcome = planner.plan(problem, context);
+    if (!outcome.plan) return std::size_t{0};
+    const auto& plan = std::get<PipelinePlan>(*outcome.plan);
+    EXPECT_THAT(check_plan(toy.graph, toy.cluster, plan), IsEmpty());
+    return plan.stages.front().replicas.size();
+  };
+  for (const NamedPlanner& planner : all_planners()) {
+    EXPECT_LE(replicas(planner, WrittenBuffers::kOneReplica), 1U) << planner.name;
+  }
+  EXPECT_GT(replicas(all_planners()[3], WrittenBuffers::kReplicated), 1U);
+}
+
+TEST(Single, ALaterDeviceOfTheKindIsTriedWhereTheFirstHasLessMemory) {
+  Toy toy(kTowers, kThreeDevices, 4);
+  ClusterParts parts = toy.cluster.parts();
+  parts.devices[0].memory = Bytes(8);
+  toy.cluster = Cluster(parts);
+  Context context;
+  const Outcome outcome = single(toy.problem(), {}, context);
+  ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
+  EXPECT_EQ(std::get<PipelinePlan>(*outcome.plan).stages[0].replicas[0].devices, std::vector{DeviceId(1)});
+}
+
+TEST(Planners, AModuleCalledStage0DoesNotMeetAMadeUpName) {
+  // The head has no module: it would be called stage0, too.
+  std::string text = kTowers;
+  text.replace(text.find("@class=c2"), 9, "@class=c2 @module=stage0");
+  const Toy toy(text, kThreeDevices, 4);
+  for (const NamedPlanner& planner : all_planners()) {
+    Context context;
+    simulated(toy, planner.plan(toy.problem(), context));  // passes check_plan
+  }
+}
+
+TEST(Planners, WhatWouldDoIsSaidOfAllDevicesThatLackMemory) {
+  Toy toy(kTowers, kThreeDevices, 4);
+  ClusterParts parts = toy.cluster.parts();
+  for (Device& device : parts.devices) device.memory = Bytes(4);
+  toy.cluster = Cluster(parts);
+  Context context;
+  const Outcome outcome = even(toy.problem(), {}, context);
+  ASSERT_EQ(outcome.status, Status::kInfeasible);
+  EXPECT_THAT(outcome.why, HasSubstr("more there would do, with "));
+  EXPECT_THAT(outcome.why, HasSubstr("more on 2 other devices"));
+}
+
+TEST(Planners, ASpentBudgetIsNotTakenForNoPlan) {
+  const Toy toy(kTowers, kThreeDevices, 4);
+  Context context;
+  context.budget.max_states = 1;
+  const Outcome outcome = pipedream(toy.problem(), {}, context);
+  EXPECT_EQ(outcome.status, Status::kBudgetSpent);
+  EXPECT_THAT(outcome.why, HasSubstr("the budget of 1 states was spent before a plan was found"));
+}
+
+TEST(Branches, WhatBelongsTogetherIsNotTornApart) {
+  // `late` reads the memory that img writes: one colocation group across a branch and what stands behind it.
+  std::string text = kTowers;
+  text.replace(text.find("@class=c2"), 9, "@class=c2 @colocate=7");
+  text.replace(text.find("@class=c1"), 9, "@class=c1 @colocate=7");
+  const Toy toy(text, kThreeDevices, 4);
+  Context context;
+  const Outcome outcome = branches(toy.problem(), {}, context);
+  if (outcome.plan) simulated(toy, outcome);  // passes check_plan
+}
+
+TEST(Chain, WhatABlockReceivesIsNotCountedAsKeptToo) {
+  const Toy toy(
+      "x = input() : f32[b]\nw = parameter(w) : f32[1]\na = f(x, w) : f32[b] @class=c1\n"
+      "loss = f(a, w) : f32[] @class=c1\n",
+      kThreeDevices, 4);
+  const Chain chain(toy.problem(), chain_order(toy.graph), BatchSize(1));
+  ASSERT_EQ(chain.blocks(), 2U);
+  EXPECT_EQ(chain.saved(0, 1), Bytes(4));  // x
+  EXPECT_EQ(chain.saved(1, 2), Bytes());   // a stands in a receive slot
+  EXPECT_EQ(chain.saved(0, 2), Bytes(8));  // x and a
+}
+
+// a → b → c → d, and e beside them, all before the loss.
+constexpr const char* kLine =
+    "x = input() : f32[b]\nw = parameter(w) : f32[1]\n"
+    "a = f(x, w) : f32[b] @class=c1\nb = f(a, w) : f32[b] @class=c2\nc = f(b, w) : f32[b] @class=c3\n"
+    "d = f(c, w) : f32[b] @class=c2\ne = f(x, w) : f32[b] @class=c2\nloss = f(d, e, w) : f32[] @class=c1\n";
+
+LockedStage locked_stage(const Toy& toy, const std::string& name, std::vector<std::string> operators,
+                         std::size_t device) {
+  LockedStage locked;
+  locked.where = "plan.json: stages[" + name + "]";
+  locked.stage.name = name;
+  for (const std::string& op : operators) locked.stage.operators.push_back(*toy.graph.find_operator(op));
+  locked.stage.replicas = {{{DeviceId(device)}, {}}};
+  locked.stage.micro_batch = BatchSize(1);
+  return locked;
+}
+
+TEST(Locked, StagesAreKeptAndTheRestIsPlannedAroundThem) {
+  const Toy toy(kLine, kThreeDevices, 4);
+  Problem problem = toy.problem();
+  problem.locked = {locked_stage(toy, "mine", {"b", "c"}, 1)};  // a before it, d and the loss behind it
+  ASSERT_THAT(locked_conflicts(problem), IsEmpty());
+  Context context;
+  const Outcome outcome = keep_locked(problem, {}, context);
+  ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
+  simulated(toy, outcome);  // passes the checkers
+  const auto& plan = std::get<PipelinePlan>(*outcome.plan);
+  const auto mine = std::find_if(plan.stages.begin(), plan.stages.end(),
+                                 [](const Stage& stage) { return stage.name == "mine"; });
+  ASSERT_NE(mine, plan.stages.end());
+  EXPECT_EQ(mine->operators, problem.locked[0].stage.operators);
+  EXPECT_EQ(mine->replicas[0].devices, std::vector{DeviceId(1)});
+}
+
+TEST(Locked, WithEverythingLockedThePlanIsTheLockedStages) {
+  const Toy toy(kLine, kThreeDevices, 4);
+  Problem problem = toy.problem();
+  problem.locked = {locked_stage(toy, "front", {"a", "b", "e"}, 2),
+                    locked_stage(toy, "back", {"c", "d", "loss"}, 0)};
+  Context context;
+  const Outcome outcome = keep_locked(problem, {}, context);
+  const auto& plan = std::get<PipelinePlan>(*outcome.plan);
+  ASSERT_THAT(plan.stages, SizeIs(2));
+  EXPECT_EQ(plan.stages[0].name, "front");
+  EXPECT_EQ(plan.stages[0].replicas[0].devices, std::vector{DeviceId(2)});
+  EXPECT_EQ(plan.stages[1].operators, problem.locked[1].stage.operators);
+}
+
+TEST(Locked, ConflictsNameThePlace) {
+  const Toy toy(kLine, kThreeDevices, 4);
+  const auto conflict = [&](std::vector<LockedStage> locked, Pins pins = {}) {
+    Problem problem = toy.problem(std::move(pins));
+    problem.locked = std::move(locked);
+    const std::vector<std::string> found = locked_conflicts(problem);
+    return found.empty() ? "none" : found.front();
+  };
+  EXPECT_THAT(
+      conflict({locked_stage(toy, "0", {"a", "c"}, 0)}),
+      ::testing::AllOf(HasSubstr("stages[0]: a path leaves it"), HasSubstr("'b', which is not locked")));
+  EXPECT_THAT(conflict({locked_stage(toy, "0", {"a", "c"}, 0), locked_stage(toy, "1", {"b", "d"}, 1)}),
+              HasSubstr("stages[0]: a path leaves it and returns through plan.json: stages[1]"));
+  EXPECT_THAT(conflict({locked_stage(toy, "0", {"a"}, 0), locked_stage(toy, "1", {"a"}, 1)}),
+              HasSubstr("stages[1]: 'a' stands in plan.json: stages[0], too"));
+  EXPECT_THAT(conflict({locked_stage(toy, "0", {"a"}, 0), locked_stage(toy, "1", {"b"}, 0)}),
+              HasSubstr("stages[1]: stands on dev0, and so does plan.json: stages[0]"));
+  EXPECT_THAT(conflict({locked_stage(toy, "0", {"a"}, 0)}, {{"a", DeviceId(1)}}),
+              HasSubstr("'a' is locked there, and --pin wants it on dev1"));
+  LockedStage larger = locked_stage(toy, "0", {"a"}, 0);
+  larger.stage.micro_batch = BatchSize(2);
+  EXPECT_THAT(conflict({larger}), HasSubstr("is locked with micro-batches of 2"));
+  EXPECT_EQ(conflict({locked_stage(toy, "0", {"b"}, 0)}), "none");
+}
+
+TEST(Locked, TooFewDevicesForTheRestIsAReason) {
+  const Toy toy(kLine, kThreeDevices, 4);
+  Problem problem = toy.problem();
+  problem.locked = {locked_stage(toy, "0", {"b"}, 0), locked_stage(toy, "1", {"c"}, 1),
+                    locked_stage(toy, "2", {"d"}, 2)};
+  Context context;
+  const Outcome outcome = keep_locked(problem, {}, context);
+  EXPECT_EQ(outcome.status, Status::kInfeasible);
+  EXPECT_THAT(outcome.why, HasSubstr("leave 0 devices for the rest, which needs at least 2"));
+}
+
+TEST(Locked, RandomStagesOfRandomGraphsAreKept) {
+  Rng rng(3);
+  int kept = 0;
+  for (int trial = 0; trial < 60; ++trial) {
+    const std::size_t n = 4 + rng.below(5);
+    std::string text = "x = input() : f32[b]\nw = parameter(w) : f32[1]\n";
+    std::vector<std::string> names{"x"};
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::string name = "h" + std::to_string(i);
+      text += name + " = f(" + names[rng.below(names.size())] + ", " + names[rng.below(names.size())] +
+              ", w) : f32[b] @class=c" + std::to_string(1 + rng.below(6)) + "\n";
+      names.push_back(name);
+    }
+    const Toy toy(text, kThreeDevices, 4);
+    Problem problem = toy.problem();
+    const std::size_t first = rng.below(n), last = first + rng.below(n - first);
+    std::vector<std::string> operators(names.begin() + 1 + static_cast<std::ptrdiff_t>(first),
+                                       names.begin() + 2 + static_cast<std::ptrdiff_t>(last));
+    problem.locked = {locked_stage(toy, "kept", operators, rng.below(3))};
+    if (!locked_conflicts(problem).empty()) continue;
+    Context context;
+    const Outcome outcome = keep_locked(problem, {}, context);
+    if (!outcome.plan) continue;
+    ++kept;
+    simulated(toy, outcome);
+    const auto& plan = std::get<PipelinePlan>(*outcome.plan);
+    EXPECT_TRUE(std::any_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
+      return stage.name == "kept" && stage.operators == problem.locked[0].stage.operators &&
+             stage.replicas[0].devices == problem.locked[0].stage.replicas[0].devices;
+    })) << text;
+  }
+  EXPECT_GT(kept, 30);
+}
+
+TEST(Automatic, IsNoSlowerThanThePlanToStartFrom) {
+  const Toy toy(kTowers, kThreeDevices, 4);
+  Context context;
+  const Outcome best = branches(toy.problem(), {}, context);
+  Problem problem = toy.problem();
+  problem.start = best.plan;
+  const std::vector<NamedPlanner> one{all_planners().front()};
+  const Outcome outcome = automatic(problem, one, context);
+  EXPECT_EQ(outcome.plan, best.plan);
+  EXPECT_THAT(outcome.why, HasSubstr("planner start"));
 }
 
 }  // namespace

@@ -195,7 +195,7 @@ bool Evaluator::Scratch::take_devices(const PipelinePlan& plan) {
   const std::size_t devices = state_->cluster.devices().size();
   taken_.assign(devices, 0);
   busy_in_group_.assign(state_->cluster.groups().size(), 0);
-  // What is read of a plan that no cache knows: asked for all at once.
+  // A fresh plan is in no cache: this fetches all its lists at once, not one after the other.
   for (const Stage& stage : plan.stages) {
     __builtin_prefetch(stage.replicas.data());
     __builtin_prefetch(stage.operators.data());

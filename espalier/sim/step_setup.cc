@@ -110,7 +110,7 @@ void StepSimulation::make_channels() {
       for (std::uint32_t ry = 0; ry < input.stages[pair.to].replicas; ++ry) add_channel(pair, rx, ry);
     }
   }
-  hops_.push_back({});  // channels without any look at it
+  hops_.push_back({});  // one behind the last: a channel without hops points at it and reads its zeros
   const std::size_t messages = 2 * input.edges.size() * (micro_batches_ + 1);
   arrival_.resize(messages);
   for (std::size_t last = micro_batches_; last < messages; last += micro_batches_ + 1)

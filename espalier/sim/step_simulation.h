@@ -99,8 +99,8 @@ class StepSimulation {
   const std::vector<StepPeak>& peaks() const { return peaks_; }  // by unit
 
  private:
-  // Everything by direction has forward at 0 and backward at 1: code that need not know which is not told,
-  // and the processor cannot guess wrong.
+  // Arrays by direction hold forward at 0 and backward at 1. Code that treats both alike uses the direction
+  // as an index and does not branch on it: the processor has no branch to mispredict.
   enum Direction : std::uint32_t { kForward = 0, kBackward = 1 };
 
   static constexpr Time kNever = Duration::max().count();

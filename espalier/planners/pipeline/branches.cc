@@ -12,8 +12,12 @@
 // branch and not as all of them together (GraphPipe, ASPLOS'25, §3). This is the simple form: one group of
 // branches at a time, whole branches per track.
 //
-//   clock   0    1    2    3          two towers on a track each, a head behind both: depth 2 where the chain
-//   has 3 img     F0   F1   B0   F2 … txt     F0   F1   B0   F2 … head         F0 B0 F1 B1 …
+//   clock   0    1    2    3
+//   img     F0   F1   B0   F2 …
+//   txt     F0   F1   B0   F2 …
+//   head         F0   B0   F1   B1 …
+//
+// Two towers on a track each, a head behind both: depth 2 where the chain has 3.
 //
 // Known bad cases: branches inside branches are one branch here; several groups in a row are planned one at a
 // time, the others as chains.
@@ -360,7 +364,7 @@ Outcome branches(const Problem& problem, const BranchesOptions& options, Context
     return {.status = Status::kUnsupported,
             .why = "the graph has no two branches with work in both; a chain planner fits it"};
   }
-  return judge.outcome();
+  return judge.outcome(context);
 }
 
 }  // namespace espalier

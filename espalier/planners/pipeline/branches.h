@@ -25,7 +25,7 @@ struct BranchGroup {
 // is its ancestor or its descendant (an articulation point); the operators between two neighbouring serial
 // ones fall into connected components, and where there are at least two, each is a branch. Components that
 // share a colocation group are one. Operators whose results nobody needs stay with what they read.
-// O(operators + edges).
+// O(operators + edges) for each group: it lists what stands before and behind.
 std::vector<BranchGroup> branch_groups(const Graph& graph);
 
 // For each group tried: branches are dealt to g parallel tracks (longest first, to the least loaded), devices

@@ -86,6 +86,12 @@ void Chain::choose_blocks(const Problem& problem, const OperatorCosts& costs, st
   begin_.push_back(0);
   begin_.insert(begin_.end(), cuts.begin(), cuts.end());
   if (n > 0) begin_.push_back(n);
+  writers_.push_back(0);
+  for (std::size_t b = 0; b + 1 < begin_.size(); ++b) {
+    writers_.push_back(writers_.back());
+    for (std::size_t i = begin_[b]; i < begin_[b + 1]; ++i)
+      writers_.back() += writes_buffer(graph, order_[i]);
+  }
 }
 
 void Chain::measure_cuts(const Problem& problem, BatchSize micro_batch) {
@@ -130,6 +136,12 @@ void Chain::measure_ranges(const Problem& problem, const OperatorCosts& costs, B
   const KindId kind = problem.cluster.devices().front().kind;
   for (auto* table : {&trainable_, &resident_, &saved_, &workspace_})
     table->assign((n + 1) * (n + 1), Bytes());
+  // Where each storage is first produced: what was made before a range is received, and counted with its
+  // slots.
+  std::vector<std::size_t> made(graph.storage_count(), kNowhere);
+  for (std::size_t i = order_.size(); i-- > 0;) {
+    for (const TensorId t : graph.op(order_[i]).outputs) made[graph.tensor(t).storage.index()] = i;
+  }
   std::vector<std::size_t> kept_stamp(graph.storage_count(), kNowhere),
       read_stamp(graph.storage_count(), kNowhere);
   for (std::size_t first = 0; first < n; ++first) {
@@ -154,6 +166,7 @@ void Chain::measure_ranges(const Problem& problem, const OperatorCosts& costs, B
           if (s.index >= side.size()) continue;
           const Tensor& tensor = graph.tensor(side[s.index]);
           if (tensor.role != TensorRole::kActivation && tensor.role != TensorRole::kInput) continue;
+          if (made[tensor.storage.index()] < begin_[first]) continue;
           if (std::exchange(kept_stamp[tensor.storage.index()], first) != first)
             saved += tensor.bytes(micro_batch);
         }

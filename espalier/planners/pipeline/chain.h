@@ -4,8 +4,8 @@
 // Shared by every planner that looks for contiguous stages.
 //
 // A cut may stand wherever no colocation group spans it. Blocks between neighbouring cuts without work are
-// merged into the one before; above `max_blocks` the cuts that divide the work most evenly are kept, the one
-// with the fewest crossing bytes within each share.
+// merged into the one before; above `max_blocks` the cuts that divide the work most evenly are kept, the last
+// one within each share.
 
 #include <cstddef>
 #include <vector>
@@ -33,8 +33,10 @@ class Chain {
   // Trainable parameters that the blocks read, each storage once; all parameters and buffers with `resident`.
   Bytes trainable(std::size_t first, std::size_t last) const { return trainable_[index(first, last)]; }
   Bytes resident(std::size_t first, std::size_t last) const { return resident_[index(first, last)]; }
-  // Kept for backward per micro-batch, each storage once.
+  // Kept for backward per micro-batch, each storage once, less what the blocks receive from earlier ones.
   Bytes saved(std::size_t first, std::size_t last) const { return saved_[index(first, last)]; }
+  // Whether an operator of the blocks writes a buffer.
+  bool writes_buffers(std::size_t first, std::size_t last) const { return writers_[first] < writers_[last]; }
   // Largest workspace of an operator.
   Bytes workspace(std::size_t first, std::size_t last) const { return workspace_[index(first, last)]; }
 
@@ -50,6 +52,7 @@ class Chain {
 
   std::vector<OperatorId> order_;
   std::vector<std::size_t> begin_;                  // of each block in order_, and the end
+  std::vector<std::size_t> writers_;                // operators before each block that write a buffer
   std::vector<std::vector<Duration>> work_prefix_;  // by kind, by block
   std::vector<Duration> overhead_;                  // by kind: of one F and one B
   std::vector<Bytes> forward_bytes_, backward_bytes_;

@@ -50,7 +50,7 @@ Outcome even(const Problem& problem, const EvenOptions& options, Context& contex
     }
     judge.consider(drafts, micro_batch, options.schedule);
   }
-  return judge.outcome();
+  return judge.outcome(context);
 }
 
 }  // namespace espalier

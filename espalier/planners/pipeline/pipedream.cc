@@ -71,7 +71,7 @@ class ChainSearch {
   void run() {
     for (std::size_t i = chain_.blocks(); i-- > 0;) {
       for (std::size_t d = devices_.size(); d-- > 0;) {
-        if (spent_ || context_.stop()) return;
+        if (context_.budget_spent || context_.stop()) return;
         solve(i, d);
       }
     }
@@ -116,10 +116,9 @@ class ChainSearch {
       for (std::size_t j = i + 1; j <= chain_.blocks(); ++j) {
         const std::vector<Answer>& rest = at(j, d + r);
         if (rest.empty()) continue;
-        if (++states_ > context_.budget.max_states) {
-          spent_ = true;
-          return;
-        }
+        if (r > 1 && problem_.written_buffers == WrittenBuffers::kOneReplica && chain_.writes_buffers(i, j))
+          break;  // and so do all longer stages
+        if (!context_.take_state()) return;
         const Duration stage = chain_stage_time(problem_, chain_, i, j, run, m_);
         for (std::size_t k = 0; k < rest.size(); ++k) extend(here, rest[k], k, i, j, d, r, stage);
       }
@@ -151,8 +150,6 @@ class ChainSearch {
   std::int64_t m_;
   Context& context_;
   std::vector<std::vector<Answer>> best_;
-  std::uint64_t states_ = 0;
-  bool spent_ = false;
 };
 
 void consider_split(Judge& judge, const Chain& chain, const ChainSplit& split, BatchSize micro_batch,
@@ -226,7 +223,7 @@ Outcome pipedream(const Problem& problem, const PipeDreamOptions& options, Conte
         consider_split(judge, chain, split, micro_batch, options.schedule);
     }
   }
-  return judge.outcome();
+  return judge.outcome(context);
 }
 
 }  // namespace espalier

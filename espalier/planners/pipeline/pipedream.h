@@ -38,8 +38,8 @@ Duration chain_stage_time(const Problem& problem, const Chain& chain, std::size_
 
 // All splits of the chain over devices[d…] (consecutive runs in that order; devices may be skipped) that no
 // other beats in (bottleneck, stages): ascending bottleneck, descending stages. Empty if nothing fits by the
-// chain's memory estimate. Exact over contiguous stages, consecutive replicas, and that estimate. O(blocks² ·
-// devices² · answers).
+// chain's memory estimate. Exact over contiguous stages, consecutive replicas, links that are all alike, and
+// that estimate. O(blocks² · devices² · answers).
 std::vector<ChainSplit> min_max_splits(const Problem& problem, const Chain& chain,
                                        const std::vector<DeviceId>& devices, std::int64_t micro_batches,
                                        Context& context);
