@@ -1,7 +1,8 @@
 #pragma once
 
 // How the analytic model sees an operator: its family, what it keeps for backward, its arithmetic per
-// element. One table over aten and ONNX names (docs/cost-model.md prints it in words).
+// element. Which operator is which stands in operator_table.cc, by aten, ONNX and other names
+// (docs/cost-model.md prints it in words).
 
 #include <cstdint>
 #include <string>

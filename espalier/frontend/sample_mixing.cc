@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "espalier/frontend/aten_table.h"
+#include "espalier/cost/operator_table.h"
 
 // A number that was made of all samples has a degree, by which it grows when every sample is there twice:
 //

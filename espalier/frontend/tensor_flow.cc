@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "espalier/base/check.h"
-#include "espalier/frontend/aten_table.h"
+#include "espalier/cost/operator_table.h"
 #include "espalier/frontend/sample_mixing.h"
 
 namespace espalier {

@@ -1,11 +1,14 @@
 #pragma once
 
-// What we know of PyTorch's operators that a call's arguments do not show: which outputs share memory with an
-// input, which arguments are written, which operators draw random numbers. From the operators' documented
-// meaning; python/tests/test_aten_table.py compares it with the schemas of an installed torch.
+// What we know of operators that a call's arguments do not show, in one table. Of PyTorch's: which outputs
+// share memory with an input, which arguments are written, which operators draw random numbers; from the
+// operators' documented meaning, and python/tests/test_aten_table.py compares it with the schemas of an
+// installed torch. Of all: how the analytic model sees them (operator_family.h).
 
 #include <cstdint>
 #include <string_view>
+
+#include "espalier/cost/operator_family.h"
 
 namespace espalier {
 
@@ -37,6 +40,9 @@ struct AtenOperator {
 // Facts of an operator by its name without namespace and overload ("linear", "add_"); null if unknown. An
 // in-place operator ("add_") has the facts of "add"; see writes_first_argument.
 const AtenOperator* find_aten(std::string_view name);
+
+// How the analytic model sees an operator of that base name (operator_family.h); null if it does not know it.
+const OperatorFamily* find_family(std::string_view base_name);
 
 // "add_", "__iand__": the result is the first argument itself, changed.
 bool writes_first_argument(std::string_view name);
