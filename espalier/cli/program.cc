@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <new>
 
 #include "espalier/base/check.h"
 #include "espalier/base/spelling.h"
@@ -72,8 +73,7 @@ int call(const std::vector<std::string>& arguments, Console& console, const Mach
   app.footer(
       "Start with:\n  espalier inspect model.pt2\n  espalier plan model.pt2\n\n"
       "Exit codes: 0 done, 1 verify found a difference or a run broke off, 2 wrong input, 3 no feasible "
-      "answer, "
-      "70 our bug, 130 interrupted.");
+      "answer, 4 out of memory, 70 our bug, 130 interrupted.");
   app.get_formatter()->column_width(34);
   std::function<int()> chosen;
   Program program{app, console, chosen, arguments, machine};
@@ -124,7 +124,18 @@ int run_program(const std::vector<std::string>& arguments, std::ostream& out, st
     const std::string line = one_line(error.what());
     if (!is_worker() || !tell_launcher(line)) err << "espalier: " << line << std::endl;
     return kWrongInput;
+  } catch (const std::bad_alloc&) {
+    console.finish();
+    out.flush();
+    err << "espalier: there is not enough memory" << std::endl;
+    return kOutOfMemory;
 #if ESPALIER_TORCH
+  } catch (const ResourceError& error) {
+    console.finish();
+    out.flush();
+    const std::string line = one_line(error.what());
+    if (!is_worker() || !tell_launcher(line)) err << "espalier: " << line << std::endl;
+    return kOutOfMemory;
   } catch (const WorkerError& error) {
     console.finish();
     out.flush();

@@ -12,7 +12,7 @@
 namespace espalier::cli {
 
 // Parses, runs one verb, and returns the exit code: 0 done, 1 `verify` found a difference, 2 wrong input, 3
-// no feasible answer, 70 our bug. Catches everything.
+// no feasible answer, 4 out of memory, 70 our bug. Catches everything.
 int run_program(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err,
                 const Terminal& terminal, const Machine& machine);
 

@@ -19,6 +19,7 @@ constexpr int kDone = 0;
 constexpr int kDiffers = 1;  // verify: not equal
 constexpr int kWrongInput = 2;
 constexpr int kNoAnswer = 3;
+constexpr int kOutOfMemory = 4;  // of this machine, while it computed
 constexpr int kOurFault = 70;
 constexpr int kRunFailed = 1;      // run: another worker died or stood still
 constexpr int kInterrupted = 130;  // run: Ctrl-C, after the step was finished and saved

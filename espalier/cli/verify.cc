@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 
 #include "espalier/base/check.h"
 #include "espalier/base/json.h"
@@ -17,7 +18,7 @@ namespace {
 struct VerifyFlags {
   ExecutionFlags execution;
   std::uint64_t steps = 1;
-  double tolerance = 1e-5;
+  std::optional<double> tolerance;
 };
 
 #if ESPALIER_TORCH
@@ -32,13 +33,15 @@ std::string what_text(Difference::What what) {
       return "gradient";
     case Difference::What::kBuffer:
       return "buffer";
+    case Difference::What::kParameterAfterFirst:
+      return "parameter after the first step";
     case Difference::What::kParameter:
       return "parameter";
   }
   return "?";
 }
 
-void print(Console& console, const VerifyResult& result, double tolerance) {
+void print(Console& console, const VerifyResult& result) {
   if (console.json) {
     Json differences = Json::array();
     for (const Difference& difference : result.differences) {
@@ -47,7 +50,16 @@ void print(Console& console, const VerifyResult& result, double tolerance) {
                              {"measure", difference.measure},
                              {"operator", difference.op}});
     }
+    Json control;
+    if (result.control) {
+      control = {{"name", result.control->name},
+                 {"plan", result.control->plan},
+                 {"one_process_disturbed", result.control->control}};
+    }
     print_json_line(console, {{"equal", result.equal},
+                              {"compared_with", result.compared_with},
+                              {"tolerance", result.tolerance},
+                              {"control", std::move(control)},
                               {"bit_equal", result.bit_equal},
                               {"bit_equality_due", result.bit_equality_due},
                               {"loss", result.loss},
@@ -76,7 +88,7 @@ void print(Console& console, const VerifyResult& result, double tolerance) {
       "{} gradients, {} parameters after the update, {} buffers; worst difference {:.2g} ({}), allowed "
       "{:.2g}\n",
       result.gradients, result.parameters, result.buffers, result.worst,
-      result.worst_name.empty() ? "none" : result.worst_name, tolerance);
+      result.worst_name.empty() ? "none" : result.worst_name, result.tolerance);
   if (!result.first.empty()) out << "first: " << result.first << '\n';
   constexpr std::size_t kMost = 20;
   for (std::size_t i = 0; i < result.differences.size() && i < kMost; ++i) {
@@ -105,7 +117,7 @@ int verify(Program& program, const VerifyFlags& flags) {
   options.tolerance = flags.tolerance;
   const VerifyResult result = verify_plan(opened.file, opened.model, options);
   if (options.world.rank != 0) return kDone;
-  print(program.console, result, flags.tolerance);
+  print(program.console, result);
   return result.equal ? kDone : kDiffers;
 #else
   (void)program, (void)flags;
@@ -121,11 +133,14 @@ void add_verify(Program& program) {
       add_verb(program, "verify", "loss and every gradient of a plan against one process (exit 1: not equal)",
                "espalier verify plan.json");
   flags->execution.add_inputs(verb);
-  verb->add_option("--steps", flags->steps,
-                   "gradients are compared after the first, parameters after the last; default: 1")
+  verb->add_option(
+          "--steps", flags->steps,
+          "gradients are compared after the first, parameters after the first and the last; default: 1")
       ->type_name("N")
       ->check(positive());
-  verb->add_option("--tolerance", flags->tolerance, "largest relative difference that counts as equal")
+  verb->add_option("--tolerance", flags->tolerance,
+                   "largest relative difference that counts as equal; default: 1e-5 in "
+                   "single precision")
       ->type_name("X")
       ->check(positive());
   flags->execution.add_workers(verb);

@@ -46,7 +46,9 @@ std::string find_model(const ZipReader& archive, const std::string& file) {
 }
 
 bool can_be_loss(const FlatTensor& tensor) {
-  return tensor.sizes.empty() && is_floating_point(tensor.dtype);
+  const bool complex =
+      tensor.dtype == DType::kC32 || tensor.dtype == DType::kC64 || tensor.dtype == DType::kC128;
+  return tensor.sizes.empty() && is_floating_point(tensor.dtype) && !complex;
 }
 
 std::string output_names(const FlatProgram& program) {
@@ -93,7 +95,7 @@ std::optional<TensorId> find_loss(const FlatProgram& program, const ExportNotes&
       if (program.tensors[id.index()].name != options.loss) continue;
       if (std::find(candidates.begin(), candidates.end(), id) != candidates.end()) return id;
       throw InputError(file + ": output " + quote(options.loss) +
-                       " cannot be the loss: it is not one floating-point number");
+                       " cannot be the loss: it is not one real floating-point number");
     }
     throw InputError(file + ": has no output " + quote(options.loss) +
                      "; its outputs: " + output_names(program));

@@ -12,11 +12,12 @@
 namespace espalier {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, at::ScalarType>, 12> kTypes{{
+constexpr std::array<std::pair<std::string_view, at::ScalarType>, 13> kTypes{{
     {"F64", at::kDouble},
     {"F32", at::kFloat},
     {"F16", at::kHalf},
     {"BF16", at::kBFloat16},
+    {"C64", at::kComplexFloat},
     {"I64", at::kLong},
     {"I32", at::kInt},
     {"I16", at::kShort},

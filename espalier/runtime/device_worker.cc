@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "espalier/base/check.h"
+#include "espalier/runtime/blame.h"
 #include "espalier/runtime/gradient_sums.h"
 #include "espalier/runtime/optimizer_step.h"
 #include "espalier/runtime/wire.h"
@@ -121,6 +122,9 @@ void explained(const std::string& device, const std::string& doing, const Work& 
     const std::string what = error.what();
     if (what.find(" waits for ") != std::string::npos) throw;
     throw WorkerError("device " + device + " waits for others in " + doing + ": " + what);
+  } catch (const std::exception& error) {
+    throw_if_out_of_memory("device " + device + " in " + doing, error);
+    throw;
   }
 }
 

@@ -1,5 +1,6 @@
 #include "espalier/runtime/gradient_sums.h"
 
+#include <map>
 #include <set>
 #include <vector>
 
@@ -11,7 +12,8 @@ namespace {
 // In host memory, one-dimensional; zeros where none flowed.
 at::Tensor flat_gradient(const Variable& variable) {
   const at::Tensor gradient = variable.value.grad();
-  return (gradient.defined() ? gradient : at::zeros_like(variable.value)).detach().reshape({-1}).cpu();
+  const at::Tensor value = gradient.defined() ? gradient.detach() : at::zeros_like(variable.value);
+  return value.resolve_conj().resolve_neg().reshape({-1}).cpu();
 }
 
 void set_gradient(Variable& variable, const at::Tensor& flat) {
@@ -22,28 +24,31 @@ void set_gradient(Variable& variable, const at::Tensor& flat) {
 
 }  // namespace
 
-// One bucket for all gradients of the stage, and for each a mark that says whether it has one at all: torch's
+// One bucket for all gradients of a type, and for each a mark that says whether it has one at all: torch's
 // optimizers leave a parameter without gradient alone.
 void sum_over_replicas(Transport& transport, DeviceId self, std::span<const StagedReplica> replicas,
                        Holding& holding) {
   std::vector<DeviceId> members;
   for (const StagedReplica& replica : replicas) members.push_back(replica.devices.at(0));
-  std::vector<at::Tensor> flat;
-  for (const Variable& variable : holding.parameters) {
-    const at::Tensor gradient = variable.value.grad();
-    flat.push_back(flat_gradient(variable));
-    flat.push_back(at::full({1}, gradient.defined() ? 1.0 : 0.0, variable.value.scalar_type()));
-  }
-  at::Tensor bucket = at::cat(flat);
-  flat.clear();
-  all_reduce(transport, self, members, bucket);
-  std::int64_t offset = 0;
-  for (Variable& variable : holding.parameters) {
-    const std::int64_t elements = variable.value.numel();
-    if (bucket[offset + elements].item<double>() > 0) {
-      set_gradient(variable, bucket.narrow(0, offset, elements));
+  std::map<at::ScalarType, std::vector<Variable*>> by_type;
+  for (Variable& variable : holding.parameters) by_type[variable.value.scalar_type()].push_back(&variable);
+  for (const auto& [type, variables] : by_type) {
+    std::vector<at::Tensor> flat;
+    for (const Variable* variable : variables) {
+      flat.push_back(flat_gradient(*variable));
+      flat.push_back(at::full({1}, variable->value.grad().defined() ? 1.0 : 0.0, type));
     }
-    offset += elements + 1;
+    at::Tensor bucket = at::cat(flat);
+    flat.clear();
+    all_reduce(transport, self, members, bucket);
+    std::int64_t offset = 0;
+    for (Variable* variable : variables) {
+      const std::int64_t elements = variable->value.numel();
+      if (at::real(bucket[offset + elements]).item<double>() > 0) {
+        set_gradient(*variable, bucket.narrow(0, offset, elements));
+      }
+      offset += elements + 1;
+    }
   }
 }
 

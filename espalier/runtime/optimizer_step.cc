@@ -1,5 +1,6 @@
 // The optimizers are those of torch.optim, operation by operation; Adam on float32 in one pass
-// (adam_kernel.h).
+// (adam_kernel.h). A complex number counts as two real ones, as there: real and imaginary part have moments
+// of their own, and a norm adds |g|² up.
 
 #include "espalier/runtime/optimizer_step.h"
 
@@ -32,22 +33,32 @@ void make_moments(Variable& variable) {
   }
 }
 
+// Complex numbers as pairs of real ones in the same memory.
+at::Tensor as_real(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+}
+
+// What Adam reads and writes, all real and with equal strides.
+struct Moments {
+  at::Tensor value, gradient, mean, square;
+};
+
 // Of any type on any device.
-void adam(const Optimizer& optimizer, std::uint64_t step, Variable& variable, at::Tensor gradient) {
+void adam(const Optimizer& optimizer, std::uint64_t step, const Moments& moments) {
+  const auto& [value, given, mean, square] = moments;
+  at::Tensor gradient = given;
   if (optimizer.kind == OptimizerKind::kAdamW) {
-    variable.value.mul_(1 - optimizer.learning_rate * optimizer.weight_decay);
+    value.mul_(1 - optimizer.learning_rate * optimizer.weight_decay);
   } else if (optimizer.weight_decay != 0) {
-    gradient = gradient.add(variable.value, optimizer.weight_decay);
+    gradient = gradient.add(value, optimizer.weight_decay);
   }
-  at::Tensor& mean = variable.state[0];
-  at::Tensor& square = variable.state[1];
   mean.lerp_(gradient, 1 - optimizer.beta1);
   square.mul_(optimizer.beta2).addcmul_(gradient, gradient, 1 - optimizer.beta2);
   const double n = static_cast<double>(step);
   const double correction1 = 1 - std::pow(optimizer.beta1, n);
   const double correction2 = std::sqrt(1 - std::pow(optimizer.beta2, n));
   const at::Tensor scale = square.sqrt().div_(correction2).add_(optimizer.epsilon);
-  variable.value.addcdiv_(mean, scale, -(optimizer.learning_rate / correction1));
+  value.addcdiv_(mean, scale, -(optimizer.learning_rate / correction1));
 }
 
 AdamStep adam_numbers(const Optimizer& optimizer, std::uint64_t step) {
@@ -70,16 +81,19 @@ bool is_plain_memory(const at::Tensor& tensor) {
          tensor.is_non_overlapping_and_dense();
 }
 
-// With the strides of `like`.
+// With the strides of `like`, and with its elements in memory: a gradient may be the conjugate or the
+// negative of what its memory holds.
 at::Tensor laid_out_as(const at::Tensor& like, const at::Tensor& tensor) {
-  if (tensor.strides() == like.strides()) return tensor;
+  if (tensor.strides() == like.strides()) return tensor.resolve_conj().resolve_neg();
   return at::empty_strided(like.sizes(), like.strides(), tensor.options()).copy_(tensor);
 }
 
-// The same value, step or no step: its bits do not depend on whether the gradient is used.
+// The same value, step or no step: its bits do not depend on whether the gradient is used. In double
+// precision, whatever the type.
 double squared_norm(const at::Tensor& gradient) {
-  if (is_plain_memory(gradient)) return sum_of_squares(gradient.numel(), gradient.const_data_ptr<float>());
-  return gradient.to(at::kDouble).square().sum().item<double>();
+  const at::Tensor real = as_real(gradient);
+  if (is_plain_memory(real)) return sum_of_squares(real.numel(), real.const_data_ptr<float>());
+  return real.to(at::kDouble).square().sum().item<double>();
 }
 
 double update_one(const Optimizer& optimizer, std::uint64_t step, Variable& variable) {
@@ -90,15 +104,17 @@ double update_one(const Optimizer& optimizer, std::uint64_t step, Variable& vari
     return squares;
   }
   make_moments(variable);
-  if (!is_plain_memory(variable.value) || !is_plain_memory(gradient)) {
+  const Moments moments{as_real(variable.value), as_real(gradient), as_real(variable.state[0]),
+                        as_real(variable.state[1])};
+  if (!is_plain_memory(moments.value) || !is_plain_memory(moments.gradient)) {
     const double squares = squared_norm(gradient);
-    adam(optimizer, step, variable, gradient);
+    adam(optimizer, step, moments);
     return squares;
   }
   variable.value.unsafeGetTensorImpl()->bump_version();
-  return adam_step(adam_numbers(optimizer, step), gradient.numel(), gradient.const_data_ptr<float>(),
-                   variable.value.mutable_data_ptr<float>(), variable.state[0].mutable_data_ptr<float>(),
-                   variable.state[1].mutable_data_ptr<float>());
+  return adam_step(adam_numbers(optimizer, step), moments.gradient.numel(),
+                   moments.gradient.const_data_ptr<float>(), moments.value.mutable_data_ptr<float>(),
+                   moments.mean.mutable_data_ptr<float>(), moments.square.mutable_data_ptr<float>());
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "espalier/runtime/comparison.h"
 #include "espalier/runtime/executor.h"
 #include "espalier/runtime/measured_trace.h"
 #include "espalier/runtime/plans_for_tests.h"
@@ -82,10 +83,10 @@ bool bit_equality_due(const StagedModel& staged) {
 }
 
 void expect_close(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b,
-                  const std::string& what) {
+                  double tolerance, const std::string& what) {
   ASSERT_EQ(a.size(), b.size());
   for (const auto& [name, difference] : relative_differences(a, b)) {
-    EXPECT_LE(difference, 1e-5) << what << " " << name;
+    EXPECT_LE(difference, tolerance) << what << " " << name;
   }
 }
 
@@ -113,10 +114,11 @@ void expect_equal_to_one_process(const std::string& fixture,
     expect_equal(actual.gradients, expected.gradients, "gradient");
     expect_equal(actual.state, expected.state, "state");
   } else {
+    const double tolerance = default_tolerance(model.graph());
     ASSERT_EQ(actual.losses.size(), expected.losses.size());
     for (std::size_t i = 0; i < actual.losses.size(); ++i)
-      EXPECT_NEAR(actual.losses[i], expected.losses[i], 1e-5 * std::abs(expected.losses[i]));
-    expect_close(actual.gradients, expected.gradients, "gradient");
+      EXPECT_NEAR(actual.losses[i], expected.losses[i], tolerance * std::abs(expected.losses[i]));
+    expect_close(actual.gradients, expected.gradients, tolerance, "gradient");
   }
 }
 
@@ -182,7 +184,8 @@ TEST_P(Cuts, ReplicasThatShareMicroBatchesEqualOneProcess) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Cuts,
                          ::testing::Values("two_tower", "two_tower_fixed", "three_branch", "gpt", "resnet",
-                                           "dlrm", "unet", "gpt2", "llama", "autocast"),
+                                           "dlrm", "unet", "gpt2", "llama", "spectral", "rotary",
+                                           "rotary_f64", "gpt_bf16", "autocast"),
                          [](const auto& param) { return std::string(param.param); });
 
 }  // namespace

@@ -4,7 +4,8 @@
 // - a plain number may stand where the schema says Tensor; it then becomes a "wrapped number", which does not
 //   take part in type promotion (Float + 2.5 stays Float);
 // - ScalarType, Layout and MemoryFormat travel as numbers of c10's own enumerations;
-// - the device of factory operators is the one of export time and is replaced.
+// - the device of factory operators is the one of export time and is replaced;
+// - sparse gradients of embeddings are made dense: sums, messages and optimizers here are of dense tensors.
 
 #include "espalier/runtime/program.h"
 
@@ -18,6 +19,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
+#include "espalier/runtime/blame.h"
 
 namespace espalier {
 namespace {
@@ -159,13 +161,6 @@ class AutocastGuard {
   std::optional<Before> before_;
 };
 
-// torch's messages without its stack of C++ frames, first line only.
-std::string first_line(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
-}
-
 }  // namespace
 
 at::ScalarType torch_type(DType dtype) {
@@ -227,7 +222,8 @@ Program::Program(const ExportedProgram& exported, BatchSize micro_batch, at::Dev
       throw InputError(describe(op) + ": this libtorch has no operator " + call.target +
                        (call.overload.empty() ? "" : "." + call.overload));
     }
-    Prepared prepared{*handle, {}};
+    Prepared prepared{*handle, {}, graph().op(op).random};
+    if (!graph().op(op).known && handle->hasTag(at::Tag::nondeterministic_seeded)) prepared.random = true;
     std::size_t used = 0;
     for (const c10::Argument& formal : handle->schema().arguments()) {
       const auto given = std::find_if(call.arguments.begin(), call.arguments.end(),
@@ -246,7 +242,30 @@ Program::Program(const ExportedProgram& exported, BatchSize micro_batch, at::Dev
       throw InputError(describe(op) + ": has an argument that " + call.target +
                        " does not know in this libtorch");
     }
+    check_writes(op, prepared);
     prepared_.push_back(std::move(prepared));
+  }
+}
+
+// The graph says what is written from the operator's name and our table, the schema from the operator itself.
+// A plan made without knowing of a write would be wrong without a word.
+void Program::check_writes(OperatorId id, const Prepared& prepared) const {
+  const Operator& op = graph().op(id);
+  const Call& call = exported_->calls[id.index()];
+  const auto switched_off = [](const Argument& argument) {  // statistics that are only read
+    return (argument.name == "training" || argument.name == "use_input_stats") &&
+           argument.value == ArgumentValue(false);
+  };
+  if (std::any_of(call.arguments.begin(), call.arguments.end(), switched_off)) return;
+  const auto& formals = prepared.handle.schema().arguments();
+  for (std::size_t i = 0; i < formals.size(); ++i) {
+    if (formals[i].alias_info() == nullptr || !formals[i].alias_info()->isWrite()) continue;
+    for (const OptionalTensor& tensor : prepared.slots[i].tensors) {
+      if (!tensor || std::find(op.mutates.begin(), op.mutates.end(), *tensor) != op.mutates.end()) continue;
+      throw InputError(describe(id) + ": " + call.target + " writes its argument '" + formals[i].name() +
+                       "', which the model's graph does not know; export the model with an operator that "
+                       "returns a new tensor");
+    }
   }
 }
 
@@ -259,6 +278,9 @@ Program::Slot Program::prepare(OperatorId op, const c10::Argument& formal,
     const auto type = inner(formal.type())->cast<c10::ListType>();
     const bool optional = type && type->getElementType()->kind() == c10::TypeKind::OptionalType;
     return {optional ? Slot::Kind::kOptionalTensorList : Slot::Kind::kTensorList, {}, *list};
+  }
+  if (formal.name() == "sparse" && exported_->calls[op.index()].target.starts_with("aten::embedding")) {
+    return {Slot::Kind::kValue, c10::IValue(false), {}};
   }
   std::optional<c10::IValue> value = std::visit(Converter(formal, micro_batch_, device_), actual);
   if (!value) {
@@ -300,7 +322,7 @@ void Program::call(OperatorId op, Tensors& tensors, const RandomKey& key) const 
   try {
     const at::AutoGradMode mode(call.grad_enabled && at::GradMode::is_enabled());
     const AutocastGuard autocast(call.autocast, device_);
-    if (graph().op(op).random) {
+    if (prepared.random) {
       const std::lock_guard lock(random_lock());
       at::manual_seed(stream_key(key.seed, {key.step, key.micro_batch, call.original_index}));
       prepared.handle.callBoxed(stack);
@@ -308,7 +330,7 @@ void Program::call(OperatorId op, Tensors& tensors, const RandomKey& key) const 
       prepared.handle.callBoxed(stack);
     }
   } catch (const std::exception& error) {
-    throw InputError(describe(op) + ": " + first_line(error));
+    throw_blamed(describe(op), error);
   }
   for (std::size_t i = 0; i < call.outputs.size(); ++i) {
     const Call::Output& output = call.outputs[i];

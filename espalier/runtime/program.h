@@ -7,7 +7,8 @@
 // once: constants become values, sizes are evaluated at the micro-batch, devices are overridden. Immutable
 // after construction; any number of threads may call operators. Before an operator that draws random numbers
 // the default generator is seeded with stream_key(seed, {step, micro-batch, original index}); one lock covers
-// seeding and call, since that generator is global.
+// seeding and call, since that generator is global. Operators that the graph does not know draw random
+// numbers if their schema says so.
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -35,8 +36,8 @@ struct RandomKey {
 
 class Program {
  public:
-  // `exported` must outlive it. Throws InputError naming the first operator that this libtorch does not have
-  // or whose arguments do not fit its schema.
+  // `exported` must outlive it. Throws InputError naming the first operator that this libtorch does not have,
+  // whose arguments do not fit its schema, or that writes an argument of which the graph does not know it.
   Program(const ExportedProgram& exported, BatchSize micro_batch, at::Device device);
 
   const ExportedProgram& exported() const { return *exported_; }
@@ -44,8 +45,8 @@ class Program {
   BatchSize micro_batch() const { return micro_batch_; }
   at::Device device() const { return device_; }
 
-  // Reads its inputs from `tensors` and puts its outputs there. Throws InputError naming operator, module
-  // path and source line where torch refuses.
+  // Reads its inputs from `tensors` and puts its outputs there. Where it fails, the error names operator,
+  // module path and source line (blame.h).
   void call(OperatorId op, Tensors& tensors, const RandomKey& key) const;
 
   std::vector<std::int64_t> sizes(TensorId id) const;  // at the micro-batch
@@ -63,8 +64,10 @@ class Program {
   struct Prepared {
     c10::OperatorHandle handle;
     std::vector<Slot> slots;  // by schema argument
+    bool random = false;      // draws random numbers, as the graph or the schema knows
   };
   Slot prepare(OperatorId op, const c10::Argument& formal, const ArgumentValue& actual) const;
+  void check_writes(OperatorId op, const Prepared& prepared) const;
 
   const ExportedProgram* exported_;
   BatchSize micro_batch_;

@@ -6,7 +6,8 @@
 // A run is one or several processes (workers) that call the same function with the same arguments and
 // another World::rank each. Devices of the plan are dealt to workers in blocks; a worker with several runs
 // them as threads. With world.size 1 everything happens in this process. Every function throws InputError
-// where the model, the plan or the data is wrong, WorkerError where another worker failed or stayed silent.
+// where the model, the plan or the data is wrong, ResourceError where memory is short, WorkerError where
+// another worker failed or stayed silent.
 
 #include <atomic>
 #include <cstdint>
@@ -31,6 +32,12 @@ class WorkerError : public std::runtime_error {
 
 // Requests to the scheduler that shorten waits and change no result (scheduler_hints.h).
 enum class SchedulerHints : std::uint8_t { kNone, kGiven };
+
+// This machine has not enough memory for what the plan puts on it. Says which operator asked for how much.
+class ResourceError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 // This process among the workers of a run.
 struct World {
@@ -113,12 +120,14 @@ RunResult run_reference(const std::string& model, const ReferenceOptions& option
 
 struct VerifyOptions {
   World world;
-  std::uint64_t steps = 1;  // gradients are compared after the first, parameters after the last
+  std::uint64_t steps = 1;  // gradients are compared after the first, parameters after the first and the last
   std::string data;
   std::string device;
   std::uint32_t threads = 1;
   Duration timeout = milliseconds(300'000);
-  double tolerance = 1e-5;
+  // The largest relative difference that counts as equal; unset: by the precision of the model's types
+  // (docs/semantics.md, exactness).
+  std::optional<double> tolerance = {};
   std::function<void(const std::string& reason)> on_stuck = {};  // as RunOptions::on_stuck
 };
 
@@ -129,7 +138,8 @@ struct Difference {
     kGradientNorm,
     kGradient,
     kBuffer,
-    kParameter
+    kParameterAfterFirst,  // where there are several steps
+    kParameter             // after the last
   } what = What::kGradient;
   std::string name;    // of the parameter or buffer
   double measure = 0;  // ‖Δ‖ / max(‖g‖, 1e-3·‖G‖); for loss and norm |Δ| / |reference|
@@ -138,7 +148,9 @@ struct Difference {
 };
 
 struct VerifyResult {  // complete on rank 0
-  bool equal = false;  // within the tolerance, and bit-equal where that is due
+  // Within the tolerance, and bit-equal where that is due. Or, with `control`: no further off than a few
+  // times what a rounding error at the start makes of this model.
+  bool equal = false;
   bool bit_equal = false;
   bool bit_equality_due = false;  // no replicas, nothing read in two stages, nothing recomputed in part
   double loss = 0, reference_loss = 0;
@@ -146,6 +158,16 @@ struct VerifyResult {  // complete on rank 0
   std::uint64_t gradients = 0, buffers = 0, parameters = 0;  // compared
   double worst = 0;                                          // measure, over all of them
   std::string worst_name;
+  double tolerance = 0;       // used
+  std::string compared_with;  // in words
+  // One process was run again with its parameters moved by one unit in the last place, because something was
+  // beyond the tolerance: the value that is furthest beyond what that explains, its measure and the
+  // control's.
+  struct Control {
+    std::string name;
+    double plan = 0, control = 0;
+  };
+  std::optional<Control> control;
   std::vector<Difference> differences;  // loss, norm, gradients as backward meets them, buffers, parameters
   std::string first;    // "operator 'head' (head, model.py:12), micro-batch 3: output differs"
   std::string verdict;  // one line

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "espalier/base/check.h"
+#include "espalier/frontend/archive_for_tests.h"
 #include "espalier/runtime/checkpoint.h"
 #include "espalier/runtime/data.h"
 #include "espalier/runtime/loaded_model.h"
@@ -89,6 +90,66 @@ TEST(Update, AdamWDecaysTheWeightItself) {
   const auto decayed =
       two_updates({.kind = OptimizerKind::kAdamW, .learning_rate = 0.01, .weight_decay = 0.1});
   EXPECT_NEAR(decayed[0], plain[0] - 1 * 0.01 * 0.1, 1e-12);
+}
+
+// Two updates of a complex parameter, and of the real parameter that holds the same pairs of numbers.
+TEST(Update, AComplexParameterIsUpdatedAsItsRealAndImaginaryParts) {
+  for (const OptimizerKind kind : {OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kAdamW}) {
+    for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+      const Optimizer optimizer{.kind = kind, .learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.1};
+      const at::Tensor start = at::arange(12, type).view({3, 2, 2});
+      std::vector<Variable> complex(1), real(1);
+      complex[0].value = at::view_as_complex(start.clone()).requires_grad_(true);
+      real[0].value = start.clone().requires_grad_(true);
+      for (std::uint64_t step = 1; step <= 2; ++step) {
+        const at::Tensor gradient = at::sin(start * static_cast<double>(step));
+        complex[0].value.mutable_grad() = at::view_as_complex(gradient);
+        real[0].value.mutable_grad() = gradient;
+        EXPECT_EQ(update(optimizer, step, complex), update(optimizer, step, real));
+      }
+      EXPECT_TRUE(at::equal(at::view_as_real(complex[0].value.detach()), real[0].value.detach()))
+          << to_text(kind) << " " << c10::toString(type);
+    }
+  }
+}
+
+TEST(Update, TheNormOfAComplexGradientIsThatOfItsSizes) {
+  std::vector<Variable> variables(1);
+  variables[0].value = at::zeros({2}, at::kComplexFloat).requires_grad_(true);
+  const at::Tensor gradient = at::view_as_complex(at::tensor({3.0F, 4.0F, 0.0F, 12.0F}).view({2, 2}));
+  variables[0].value.mutable_grad() = gradient;
+  EXPECT_THAT(drop_gradients(variables), ElementsAre(25 + 144));
+}
+
+TEST(Update, AConjugateOrANegativeIsReadAsWhatItStandsFor) {
+  for (const OptimizerKind kind : {OptimizerKind::kSgd, OptimizerKind::kAdam}) {
+    const at::Tensor numbers = at::view_as_complex(at::tensor({1.0F, 2.0F, 3.0F, -4.0F}).view({2, 2}));
+    const at::Tensor conjugate = numbers.conj(), negative = at::imag(conjugate);
+    ASSERT_TRUE(conjugate.is_conj() && negative.is_neg());
+    for (const at::Tensor& gradient : {conjugate, negative}) {
+      std::vector<Variable> marked(1), plain(1);
+      for (auto* variables : {&marked, &plain}) {
+        (*variables)[0].value =
+            at::empty_strided(gradient.sizes(), gradient.strides(), gradient.options()).zero_();
+        (*variables)[0].value.requires_grad_(true);
+      }
+      marked[0].value.mutable_grad() = gradient;
+      plain[0].value.mutable_grad() = gradient.resolve_conj().resolve_neg();
+      EXPECT_EQ(update({.kind = kind}, 1, marked), update({.kind = kind}, 1, plain));
+      EXPECT_TRUE(at::equal(marked[0].value.detach(), plain[0].value.detach()));
+    }
+  }
+}
+
+TEST(Update, ABfloat16ParameterHasStateOfItsTypeAndANormInDouble) {
+  std::vector<Variable> variables(1);
+  variables[0].value = at::ones({4096}, at::kBFloat16).requires_grad_(true);
+  variables[0].value.mutable_grad() = at::ones({4096}, at::kBFloat16);
+  EXPECT_THAT(update({.kind = OptimizerKind::kAdam, .learning_rate = 0.125}, 1, variables),
+              ElementsAre(4096));  // in bfloat16 itself a sum of ones ends at 256
+  EXPECT_EQ(variables[0].state[0].scalar_type(), at::kBFloat16);
+  EXPECT_EQ(variables[0].state[1].scalar_type(), at::kBFloat16);
+  EXPECT_EQ(variables[0].value[0].item<float>(), 0.875F);
 }
 
 TEST(Update, AParameterWithoutGradientStays) {
@@ -186,6 +247,18 @@ TEST(Synthetic, AModelOfFixedBatchReadsSeveralMicroBatchesAtOnce) {
   EXPECT_TRUE(at::equal(all.narrow(0, size.count(), size.count()), data->read(0, 0, size, size)));
 }
 
+TEST(Synthetic, ComplexInputsAreDrawnToo) {
+  TestProgram net;
+  net.input("x", {0, 3}, 10);  // c64
+  net.op("abs.default", "size", {{"self", TestProgram::tensor("x")}}, {0, 3});
+  net.op("mean.default", "loss", {{"self", TestProgram::tensor("size")}}, {});
+  net.output("loss");
+  const ExportedProgram exported = read_exported_program(net.archive(), "net.pt2");
+  const at::Tensor values = synthetic_data(exported, 1)->read(0, 0, BatchSize(0), BatchSize(50));
+  EXPECT_EQ(values.scalar_type(), at::kComplexFloat);
+  EXPECT_GT(at::imag(values).abs().mean().item<float>(), 0.1F);
+}
+
 TEST_F(Files, SavedParametersLoadAgainAndTiesAreKeptOnce) {
   const std::string path = kFixtures + "gpt.pt2";
   ReferenceOptions options;
@@ -224,6 +297,17 @@ TEST(Wire, StridesSurvive) {
     if (tensor.is_non_overlapping_and_dense()) {
       EXPECT_EQ(back.strides(), tensor.strides());
     }
+  }
+}
+
+TEST(Wire, WhatIsSentOfAConjugateOrANegativeIsItsValue) {
+  const at::Tensor numbers = at::view_as_complex(at::arange(12, at::kFloat).view({2, 3, 2}));
+  for (const at::Tensor& tensor : {numbers.conj(), numbers.conj().t(), at::imag(numbers.conj())}) {
+    const Strides strides = strides_on_wire(tensor);
+    const at::Tensor flat = to_wire(tensor, strides);
+    EXPECT_FALSE(flat.is_conj() || flat.is_neg());
+    EXPECT_TRUE(
+        at::equal(from_wire(flat.clone(), tensor.sizes(), strides), tensor.resolve_conj().resolve_neg()));
   }
 }
 

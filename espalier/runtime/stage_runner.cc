@@ -1,14 +1,17 @@
 #include "espalier/runtime/stage_runner.h"
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "espalier/base/check.h"
+#include "espalier/runtime/blame.h"
 
 namespace espalier {
 namespace {
@@ -19,6 +22,10 @@ bool contains(const std::vector<OperatorId>& sorted, OperatorId id) {
 
 void add_once(std::vector<TensorId>& list, TensorId id) {
   if (std::find(list.begin(), list.end(), id) == list.end()) list.push_back(id);
+}
+
+bool has_gradients(at::ScalarType type) {
+  return at::isFloatingType(type) || at::isComplexType(type);
 }
 
 // Where a gradient leaves a segment's graph. The engine calls it once, with the sum of all that arrived.
@@ -57,6 +64,50 @@ Entry& entry_of(const torch::autograd::Edge& edge) {
   return static_cast<Entry&>(*edge.function);
 }
 
+// By TensorId: one of the operators writes it or an alias.
+std::vector<bool> mutated_by(const Graph& graph, const std::vector<OperatorId>& operators) {
+  std::set<StorageId> written;
+  for (const OperatorId op : operators) {
+    for (const TensorId id : graph.op(op).mutates) written.insert(graph.tensor(id).storage);
+  }
+  std::vector<bool> mutated(graph.tensors().size());
+  for (std::size_t t = 0; t < mutated.size(); ++t) mutated[t] = written.contains(graph.tensors()[t].storage);
+  return mutated;
+}
+
+// Operators of one colocation number may share a memory that one of them writes. Where that memory is passed
+// on as an activation they must see one tensor, not copies: none of what is between them is recomputed, so
+// they are in one segment. (BatchNorm's statistics are read and written where they lie, in the holding.)
+std::vector<bool> recomputed_operators(const Graph& graph, const std::vector<OperatorId>& operators,
+                                       const std::vector<OperatorId>& recompute) {
+  const std::vector<bool> mutated = mutated_by(graph, operators);
+  const auto touches = [&](TensorId t) {
+    return mutated[t.index()] && graph.tensor(t).role != TensorRole::kBuffer;
+  };
+  struct Range {
+    std::size_t first = 0, last = 0;
+    bool passes_memory_on = false;
+  };
+  std::map<std::uint32_t, Range> groups;
+  std::vector<bool> recomputed(operators.size());
+  for (std::size_t i = 0; i < operators.size(); ++i) {
+    const Operator& op = graph.op(operators[i]);
+    const bool reads_mutated = std::any_of(op.inputs.begin(), op.inputs.end(), touches);
+    const bool makes_mutated = std::any_of(op.outputs.begin(), op.outputs.end(), touches);
+    recomputed[i] = contains(recompute, operators[i]) && op.mutates.empty() && !op.colocation &&
+                    !reads_mutated && !makes_mutated;
+    if (!op.colocation) continue;
+    Range& group = groups.try_emplace(*op.colocation, Range{i, i, false}).first->second;
+    group.last = i;
+    group.passes_memory_on = group.passes_memory_on || reads_mutated;
+  }
+  for (const auto& [number, group] : groups) {
+    if (!group.passes_memory_on) continue;
+    for (std::size_t i = group.first; i <= group.last; ++i) recomputed[i] = false;
+  }
+  return recomputed;
+}
+
 }  // namespace
 
 StageRunner::StageRunner(const Program& program, const Session& session, Holding& holding,
@@ -68,14 +119,7 @@ StageRunner::StageRunner(const Program& program, const Session& session, Holding
   for (const auto* list : {&holding.parameters, &holding.buffers}) {
     for (const Variable& variable : *list) held[variable.id] = variable.value;
   }
-  std::set<StorageId> written;
-  for (const OperatorId op : interface_.operators) {
-    for (const TensorId id : graph.op(op).mutates) written.insert(graph.tensor(id).storage);
-  }
-  mutated_.resize(graph.tensors().size());
-  for (std::size_t t = 0; t < graph.tensors().size(); ++t) {
-    mutated_[t] = written.contains(graph.tensors()[t].storage);
-  }
+  mutated_ = mutated_by(graph, interface_.operators);
   for (const OperatorId op : interface_.operators) {
     for (const TensorId id : graph.op(op).inputs) {
       const Tensor& tensor = graph.tensor(id);
@@ -117,22 +161,27 @@ bool StageRunner::recomputes() const {
   return std::any_of(segments_.begin(), segments_.end(), [](const Segment& s) { return s.recomputed; });
 }
 
+std::vector<std::size_t> StageRunner::segments_of(const Graph& graph,
+                                                  const std::vector<OperatorId>& operators,
+                                                  const std::vector<OperatorId>& recompute) {
+  const std::vector<bool> recomputed = recomputed_operators(graph, operators, recompute);
+  std::vector<std::size_t> segments(operators.size());
+  for (std::size_t i = 1; i < operators.size(); ++i) {
+    segments[i] = segments[i - 1] + (recomputed[i] != recomputed[i - 1] ? 1 : 0);
+  }
+  return segments;
+}
+
 void StageRunner::cut_into_segments() {
   const Graph& graph = program_.graph();
-  const auto recomputed = [&](OperatorId id) {
-    const Operator& op = graph.op(id);
-    if (!contains(interface_.recompute, id) || !op.mutates.empty() || op.colocation) return false;
-    const auto touches = [&](TensorId t) {
-      return mutated_[t.index()] && graph.tensor(t).role != TensorRole::kBuffer;
-    };
-    return std::none_of(op.inputs.begin(), op.inputs.end(), touches) &&
-           std::none_of(op.outputs.begin(), op.outputs.end(), touches);
-  };
+  const std::vector<bool> recomputed =
+      recomputed_operators(graph, interface_.operators, interface_.recompute);
   std::map<TensorId, std::size_t> made_in;
-  for (const OperatorId op : interface_.operators) {
-    if (segments_.empty() || segments_.back().recomputed != recomputed(op)) {
+  for (std::size_t i = 0; i < interface_.operators.size(); ++i) {
+    const OperatorId op = interface_.operators[i];
+    if (segments_.empty() || segments_.back().recomputed != recomputed[i]) {
       segments_.push_back(
-          {.operators = {}, .recomputed = recomputed(op), .enters = {}, .leaves = {}, .dead_after = {}});
+          {.operators = {}, .recomputed = recomputed[i], .enters = {}, .leaves = {}, .dead_after = {}});
     }
     segments_.back().operators.push_back(op);
     for (const TensorId id : graph.op(op).outputs) made_in[id] = segments_.size() - 1;
@@ -174,10 +223,13 @@ void StageRunner::find_lifetimes() {
   }
 }
 
-void StageRunner::run(const Segment& segment, Tensors& tensors, const RandomKey& key) {
+std::vector<std::uint64_t> StageRunner::run(const Segment& segment, Tensors& tensors, const RandomKey& key) {
+  std::vector<std::uint64_t> first_nodes;
+  first_nodes.reserve(segment.operators.size());
   for (std::size_t i = 0; i < segment.operators.size(); ++i) {
     const OperatorId op = segment.operators[i];
     if (observer_ != nullptr) observer_->before(op, tensors);
+    first_nodes.push_back(at::sequence_number::peek());
     program_.call(op, tensors, key);
     if (observer_ != nullptr) observer_->after(op, tensors);
     for (const TensorId id : segment.dead_after[i]) {
@@ -186,6 +238,7 @@ void StageRunner::run(const Segment& segment, Tensors& tensors, const RandomKey&
       }
     }
   }
+  return first_nodes;
 }
 
 Tensors StageRunner::start(const std::vector<at::Tensor>& inputs) const {
@@ -204,12 +257,12 @@ void StageRunner::record(const Segment& segment, Live& live, Tensors& tensors, c
   for (const TensorId id : segment.enters) {
     at::Tensor& value = tensors[id.index()];
     ESP_CHECK(value.defined(), program_.graph().tensor(id).name);
-    const bool wanted = program_.graph().tensor(id).requires_grad && at::isFloatingType(value.scalar_type());
+    const bool wanted = program_.graph().tensor(id).requires_grad && has_gradients(value.scalar_type());
     value = value.detach();
     if (mutated_[id.index()]) value = value.clone();
     live.entries.push_back(wanted ? make_entry<torch::autograd::Edge>(value) : torch::autograd::Edge());
   }
-  run(segment, tensors, key);
+  live.first_nodes = run(segment, tensors, key);
   live.left.clear();
   for (const TensorId id : segment.leaves) {
     const at::Tensor& value = tensors[id.index()];
@@ -268,6 +321,17 @@ void StageRunner::recompute(const RandomKey& key) {
   }
 }
 
+// The operator whose forward pass made an autograd node.
+std::string StageRunner::describe_backward(const Segment& segment, const Live& live,
+                                           std::optional<std::uint64_t> node) const {
+  const auto behind = node ? std::upper_bound(live.first_nodes.begin(), live.first_nodes.end(), *node)
+                           : live.first_nodes.begin();
+  if (node == std::numeric_limits<std::uint64_t>::max()) return "backward, adding up a parameter's gradient";
+  if (behind == live.first_nodes.begin()) return "backward";
+  const auto place = static_cast<std::size_t>(behind - live.first_nodes.begin() - 1);
+  return "backward of " + program_.describe(segment.operators[place]);
+}
+
 void StageRunner::back_through(const Segment& segment, Live& live,
                                std::map<TensorId, at::Tensor>& gradients) {
   torch::autograd::edge_list roots;
@@ -280,8 +344,13 @@ void StageRunner::back_through(const Segment& segment, Live& live,
   }
   live.left.clear();
   if (roots.empty()) return;
-  torch::autograd::Engine::get_default_engine().execute(roots, root_gradients, /*keep_graph=*/false,
-                                                        /*create_graph=*/false, /*accumulate_grad=*/true);
+  const BackwardWatch watch;
+  try {
+    torch::autograd::Engine::get_default_engine().execute(roots, root_gradients, /*keep_graph=*/false,
+                                                          /*create_graph=*/false, /*accumulate_grad=*/true);
+  } catch (const std::exception& error) {
+    throw_blamed(describe_backward(segment, live, watch.last_node()), error);
+  }
   for (std::size_t i = 0; i < segment.enters.size(); ++i) {
     if (!live.entries[i].is_valid()) continue;
     const at::Tensor gradient = entry_of(live.entries[i]).take();

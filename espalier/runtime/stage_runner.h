@@ -4,7 +4,8 @@
 // nothing of schedules or messages; gets and gives tensors. Includes libtorch; runtime/ only.
 //
 // The operators are cut into segments, runs of operators that are recomputed or not; mostly there is one. A
-// segment is a piece of autograd graph of its own: what enters it is detached. Backward goes through the
+// segment is a piece of autograd graph of its own: what enters it is detached. Operators that share a memory
+// which somebody writes stand in one segment, together with what is between them. Backward goes through the
 // segments in reverse order and adds gradients of one tensor up in that order. A recomputed segment runs
 // forward without recording, and once more, recording, before backward, with the same random numbers. An
 // operator that shares memory with one that mutates is never recomputed, so BatchNorm's statistics are
@@ -18,6 +19,8 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -49,6 +52,10 @@ class StageRunner {
   // The parameters that operators read, ascending.
   static std::vector<ParameterId> parameters_of(const Graph& graph, const std::vector<OperatorId>& operators);
 
+  // The segment of each operator, by position. O(operators).
+  static std::vector<std::size_t> segments_of(const Graph& graph, const std::vector<OperatorId>& operators,
+                                              const std::vector<OperatorId>& recompute);
+
   // Indices into ExportedProgram::inputs of those that the stage reads, ascending.
   const std::vector<std::size_t>& inputs() const { return inputs_; }
   bool recomputes() const;
@@ -67,8 +74,8 @@ class StageRunner {
   void recompute(const RandomKey& key);
 
   // Gradients of the sent tensors in, undefined where none came; the loss, if here, starts with `loss_scale`.
-  // Returns the gradients of the received tensors: undefined where nothing flowed. Parameter gradients
-  // accumulate in the holding.
+  // Where it fails, the error names the operator whose backward failed (blame.h). Returns the gradients of
+  // the received tensors: undefined where nothing flowed. Parameter gradients accumulate in the holding.
   std::vector<at::Tensor> backward(const RandomKey& key, const std::vector<at::Tensor>& sent_gradients,
                                    double loss_scale);
 
@@ -78,14 +85,15 @@ class StageRunner {
   struct Segment {
     std::vector<OperatorId> operators;
     bool recomputed = false;
-    std::vector<TensorId> enters;  // from other stages or earlier segments; floating point ones need a leaf
-    std::vector<TensorId> leaves;  // read by later segments, sent, or the loss
+    std::vector<TensorId> enters;                   // from other stages or earlier segments
+    std::vector<TensorId> leaves;                   // read by later segments, sent, or the loss
     std::vector<std::vector<TensorId>> dead_after;  // by operator: nobody in the stage reads them later
   };
   struct Live {                                  // of one segment and micro-batch
     std::vector<at::Tensor> values;              // as Segment::enters; kept only to recompute
     std::vector<torch::autograd::Edge> entries;  // as Segment::enters; invalid where no gradient is wanted
     std::vector<torch::autograd::Edge> left;     // as Segment::leaves; invalid where none flows
+    std::vector<std::uint64_t> first_nodes;  // as Segment::operators: the number of its next autograd node
     bool recorded = false;
   };
   struct MicroBatch {
@@ -96,10 +104,13 @@ class StageRunner {
 
   void cut_into_segments();
   void find_lifetimes();
-  void run(const Segment& segment, Tensors& tensors, const RandomKey& key);
+  // Returns Live::first_nodes.
+  std::vector<std::uint64_t> run(const Segment& segment, Tensors& tensors, const RandomKey& key);
   Tensors start(const std::vector<at::Tensor>& inputs) const;
   void record(const Segment& segment, Live& live, Tensors& tensors, const RandomKey& key);
   void back_through(const Segment& segment, Live& live, std::map<TensorId, at::Tensor>& gradients);
+  std::string describe_backward(const Segment& segment, const Live& live,
+                                std::optional<std::uint64_t> node) const;
 
   const Program& program_;
   Interface interface_;

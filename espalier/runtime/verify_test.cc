@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <optional>
 #include <string>
 
+#include "espalier/runtime/comparison.h"
 #include "espalier/runtime/loaded_model.h"
 #include "espalier/runtime/plans_for_tests.h"
 #include "espalier/runtime/runtime.h"
@@ -31,6 +33,7 @@ struct Cut {
   std::string fixture;
   std::string at;  // first operator of the second stage
   CutOptions options = {};
+  Optimizer optimizer = {};
 };
 
 struct Planted {
@@ -45,7 +48,7 @@ VerifyResult verify(const Cut& cut, std::optional<Planted> planted = {}, std::ui
   EXPECT_TRUE(at.has_value()) << cut.at;
   const PipelinePlan plan = plan_from_cuts(model.graph(), {at->index()}, cut.options);
   const Cluster cluster = cpus(4);
-  const Training training{plan.batch, {cut.options.micro_batch}, {}};
+  const Training training{plan.batch, {cut.options.micro_batch}, cut.optimizer};
   PlanFile file = make_plan_file(model.graph(), cluster, training, plan,
                                  staged_for_tests(model.graph(), cluster, plan, training.optimizer));
   file.seed = 5;
@@ -73,7 +76,9 @@ TEST(Verify, AModelCutInTwoIsBitEqualToOneProcess) {
   EXPECT_TRUE(result.bit_equal) << result.verdict;
   EXPECT_TRUE(result.bit_equality_due);
   EXPECT_EQ(result.worst, 0);
-  EXPECT_THAT(result.verdict, HasSubstr("are bit-equal to one process"));
+  EXPECT_THAT(result.verdict,
+              HasSubstr("are bit-equal to one process of this program with the same micro-batches"));
+  EXPECT_EQ(result.compared_with, "one process of this program with the same micro-batches");
 }
 
 TEST(Verify, ATiedWeightIsEqualWithinTheTolerance) {
@@ -89,6 +94,82 @@ TEST(Verify, ReplicasAreEqualWithinTheTolerance) {
   cut.options.devices = {{DeviceId(0), DeviceId(1)}, {DeviceId(2), DeviceId(3)}};
   const VerifyResult result = verify(cut);
   EXPECT_TRUE(result.equal) << result.verdict;
+}
+
+// A model that makes much of every rounding error, with sums in another order than one process has.
+Cut mobile_in_replicas() {
+  Cut cut{"mobile", "conv2d_4"};
+  cut.options.devices = {{DeviceId(0), DeviceId(1)}, {DeviceId(2), DeviceId(3)}};
+  cut.optimizer = {.kind = OptimizerKind::kSgd, .learning_rate = 0.1};
+  return cut;
+}
+
+TEST(Verify, WhatAModelMakesOfARoundingErrorIsNoDifference) {
+  const VerifyResult result = verify(mobile_in_replicas(), {}, 5);
+  EXPECT_GT(result.worst, result.tolerance);  // beyond the tolerance …
+  EXPECT_TRUE(result.equal) << result.verdict;
+  EXPECT_THAT(result.differences, IsEmpty());
+  ASSERT_TRUE(result.control.has_value());  // … and so is one process that starts a rounding error away
+  EXPECT_GT(result.control->control, result.control->plan / 4);
+  EXPECT_THAT(result.verdict,
+              HasSubstr("as equal to one process of this program with the same micro-batches as "
+                        "rounding in this model allows"));
+}
+
+TEST(Verify, InAModelThatMakesMuchOfRoundingEveryMistakeIsStillFound) {
+  for (const Fault fault : {Fault::kLostMicroBatch, Fault::kUnscaledLoss, Fault::kNoAllReduce,
+                            Fault::kWrongDataOrder, Fault::kSkippedUpdate}) {
+    const VerifyResult result = verify(mobile_in_replicas(), Planted{fault, 1}, 5);
+    EXPECT_FALSE(result.equal) << static_cast<int>(fault) << ": " << result.verdict;
+    EXPECT_FALSE(result.first.empty()) << result.verdict;
+  }
+}
+
+TEST(Verify, AControlRunNeverExcusesBitsThatMustBeEqual) {
+  const VerifyResult result = verify(kResnet, Planted{Fault::kLostMicroBatch, 0});
+  EXPECT_FALSE(result.equal);
+  EXPECT_FALSE(result.control.has_value());
+}
+
+TEST(Verify, TheToleranceIsThatOfTheModelsPrecision) {
+  const auto tolerance = [](const char* fixture) {
+    return default_tolerance(LoadedModel(kFixtures + fixture + ".pt2").graph());
+  };
+  EXPECT_EQ(tolerance("gpt"), 1e-5);
+  EXPECT_EQ(tolerance("spectral"), 1e-5);
+  EXPECT_EQ(tolerance("gpt_bf16"), 4 * std::ldexp(1, -7));
+  EXPECT_EQ(tolerance("rotary_f64"), 1e-5 * std::ldexp(1, -29));
+}
+
+TEST(Verify, ComplexAndDoubleAndShortNumbersAreEqualInReplicasToo) {
+  for (const Cut& model :
+       {Cut{"spectral", "fft_irfft"}, Cut{"rotary_f64", "view_as_real_1"}, Cut{"gpt_bf16", "layer_norm_2"}}) {
+    Cut cut = model;
+    cut.options.devices = {{DeviceId(0), DeviceId(1)}, {DeviceId(2), DeviceId(3)}};
+    const VerifyResult result = verify(cut);
+    EXPECT_TRUE(result.equal) << cut.fixture << ": " << result.verdict;
+    EXPECT_FALSE(result.control.has_value()) << cut.fixture << ": " << result.verdict;
+    for (const Fault fault : {Fault::kLostMicroBatch, Fault::kNoAllReduce, Fault::kSkippedUpdate}) {
+      const VerifyResult wrong = verify(cut, Planted{fault, 1}, 1);
+      EXPECT_FALSE(wrong.equal) << cut.fixture << " " << static_cast<int>(fault) << ": " << wrong.verdict;
+    }
+  }
+}
+
+TEST(Nudge, EveryNumberButZeroMovesByOneUnitInTheLastPlace) {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kComplexFloat}) {
+    const at::Tensor before = at::tensor({-3.0, -1.0, 0.0, 0.75, 1.0, 1e4}).to(type);
+    const at::Tensor after = before.clone();
+    move_by_last_place(after, 1);
+    const at::Tensor size = before.abs().to(at::kDouble);
+    const at::Tensor change = (after - before).abs().to(at::kDouble) / size.clamp_min(1e-30);
+    const double unit = type == at::kDouble     ? std::ldexp(1, -52)
+                        : type == at::kBFloat16 ? std::ldexp(1, -7)
+                        : type == at::kHalf     ? std::ldexp(1, -10)
+                                                : std::ldexp(1, -23);
+    EXPECT_TRUE((change <= unit).all().item<bool>()) << change;
+    EXPECT_EQ((change > 0).sum().item<std::int64_t>(), 5) << change;
+  }
 }
 
 TEST(Verify, ALostMicroBatchShowsInTheGradients) {

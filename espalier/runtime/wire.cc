@@ -42,7 +42,9 @@ Strides strides_on_wire(const at::Tensor& tensor) {
   return dense;
 }
 
-at::Tensor to_wire(const at::Tensor& tensor, const Strides& strides) {
+at::Tensor to_wire(const at::Tensor& given, const Strides& strides) {
+  // A conjugate or a negative may be a mark on the memory of another tensor; only memory is sent.
+  const at::Tensor tensor = given.resolve_conj().resolve_neg();
   if (is_expanded(tensor.sizes(), strides)) return tensor.contiguous().view({-1});
   if (tensor.strides() == at::IntArrayRef(strides) && tensor.is_non_overlapping_and_dense()) {
     return tensor.as_strided({tensor.numel()}, {1});

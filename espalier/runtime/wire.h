@@ -16,7 +16,7 @@ using Strides = std::vector<std::int64_t>;
 Strides strides_on_wire(const at::Tensor& tensor);
 
 // One-dimensional and contiguous, always sizes.numel() elements. Shares memory where the tensor has that
-// strides and is dense.
+// strides, is dense, and is no conjugate or negative still to be computed.
 at::Tensor to_wire(const at::Tensor& tensor, const Strides& strides);
 at::Tensor from_wire(const at::Tensor& flat, at::IntArrayRef sizes, const Strides& strides);
 
