@@ -288,7 +288,8 @@ class Processes : public ::testing::Test {
 };
 
 TEST_F(Processes, TwoProcessesTrainWhatOneDoes) {
-  const PlanFile file = plan();
+  PlanFile file = plan();
+  file.training.optimizer.clip_norm = 0.5;
   write("plan.json", file);
   EXPECT_THAT(run_workers(variables("train")), ElementsAre(0, 0));
 
