@@ -284,9 +284,10 @@ BoundOrReason any_plan_bound(const OpenedPlan& opened) {
     return {{}, "the bound for any plan needs the model, which is not at '" + opened.model + "'"};
   }
   try {
-    Imported imported = import_file(opened.model);
+    Imported imported = import_file(opened.model, {.frozen = opened.file.training.frozen});
     if (opened.file.cost_file.empty() && imported.costs && imported.costs->hash() != opened.file.cost_hash) {
-      imported = import_file(opened.model, {.repair = Repair::kLiteral});
+      imported =
+          import_file(opened.model, {.repair = Repair::kLiteral, .frozen = opened.file.training.frozen});
     }
     if (imported.graph.fingerprint() != opened.file.fingerprint) {
       return {{}, "the bound for any plan needs the model; '" + opened.model + "' has changed since"};

@@ -9,6 +9,7 @@
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
+#include "espalier/base/spelling.h"
 #include "espalier/base/words.h"
 #include "espalier/cluster/json.h"
 #include "espalier/cluster/text.h"
@@ -214,6 +215,21 @@ void add_start(const EditedPlan& start, const std::string& path, PlanningJob& jo
   }
 }
 
+// Refuses patterns that name no parameter: a misspelt one would change training in silence.
+void check_patterns(const Graph& graph, const Optimizer& optimizer) {
+  for (const std::string& pattern : optimizer.no_decay) {
+    const bool found =
+        std::any_of(graph.parameters().begin(), graph.parameters().end(), [&](const Parameter& parameter) {
+          return std::any_of(parameter.names.begin(), parameter.names.end(),
+                             [&](const std::string& name) { return matches_pattern(pattern, name); });
+        });
+    if (found) continue;
+    throw InputError(fmt::format(
+        "--no-decay '{}' matches no parameter{}", pattern,
+        graph.parameters().empty() ? "" : fmt::format(", such as '{}'", graph.parameters()[0].names[0])));
+  }
+}
+
 // Which share of a pass on the first device was never measured.
 double analytic_share(const Graph& graph, const Cluster& cluster, const CostTable& costs,
                       BatchSize micro_batch) {
@@ -367,7 +383,9 @@ PlanningJob prepare_job(const JobOptions& options) {
   const bool given = !cost_file.empty();
   CostTable costs = given ? load_costs(cost_file) : CostTable(CostTableParts{});
 
-  Imported imported = import_file(options.model, options.import);
+  ImportOptions import = options.import;
+  if (import.frozen.empty() && start) import.frozen = start->file.training.frozen;
+  Imported imported = import_file(options.model, import);
   std::vector<std::string> notes = options.notes, warnings = imported.warnings;
   const Graph& graph = imported.graph;
   const bool own_cluster = options.cluster.empty() && !start && imported.cluster;
@@ -427,6 +445,8 @@ PlanningJob prepare_job(const JobOptions& options) {
   training.micro_batches.erase(std::unique(training.micro_batches.begin(), training.micro_batches.end()),
                                training.micro_batches.end());
   if (!start || options.optimizer != Optimizer()) training.optimizer = options.optimizer;
+  training.frozen = import.frozen;
+  check_patterns(graph, training.optimizer);
   check_batch(graph, training.batch, training.micro_batches);
 
   costs = complete_costs(graph, cluster, std::move(costs), training.micro_batches);

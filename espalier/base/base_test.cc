@@ -7,6 +7,7 @@
 #include "espalier/base/host.h"
 #include "espalier/base/json.h"
 #include "espalier/base/rng.h"
+#include "espalier/base/spelling.h"
 #include "espalier/base/units.h"
 #include "espalier/base/words.h"
 #include "testing/refusal.h"
@@ -86,6 +87,30 @@ TEST(FingerprintTest, BordersBetweenTextsCount) {
   b.add("a"), b.add("bc");
   EXPECT_NE(a.value(), b.value());
   EXPECT_EQ(a.hex().size(), 16u);
+}
+
+TEST(ContentHashTest, IsXxh64HoweverTheBytesAreCut) {
+  // Known values of the reference implementation.
+  EXPECT_EQ(hex_text(content_hash("")), "ef46db3751d8e999");
+  EXPECT_EQ(hex_text(content_hash("a")), "d24ec4f1a98c6e5b");
+  EXPECT_EQ(hex_text(content_hash("abc")), "44bc2cf5ad770999");
+  std::string bytes;
+  for (int i = 0; i < 200; ++i) bytes += static_cast<char>(i * 37);
+  for (std::size_t cut = 0; cut <= bytes.size(); ++cut) {
+    ContentHash hash;
+    hash.add(std::string_view(bytes).substr(0, cut));
+    hash.add(std::string_view(bytes).substr(cut));
+    EXPECT_EQ(hash.value(), content_hash(bytes)) << cut;
+  }
+  EXPECT_EQ(parse_hex_text(hex_text(content_hash(bytes))), content_hash(bytes));
+  EXPECT_EQ(parse_hex_text("0123456789abcdeg"), std::nullopt);
+}
+
+TEST(Spelling, AStarInAPatternStandsForAnyCharacters) {
+  EXPECT_TRUE(matches_pattern("encoder.*.weight", "encoder.layers.0.weight"));
+  EXPECT_TRUE(matches_pattern("*bias", "bias"));
+  EXPECT_FALSE(matches_pattern("encoder.*", "decoder.encoder.x"));
+  EXPECT_FALSE(matches_pattern("w", "weight"));
 }
 
 TEST(JsonEdge, ErrorsNameFileAndPlace) {

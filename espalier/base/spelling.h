@@ -1,6 +1,6 @@
 #pragma once
 
-// "did you mean": the nearest known word to one that is not known.
+// Names that people type: the nearest known word to one that is not known, and patterns with '*'.
 
 #include <optional>
 #include <span>
@@ -15,5 +15,9 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 // there is no candidate. Upper and lower case count as equal.
 std::optional<std::string_view> nearest_word(std::string_view word,
                                              std::span<const std::string_view> candidates);
+
+// Whether the whole text matches: '*' stands for any characters, also none and dots; all others for
+// themselves. O(pattern · text).
+bool matches_pattern(std::string_view pattern, std::string_view text);
 
 }  // namespace espalier

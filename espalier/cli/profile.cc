@@ -87,6 +87,7 @@ int profile(Program& program, const ProfileFlags& flags) {
   options.rounds = flags.rounds;
   options.threads = job.threads;
   options.device = flags.device;
+  options.frozen = job.import.frozen;
   if (!flags.kind.empty()) options.kind = flags.kind;
   if (options.world.rank == 0) {
     options.on_progress = [&console](const ProfileProgress& progress) {
@@ -113,6 +114,7 @@ void add_profile(Program& program) {
   CLI::App* verb = add_verb(program, "profile", "measure a model's operators here, on all workers at once",
                             "espalier profile model.pt2 --micro-batch 4,8 -o costs.json");
   verb->add_option("model", flags->job.options.model, "a .pt2 file")->required()->type_name("FILE");
+  flags->job.training.add_frozen(verb);
   verb->add_option("-m,--micro-batch", flags->job.micro_batches,
                    "sizes to measure; default: 1, 2, 4, 8 as exported")
       ->delimiter(',')

@@ -1,11 +1,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
+#include <optional>
 
 #include "espalier/base/check.h"
 #include "espalier/base/json.h"
+#include "espalier/cli/run_log.h"
 #include "espalier/cli/runtime_verbs.h"
+#include "espalier/cli/step_watch.h"
 #include "espalier/cli/workers.h"
 
 #if ESPALIER_TORCH
@@ -17,31 +21,83 @@ namespace {
 
 struct RunFlags {
   ExecutionFlags execution;
-  std::string load, save, record;
-  std::uint64_t steps = 10;
+  TrainingFlags training;  // for this run, over the plan's
+  std::string load, save, record, resume, checkpoints, log, evaluation_data;
+  bool load_partial = false;
+  std::uint64_t steps = 10, save_every = 0, keep = 0, evaluate_every = 0;
   double timeout = 300;
   TraceOutputs outputs;
 };
 
 #if ESPALIER_TORCH
 
-// One line per step while somebody watches, some twenty lines of a long run else.
-class StepPrinter {
- public:
-  StepPrinter(Console& console, std::uint64_t steps) : console_(console), steps_(steps) {}
+// "step 44: loss 0.4321 on 389 samples, accuracy 0.91"
+std::string evaluation_text(const EvaluationReport& evaluation) {
+  std::string text = fmt::format("step {}: loss {:.4f} on {} samples", evaluation.step, evaluation.loss,
+                                 evaluation.samples.count());
+  for (const auto& [name, value] : evaluation.outputs) text += fmt::format(", {} {:.4g}", name, value);
+  if (evaluation.left_out > 0)
+    text +=
+        fmt::format(" ({} more fill no micro-batch that the model was exported for)", evaluation.left_out);
+  return text;
+}
 
-  void operator()(const StepReport& step) {
+// What rank 0 tells of a run while it goes on: one line per step while somebody watches, some twenty lines of
+// a long run else; every figure into the log.
+class Progress {
+ public:
+  Progress(Console& console, const RunFlags& flags)
+      : console_(console),
+        steps_(flags.steps),
+        watch_(console.draws_progress() ? std::chrono::seconds(10) : std::chrono::seconds(30),
+               [this](const std::string& line) { console_.notes({line}); }) {
+    if (flags.log.empty()) return;
+    log_.emplace(flags.log, flags.resume.empty() ? RunLog::Mode::kNew : RunLog::Mode::kAppend);
+  }
+
+  void attach(RunOptions& options) {
+    options.on_note = [this](const std::string& text) {
+      console_.notes({text});
+      if (log_) log_->note(text);
+    };
+    options.on_start = [this](std::uint64_t done) { watch_.starts(done + 1); };
+    options.on_step = [this](const StepReport& step) { tell(step); };
+    options.on_evaluation = [this](const EvaluationReport& evaluation) { tell(evaluation); };
+    if (options.checkpoints) {
+      options.checkpoints->on_checkpoint = [this](const CheckpointReport& checkpoint) {
+        if (log_) log_->checkpoint(checkpoint);
+        last_checkpoint_ = checkpoint.path;
+      };
+    }
+  }
+
+  void finish() {
+    watch_.stop();
+    console_.finish();
+  }
+  const std::string& last_checkpoint() const { return last_checkpoint_; }
+
+ private:
+  void tell(const StepReport& step) {
+    watch_.starts(step.step + 2);
+    if (log_) log_->step(step);
     const double seconds = std::max(to_seconds(step.time), 1e-9);
-    const std::string line = fmt::format("step {}/{}  loss {:.4f}  {:.0f} samples/s", step.step + 1, steps_,
-                                         step.loss, static_cast<double>(step.samples.count()) / seconds);
+    const std::string epoch = step.epoch ? fmt::format("  epoch {}", *step.epoch + 1) : "";
+    const std::string line =
+        fmt::format("step {}/{}{}  loss {:.4f}  {:.0f} samples/s", step.step + 1, steps_, epoch, step.loss,
+                    static_cast<double>(step.samples.count()) / seconds);
     if (console_.draws_progress()) {
       console_.progress(static_cast<double>(step.step + 1) / static_cast<double>(steps_), line);
     } else if (!console_.json && due(step.step)) {
       console_.out() << line << std::endl;
     }
   }
-
- private:
+  void tell(const EvaluationReport& evaluation) {
+    if (log_) log_->evaluation(evaluation);
+    if (console_.json) return;
+    console_.finish();
+    console_.out() << evaluation_text(evaluation) << std::endl;
+  }
   bool due(std::uint64_t step) const {
     const std::uint64_t every = std::max<std::uint64_t>(steps_ / 20, 1);
     return step == 0 || (step + 1) % every == 0 || step + 1 == steps_;
@@ -49,6 +105,9 @@ class StepPrinter {
 
   Console& console_;
   std::uint64_t steps_;
+  std::optional<RunLog> log_;
+  std::string last_checkpoint_;
+  StepWatch watch_;  // last: its thread uses the others
 };
 
 // Of the steps after the first, which also allocates.
@@ -61,68 +120,121 @@ Duration median_time(const std::vector<StepReport>& steps) {
   return *middle;
 }
 
+Json steps_json(const std::vector<StepReport>& reports) {
+  Json steps = Json::array();
+  for (const StepReport& step : reports) {
+    steps.push_back({{"step", step.step},
+                     {"loss", step.loss},
+                     {"gradient_norm", step.gradient_norm},
+                     {"learning_rate", step.learning_rate},
+                     {"time_ns", step.time.count()},
+                     {"samples", step.samples.count()}});
+    if (step.epoch) steps.back()["epoch"] = *step.epoch;
+  }
+  return steps;
+}
+
 void print(Console& console, const OpenedPlan& opened, const RunFlags& flags, const RunResult& result,
-           std::uint32_t workers) {
+           std::uint32_t workers, const std::string& last_checkpoint) {
   const Duration measured = median_time(result.steps);
   const Duration predicted = opened.expected();
   const double error = relative_difference(predicted, measured);
   if (console.json) {
-    Json steps = Json::array();
-    for (const StepReport& step : result.steps) {
-      steps.push_back({{"step", step.step},
-                       {"loss", step.loss},
-                       {"gradient_norm", step.gradient_norm},
-                       {"time_ns", step.time.count()},
-                       {"samples", step.samples.count()}});
+    Json json{{"plan", flags.execution.plan},
+              {"workers", workers},
+              {"predicted_ns", predicted.count()},
+              {"median_ns", measured.count()},
+              {"error", error},
+              {"notes", result.notes},
+              {"first_step", result.first_step},
+              {"dropped_samples", result.dropped_samples},
+              {"steps", steps_json(result.steps)}};
+    for (const EvaluationReport& evaluation : result.evaluations) {
+      json["evaluations"].push_back({{"step", evaluation.step},
+                                     {"loss", evaluation.loss},
+                                     {"outputs", outputs_json(evaluation)},
+                                     {"samples", evaluation.samples.count()},
+                                     {"left_out", evaluation.left_out}});
     }
-    print_json_line(console, {{"plan", flags.execution.plan},
-                              {"workers", workers},
-                              {"predicted_ns", predicted.count()},
-                              {"median_ns", measured.count()},
-                              {"error", error},
-                              {"notes", result.notes},
-                              {"steps", std::move(steps)}});
+    if (!last_checkpoint.empty()) json["checkpoint"] = last_checkpoint;
+    print_json_line(console, json);
     return;
   }
   std::ostream& out = console.out();
-  out << fmt::format("{} steps by {} worker{}: loss {:.4f} to {:.4f}\n", result.steps.size(), workers,
-                     workers == 1 ? "" : "s", result.steps.front().loss, result.steps.back().loss);
-  out << fmt::format("one step: predicted {}, measured {} (median): {:+.1f} %\n", to_text(predicted),
-                     to_text(measured), 100 * error);
+  if (result.steps.empty()) {
+    out << fmt::format("nothing to train: {} steps are done, --steps {}\n", result.first_step, flags.steps);
+  } else {
+    out << fmt::format("{} steps by {} worker{}: loss {:.4f} to {:.4f}\n", result.steps.size(), workers,
+                       workers == 1 ? "" : "s", result.steps.front().loss, result.steps.back().loss);
+    out << fmt::format("one step: predicted {}, measured {} (median): {:+.1f} %\n", to_text(predicted),
+                       to_text(measured), 100 * error);
+  }
+  if (!last_checkpoint.empty()) out << "last checkpoint: " << last_checkpoint << '\n';
   if (!flags.save.empty()) out << "wrote " << flags.save << '\n';
   out.flush();
   console.notes(result.notes);
 }
 
-int run_worker(Program& program, const OpenedPlan& opened, const RunFlags& flags) {
-  Console& console = program.console;
+RunOptions options_of(const RunFlags& flags) {
   RunOptions options;
   options.world = world_from_environment();
   options.on_stuck = end_stuck_worker;
   options.steps = flags.steps;
   options.data = flags.execution.data;
   options.load = flags.load;
+  options.missing = flags.load_partial ? MissingNames::kFromArchive : MissingNames::kRefused;
+  options.resume = flags.resume;
+  if (!flags.checkpoints.empty()) {
+    options.checkpoints = {
+        .folder = flags.checkpoints, .every = flags.save_every, .keep = static_cast<std::size_t>(flags.keep)};
+  }
+  options.evaluation_data = flags.evaluation_data;
+  options.evaluate_every = flags.evaluate_every;
   options.save = flags.save;
   options.record = flags.record;
   options.device = flags.execution.device;
   options.threads = flags.execution.threads;
   options.timeout = round_duration(flags.timeout * 1e9);
+  return options;
+}
+
+int run_worker(Program& program, const OpenedPlan& opened, const RunFlags& flags) {
+  Console& console = program.console;
+  RunOptions options = options_of(flags);
   options.stop = &watch_for_interrupts();
-  if (options.world.rank == 0) warn_of_measurement(program, opened, options.threads);
-  if (options.world.rank == 0) options.on_step = StepPrinter(console, flags.steps);
-  const RunResult result = run_plan(opened.file, opened.model, options);
-  console.finish();
+  std::optional<Progress> progress;
+  if (options.world.rank == 0) {
+    warn_of_measurement(program, opened, options.threads);
+    progress.emplace(console, flags).attach(options);
+  }
+  PlanFile file = opened.file;
+  file.training.optimizer = flags.training.over(file.training.optimizer);
+  const RunResult result = run_plan(file, opened.model, options);
+  if (progress) progress->finish();
   const int code = result.interrupted ? kInterrupted : kDone;
   if (options.world.rank != 0) return code;
-  print(console, opened, flags, result, options.world.size);
+  print(console, opened, flags, result, options.world.size, progress->last_checkpoint());
   if (result.trace) flags.outputs.write(console, *result.trace, opened.file.planner + ", measured");
   return code;
+}
+
+// Before any worker starts.
+void check_flags(const RunFlags& flags) {
+  flags.training.over({});
+  if ((flags.save_every > 0 || flags.keep > 0) && flags.checkpoints.empty())
+    throw InputError("--save-every and --keep need --checkpoints FOLDER, where checkpoints go");
+  if (!flags.resume.empty() && !flags.load.empty())
+    throw InputError("--resume and --load are two beginnings: give one of them");
+  if (flags.evaluate_every > 0 && flags.evaluation_data.empty())
+    throw InputError("--evaluate-every needs --evaluation-data FILE, samples that are not trained on");
+  if (flags.load_partial && flags.load.empty()) throw InputError("--load-partial needs --load FILE");
 }
 
 #endif
 
 int run(Program& program, const RunFlags& flags) {
 #if ESPALIER_TORCH
+  check_flags(flags);
   const OpenedPlan opened = flags.execution.open();
   const int workers = flags.execution.workers_for(opened.file);
   if (workers > 1 && !is_worker()) return start_workers(workers, program.arguments);
@@ -141,13 +253,35 @@ void add_run(Program& program) {
       add_verb(program, "run", "train by a plan, on workers that it starts itself (or torchrun did)",
                "espalier run plan.json --data train.safetensors --steps 100 --save trained.safetensors");
   flags->execution.add_inputs(verb);
-  verb->add_option("--steps", flags->steps, "steps to train; default: 10")->type_name("N")->check(positive());
-  verb->add_option("--load", flags->load, "parameters to start from, as --save wrote them")
+  verb->add_option("--steps", flags->steps, "steps in all, also those before a resumed one; default: 10")
+      ->type_name("N")
+      ->check(positive());
+  verb->add_option("--load", flags->load, "weights to start from: safetensors, or a folder of the hub's")
       ->type_name("FILE");
+  verb->add_flag("--load-partial", flags->load_partial, "what it lacks starts with the model's values");
+  verb->add_option("--evaluation-data", flags->evaluation_data, "samples to evaluate on, not to train on")
+      ->type_name("FILE");
+  verb->add_option("--evaluate-every", flags->evaluate_every,
+                   "steps, and before the first; default: after the last")
+      ->type_name("N")
+      ->check(positive());
+  verb->add_option("--checkpoints", flags->checkpoints, "write checkpoints there; the last at the end")
+      ->type_name("FOLDER");
+  verb->add_option("--save-every", flags->save_every, "steps from one checkpoint to the next")
+      ->type_name("N")
+      ->check(positive());
+  verb->add_option("--keep", flags->keep, "checkpoints that stay; default: all")
+      ->type_name("N")
+      ->check(positive());
+  verb->add_option("--resume", flags->resume, "go on from a checkpoint, or from the newest of a folder")
+      ->type_name("FOLDER");
   verb->add_option("--save", flags->save, "write the parameters after the last step")->type_name("FILE");
   verb->add_option("--record", flags->record,
                    "a folder for every step's batch, gradients and parameters: what espalier_parity.py reads")
       ->type_name("FOLDER");
+  verb->add_option("--log", flags->log, "every figure as JSON lines; appended with --resume")
+      ->type_name("FILE");
+  flags->training.add_rate(verb);
   flags->execution.add_workers(verb);
   verb->add_option("--timeout", flags->timeout, "longest wait for a message, in seconds")
       ->type_name("S")

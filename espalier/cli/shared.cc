@@ -54,6 +54,7 @@ void JobFlags::add_model(CLI::App* verb) {
   verb->add_option("--loss", options.import.loss, "the output that is the loss, if there are several scalars")
       ->type_name("NAME");
   verb->add_flag("--literal", literal, "read a published file exactly as it is, without repairs");
+  training.add_frozen(verb);
 }
 
 void JobFlags::add_planning(CLI::App* verb) {
@@ -75,10 +76,8 @@ void JobFlags::add_training(CLI::App* verb) {
   verb->add_option("--pin", options.pins,
                    "a module pattern and its device, such as 'vision.*=cpu:0'; repeatable")
       ->type_name("PATTERN=DEVICE");
-  verb->add_option("--optimizer", optimizer, "adam, adamw or sgd")->type_name("NAME");
-  verb->add_option("--lr", options.optimizer.learning_rate, "learning rate")->type_name("X");
-  verb->add_option("--momentum", options.optimizer.momentum, "of sgd")->type_name("X");
-  verb->add_option("--weight-decay", options.optimizer.weight_decay, "of all three")->type_name("X");
+  training.add_optimizer(verb);
+  training.add_rate(verb);
   verb->add_flag("--replicate-buffers", replicate_buffers,
                  "stages that write buffers (BatchNorm) may have replicas, each with buffers of its own");
   verb->add_option("--seed", options.seed, "of the planner, of dropout and of made-up data")->type_name("N");
@@ -91,9 +90,8 @@ JobOptions JobFlags::to_options(const Machine& machine) const {
   for (const std::int64_t size : micro_batches) result.micro_batches.push_back(BatchSize(size));
   if (replicate_buffers) result.written_buffers = WrittenBuffers::kReplicated;
   if (literal) result.import.repair = Repair::kLiteral;
-  const auto kind = parse_optimizer(optimizer);
-  if (!kind) throw InputError("--optimizer " + optimizer + ": expected adam, adamw or sgd");
-  result.optimizer.kind = *kind;
+  result.optimizer = training.over({});
+  result.import.frozen = training.frozen();
   return result;
 }
 

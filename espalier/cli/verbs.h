@@ -12,6 +12,7 @@
 
 #include "espalier/app/planning.h"
 #include "espalier/cli/console.h"
+#include "espalier/cli/training_flags.h"
 
 namespace espalier::cli {
 
@@ -59,7 +60,7 @@ struct JobFlags {
   std::vector<std::int64_t> micro_batches;
   bool literal = false;
   bool replicate_buffers = false;
-  std::string optimizer = "adam";
+  TrainingFlags training;
 
   void add_model(CLI::App* verb);
   void add_planning(CLI::App* verb);                    // cluster, batch, micro-batch, costs, pins, threads

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "espalier/base/check.h"
+#include "espalier/base/spelling.h"
 #include "espalier/frontend/decode.h"
 #include "espalier/frontend/export_notes.h"
 #include "espalier/frontend/libtorch_operators.h"
@@ -150,6 +151,27 @@ Graph build_graph(const FlatProgram& program, const ExportNotes& notes, const st
   }
 }
 
+// Parameters that match a pattern are trained no more: the rest follows from the flat program.
+void freeze(FlatProgram& program, const std::vector<std::string>& patterns, const std::string& name) {
+  for (const std::string& pattern : patterns) {
+    bool found = false;
+    for (Parameter& parameter : program.parameters) {
+      const bool matches =
+          std::any_of(parameter.names.begin(), parameter.names.end(),
+                      [&](const std::string& each) { return matches_pattern(pattern, each); });
+      if (matches) found = true, parameter.trainable = false;
+    }
+    if (!found) {
+      throw InputError(name + ": --freeze '" + pattern + "' matches no parameter, such as '" +
+                       (program.parameters.empty() ? "" : program.parameters.front().names.front()) + "'");
+    }
+  }
+  for (FlatTensor& tensor : program.tensors) {
+    if (tensor.parameter && !program.parameters[tensor.parameter->index()].trainable)
+      tensor.trainable = false;
+  }
+}
+
 // Operators of other libraries: their schemas are in the file, they themselves are not in libtorch.
 std::vector<std::string> foreign_warnings(const FlatProgram& program) {
   std::vector<std::pair<const FlatNode*, std::size_t>> found;
@@ -188,6 +210,7 @@ ExportedProgram read_exported_program(std::string_view bytes, const std::string&
   const Json json =
       parse_json(archive.get("models/" + model + ".json"), name + ": models/" + model + ".json");
   FlatProgram program = read_program(json, model, archive, name, notes);
+  freeze(program, options.frozen, name);
 
   std::vector<std::string> warnings;
   const std::optional<TensorId> loss = find_loss(program, notes, name, options, warnings);

@@ -45,6 +45,8 @@ bool is_pipedream(std::string_view text) {
 Imported import_bytes(std::string_view bytes, const std::string& name, const ImportOptions& options) {
   if (bytes.starts_with("PK")) return std::move(read_exported_program(bytes, name, options).imported);
   refuse_other_files(bytes, name);
+  if (!options.frozen.empty())
+    throw InputError(name + ": --freeze needs an exported program (.pt2), whose parameters have names");
   const std::string_view text = without_spaces(bytes);
   if (text.empty()) throw InputError(name + ": is empty");
   if (text.front() == '{') return import_json(bytes, name, options);

@@ -27,6 +27,9 @@ struct ImportOptions {
   Repair repair = Repair::kRepair;
   LossRule loss_rule = LossRule::kRequired;
   std::string loss = {};  // name of the output that is the loss; empty: the only floating-point scalar
+  // Parameters whose name matches one of these patterns are not trained. Of an exported program: gradients
+  // flow no further than they must.
+  std::vector<std::string> frozen = {};
 };
 
 struct Imported {

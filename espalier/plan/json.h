@@ -1,6 +1,6 @@
 #pragma once
 
-// JSON forms of placements and staged models, for files. They parse back.
+// JSON forms of placements, staged models and training settings, for files. They parse back.
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -18,5 +18,8 @@ Placement placement_from_json(const nlohmann::ordered_json& json, const std::str
 nlohmann::ordered_json staged_model_to_json(const StagedModel& model, const Cluster& cluster);
 StagedModel staged_model_from_json(const nlohmann::ordered_json& json, const std::string& where,
                                    const Cluster& cluster);
+
+nlohmann::ordered_json training_to_json(const Training& training);  // a part of plan files and of checkpoints
+Training training_from_json(const nlohmann::ordered_json& json, const std::string& where);
 
 }  // namespace espalier

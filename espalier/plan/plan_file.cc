@@ -63,90 +63,6 @@ std::string path_from_json(const JsonCursor& json) {
   return path;
 }
 
-Json optimizer_to_json(const Optimizer& o) {
-  Json json = {{"kind", to_text(o.kind)},
-               {"learning_rate", o.learning_rate},
-               {"momentum", o.momentum},
-               {"beta1", o.beta1},
-               {"beta2", o.beta2},
-               {"epsilon", o.epsilon},
-               {"weight_decay", o.weight_decay}};
-  if (o.schedule != LearningRateSchedule()) {
-    json["schedule"] = {
-        {"shape", to_text(o.schedule.shape)}, {"warm_up", o.schedule.warm_up}, {"steps", o.schedule.steps}};
-  }
-  if (o.clip_norm) json["clip_norm"] = *o.clip_norm;
-  if (!o.no_decay.empty()) json["no_decay"] = o.no_decay;
-  return json;
-}
-
-Json training_to_json(const Training& training) {
-  Json sizes = Json::array();
-  for (const BatchSize size : training.micro_batches) sizes.push_back(size.count());
-  Json json = {{"batch", training.batch.count()},
-               {"micro_batches", std::move(sizes)},
-               {"optimizer", optimizer_to_json(training.optimizer)},
-               {"precision", "f32"}};
-  if (!training.frozen.empty()) json["frozen"] = training.frozen;
-  return json;
-}
-
-std::vector<std::string> strings(const JsonCursor& json) {
-  std::vector<std::string> values;
-  for (std::size_t i = 0; i < json.size(); ++i) values.push_back(json.at(i).string());
-  return values;
-}
-
-LearningRateSchedule schedule_from_json(const JsonCursor& json) {
-  json.only({"shape", "warm_up", "steps"});
-  LearningRateSchedule schedule;
-  const auto shape = parse_schedule_shape(json.at("shape").string());
-  if (!shape) json.at("shape").fail("is not known; expected constant, linear or cosine");
-  schedule.shape = *shape;
-  schedule.warm_up = static_cast<std::uint64_t>(json.at("warm_up").integer(0, kMax));
-  schedule.steps = static_cast<std::uint64_t>(json.at("steps").integer(0, kMax));
-  return schedule;
-}
-
-Optimizer optimizer_from_json(const JsonCursor& json) {
-  json.only({"kind", "learning_rate", "momentum", "beta1", "beta2", "epsilon", "weight_decay", "schedule",
-             "clip_norm", "no_decay"});
-  const auto kind = parse_optimizer(json.at("kind").string());
-  if (!kind) json.at("kind").fail("is not known; expected sgd, adam or adamw");
-  Optimizer optimizer;
-  optimizer.kind = *kind;
-  optimizer.learning_rate = json.at("learning_rate").number(0, 1e9);
-  optimizer.momentum = json.at("momentum").number(0, 1);
-  optimizer.beta1 = json.at("beta1").number(0, 1);
-  optimizer.beta2 = json.at("beta2").number(0, 1);
-  optimizer.epsilon = json.at("epsilon").number(0, 1e9);
-  optimizer.weight_decay = json.at("weight_decay").number(0, 1e9);
-  if (json.has("schedule")) optimizer.schedule = schedule_from_json(json.at("schedule"));
-  if (json.has("clip_norm")) optimizer.clip_norm = json.at("clip_norm").number(0, 1e300);
-  if (json.has("no_decay")) optimizer.no_decay = strings(json.at("no_decay"));
-  return optimizer;
-}
-
-Training training_from_json(const JsonCursor& json) {
-  json.only({"batch", "micro_batches", "optimizer", "precision", "frozen"});
-  Training training;
-  training.batch = BatchSize(json.at("batch").integer(1, kMax));
-  const JsonCursor sizes = json.at("micro_batches");
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    training.micro_batches.push_back(BatchSize(sizes.at(i).integer(1, kMax)));
-    if (training.batch.count() % training.micro_batches.back().count() != 0) {
-      sizes.at(i).fail("does not divide the batch " + std::to_string(training.batch.count()));
-    }
-    if (i > 0 && !(training.micro_batches[i - 1] < training.micro_batches[i])) {
-      sizes.at(i).fail("is not above the one before it");
-    }
-  }
-  training.optimizer = optimizer_from_json(json.at("optimizer"));
-  if (json.has("frozen")) training.frozen = strings(json.at("frozen"));
-  if (json.at("precision").string() != "f32") json.at("precision").fail("is not known; expected f32");
-  return training;
-}
-
 Json stage_to_json(const NamedStage& stage) {
   Json runs = Json::array();
   for (const auto& [first, last] : stage.operators) {
@@ -182,13 +98,19 @@ std::uint64_t hash_of(const NamedStage& stage) {
   return hash.value();
 }
 
+std::vector<std::string> names_from_json(const JsonCursor& json) {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < json.size(); ++i) names.push_back(json.at(i).string());
+  return names;
+}
+
 NamedStage stage_from_json(const JsonCursor& json) {
   json.only({"name", "locked", "devices", "micro_batch", "after", "operators", "recompute"});
   NamedStage stage;
   stage.name = json.at("name").string();
   if (json.has("locked")) stage.locked = json.at("locked").boolean();
-  if (json.has("devices")) stage.devices = strings(json.at("devices"));
-  if (json.has("after")) stage.after = strings(json.at("after"));
+  if (json.has("devices")) stage.devices = names_from_json(json.at("devices"));
+  if (json.has("after")) stage.after = names_from_json(json.at("after"));
   stage.micro_batch = BatchSize(json.at("micro_batch").integer(1, kMax));
   const JsonCursor runs = json.at("operators");
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -409,7 +331,7 @@ PlanFile chosen_from_json(const JsonCursor& root, const Cluster& cluster) {
   const JsonCursor seed = root.at("seed");
   file.seed = seed.json().is_number_unsigned() ? seed.json().get<std::uint64_t>()
                                                : static_cast<std::uint64_t>(seed.integer(0, kMax));
-  file.training = training_from_json(root.at("training"));
+  file.training = training_from_json(root.at("training").json(), root.at("training").where());
   const JsonCursor costs = root.at("costs");
   costs.only({"file", "hash", "machine", "threads", "spread_per_mille", "device_spread_per_mille",
               "first_action_ns"});

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "espalier/base/check.h"
+#include "espalier/base/spelling.h"
 
 namespace espalier {
 
@@ -21,30 +22,6 @@ std::string_view to_text(Status status) {
   }
   return "unknown";
 }
-
-namespace {
-
-// Iterative glob: '*' matches any text, also dots.
-bool glob_matches(std::string_view pattern, std::string_view text) {
-  std::size_t p = 0, t = 0, star = std::string_view::npos, resume = 0;
-  while (t < text.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      resume = t;
-    } else if (p < pattern.size() && pattern[p] == text[t]) {
-      ++p, ++t;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      t = ++resume;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
-}
-
-}  // namespace
 
 Pin parse_pin(std::string_view text, const Cluster& cluster) {
   const std::size_t equals = text.rfind('=');
@@ -71,7 +48,7 @@ std::vector<std::optional<DeviceId>> resolve_pins(const Graph& graph, const Pins
     bool matched = false;
     for (std::size_t i = 0; i < device.size(); ++i) {
       const Operator& op = graph.operators()[i];
-      if (!glob_matches(pin.pattern, op.module_path) && !glob_matches(pin.pattern, op.name)) continue;
+      if (!matches_pattern(pin.pattern, op.module_path) && !matches_pattern(pin.pattern, op.name)) continue;
       matched = true;
       if (device[i] && *device[i] != pin.device) {
         throw InputError("--pin '" + pin.pattern + "': operator '" + op.name +

@@ -8,11 +8,15 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <map>
+#include <optional>
 
 #include "espalier/base/check.h"
 #include "espalier/base/hash.h"
 #include "espalier/base/json.h"
 #include "espalier/base/version.h"
+#include "espalier/runtime/checkpoint_folder.h"
 
 namespace espalier {
 namespace {
@@ -161,12 +165,43 @@ Fact file_fact(const std::string& what, const std::string& path) {
   return {what, std::to_string(file.size()) + " bytes, hash " + file.hex()};
 }
 
+namespace {
+
+// A file of weights, or a folder of them: then by their names and sizes.
+Fact weights_fact(const std::string& what, const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored)) return file_fact(what, path);
+  std::map<std::string, std::uint64_t> sizes;
+  for (const auto& entry : std::filesystem::directory_iterator(path, ignored)) {
+    if (entry.path().extension() == ".safetensors") sizes[entry.path().filename()] = entry.file_size(ignored);
+  }
+  Fingerprint hash;
+  for (const auto& [name, size] : sizes) hash.add(name), hash.add(size);
+  return {what, std::to_string(sizes.size()) + " files, hash " + hash.hex()};
+}
+
+Fact checkpoint_fact(const std::string& what, const std::string& path) {
+  const std::optional<std::string> found = path.empty() ? std::nullopt : find_checkpoint(path);
+  if (!found) return {what, "none"};
+  const CheckpointManifest manifest = read_manifest(*found);
+  return {what, "step " + std::to_string(manifest.step) + ", hash " +
+                    hex_text(content_hash(print_checkpoint(manifest)))};
+}
+
+}  // namespace
+
 std::vector<Fact> run_facts(const PlanFile& plan, const std::string& model, const RunOptions& options) {
   std::vector<Fact> facts = program_facts("run");
   add_plan(facts, plan, model);
   facts.push_back({"steps", std::to_string(options.steps)});
   facts.push_back(file_fact("data", options.data));
-  facts.push_back(file_fact("file to start from", options.load));
+  facts.push_back(weights_fact("weights to start from", options.load));
+  facts.push_back(checkpoint_fact("checkpoint to go on from", options.resume));
+  facts.push_back({"checkpoints", options.checkpoints
+                                      ? "every " + std::to_string(options.checkpoints->every) + " steps"
+                                      : "none"});
+  facts.push_back(file_fact("evaluation data", options.evaluation_data));
+  facts.push_back({"steps between evaluations", std::to_string(options.evaluate_every)});
   facts.push_back({"saving", options.save.empty() ? "no" : "yes"});
   facts.push_back({"recording", options.record.empty() ? "no" : "yes"});
   facts.push_back({"traced steps", std::to_string(static_cast<int>(options.trace))});

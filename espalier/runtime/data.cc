@@ -3,7 +3,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <algorithm>
-#include <map>
 #include <mutex>
 #include <numeric>
 #include <utility>
@@ -11,7 +10,6 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
-#include "espalier/runtime/checkpoint.h"
 
 namespace espalier {
 namespace {
@@ -40,88 +38,99 @@ std::string shape_text(at::IntArrayRef sizes) {
   return "[" + text + "]";
 }
 
-class FileData final : public DataSource {
+// All of an epoch's samples in their order.
+class ShuffledData final : public DataSource {
  public:
-  FileData(const std::string& path, const ExportedProgram& exported, BatchSize batch, std::uint64_t seed)
-      : batch_(batch), seed_(seed) {
-    const auto file = read_tensors(path);
-    std::string first_name;
-    for (std::size_t i = 0; i < exported.inputs.size(); ++i) {
-      const std::string& name = exported.inputs[i].name;
-      const auto found = file.find(name);
-      if (found == file.end())
-        throw InputError(path + ": has no tensor '" + name + "', an input of the model");
-      check(path, exported, i, found->second);
-      has_samples_.push_back(has_samples(exported, i));
-      tensors_.push_back(found->second);
-      if (!has_samples_.back()) continue;
-      if (first_name.empty()) {
-        first_name = name;
-        samples_ = found->second.size(0);
-      } else if (found->second.size(0) != samples_) {
-        throw InputError(path + ": '" + name + "' has " + std::to_string(found->second.size(0)) +
-                         " samples, '" + first_name + "' has " + std::to_string(samples_));
-      }
+  ShuffledData(const std::string& path, const ExportedProgram& exported, BatchSize batch,
+               const DataStart& start)
+      : file_(path, exported), batch_(batch.count()), start_(start) {
+    if (file_.samples() > 0 && file_.samples() < batch_) {
+      throw InputError(path + ": has " + std::to_string(file_.samples()) + " samples, a batch needs " +
+                       std::to_string(batch_));
     }
-    if (!first_name.empty() && samples_ < batch.count()) {
-      throw InputError(path + ": has " + std::to_string(samples_) + " samples, a batch needs " +
-                       std::to_string(batch.count()));
-    }
+    start_.at.samples = static_cast<std::uint64_t>(file_.samples());
   }
 
   at::Tensor read(std::uint64_t step, std::size_t input, BatchSize first, BatchSize count) const override {
-    if (!has_samples_[input]) return tensors_[input];
-    const auto batches = static_cast<std::uint64_t>(samples_ / batch_.count());
-    const auto order = order_of(step / batches);
-    const auto begin = static_cast<std::int64_t>(step % batches) * batch_.count() + first.count();
-    return tensors_[input].index_select(0, order.narrow(0, begin, count.count()));
+    if (file_.samples() == 0) return file_.read(input, {});
+    const DataPosition place = position(step);
+    const at::Tensor order = order_of(place.epoch);
+    const auto begin = static_cast<std::int64_t>(place.position) + first.count();
+    ESP_CHECK(begin + count.count() <= file_.samples(), begin, count.count());
+    return file_.read(
+        input, {order.const_data_ptr<std::int64_t>() + begin, static_cast<std::size_t>(count.count())});
+  }
+
+  DataPosition position(std::uint64_t step) const override {
+    ESP_CHECK(step >= start_.step, step, start_.step);
+    DataPosition place = start_.at;
+    if (file_.samples() == 0) return place;
+    const auto samples = *place.samples, batch = static_cast<std::uint64_t>(batch_);
+    const std::uint64_t left =
+        (samples - std::min(place.position, samples)) / batch;  // batches, of this epoch
+    std::uint64_t batches = step - start_.step;
+    if (batches < left) {
+      place.position += batches * batch;
+      return place;
+    }
+    batches -= left;
+    place.epoch += 1 + batches / (samples / batch);
+    place.position = batches % (samples / batch) * batch;
+    return place;
   }
 
   std::uint64_t dropped_samples() const override {
-    return static_cast<std::uint64_t>(samples_ % batch_.count());
+    return static_cast<std::uint64_t>(file_.samples() % batch_);
   }
 
  private:
-  static void check(const std::string& path, const ExportedProgram& exported, std::size_t input,
-                    const at::Tensor& value) {
-    const Tensor& expected = tensor_of(exported, input);
-    std::vector<std::int64_t> sizes = sizes_at(expected, exported.imported.graph.batch().min);
-    if (has_samples(exported, input) && value.dim() > 0) sizes[0] = value.size(0);
-    if (value.sizes() != at::IntArrayRef(sizes)) {
-      throw InputError(path + ": '" + exported.inputs[input].name + "' has shape " +
-                       shape_text(value.sizes()) + ", the model takes " + shape_text(sizes) +
-                       " (the first number is free)");
-    }
-    if (value.scalar_type() != torch_type(expected.dtype)) {
-      throw InputError(path + ": '" + exported.inputs[input].name + "' has type " +
-                       c10::toString(value.scalar_type()) + ", the model takes " +
-                       std::string(to_text(expected.dtype)));
-    }
-  }
-
   // A shuffle of all samples (Fisher, Yates) that depends on seed and epoch alone.
   at::Tensor order_of(std::uint64_t epoch) const {
     const std::lock_guard guard(lock_);
     if (!order_.defined() || epoch != epoch_) {
-      order_ = at::empty({samples_}, at::kLong);
+      order_ = at::empty({file_.samples()}, at::kLong);
       const std::span<std::int64_t> order(order_.mutable_data_ptr<std::int64_t>(),
-                                          static_cast<std::size_t>(samples_));
+                                          static_cast<std::size_t>(file_.samples()));
       std::iota(order.begin(), order.end(), 0);
-      Rng rng(stream_key(seed_, {epoch}));
+      Rng rng(stream_key(start_.at.seed, {epoch}));
       for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.below(i)]);
       epoch_ = epoch;
     }
     return order_;
   }
 
-  BatchSize batch_;
-  std::uint64_t seed_;
-  std::int64_t samples_ = 0;
-  std::vector<at::Tensor> tensors_;
-  std::vector<bool> has_samples_;
+  SampleFile file_;
+  std::int64_t batch_;
+  DataStart start_;
   mutable std::mutex lock_;  // of the two below
   mutable std::uint64_t epoch_ = 0;
   mutable at::Tensor order_;
+};
+
+class OrderedData final : public DataSource {
+ public:
+  OrderedData(std::shared_ptr<const SampleFile> file, std::int64_t first_sample, BatchSize batch)
+      : file_(std::move(file)), first_sample_(first_sample), batch_(batch.count()) {}
+
+  at::Tensor read(std::uint64_t step, std::size_t input, BatchSize first, BatchSize count) const override {
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(count.count()));
+    std::iota(rows.begin(), rows.end(),
+              first_sample_ + static_cast<std::int64_t>(step) * batch_ + first.count());
+    return file_->read(input, rows);
+  }
+
+  DataPosition position(std::uint64_t step) const override {
+    return {
+        .seed = 0,
+        .samples = static_cast<std::uint64_t>(file_->samples()),
+        .epoch = 0,
+        .position = static_cast<std::uint64_t>(first_sample_) + step * static_cast<std::uint64_t>(batch_)};
+  }
+
+ private:
+  std::shared_ptr<const SampleFile> file_;
+  std::int64_t first_sample_;
+  std::int64_t batch_;
 };
 
 // Each sample has a random stream of its own, so it does not matter who asks for how many.
@@ -145,6 +154,8 @@ class SyntheticData final : public DataSource {
     return values;
   }
 
+  DataPosition position(std::uint64_t) const override { return {.seed = seed_}; }
+
  private:
   static void fill(at::Tensor values, const UserInput& input, std::uint64_t key) {
     const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(key);
@@ -163,9 +174,49 @@ class SyntheticData final : public DataSource {
 
 }  // namespace
 
+SampleFile::SampleFile(const std::string& path, const ExportedProgram& exported) : file_(path) {
+  std::string first_name;
+  for (std::size_t i = 0; i < exported.inputs.size(); ++i) {
+    const std::string& name = names_.emplace_back(exported.inputs[i].name);
+    if (!file_.contains(name))
+      throw InputError(path + ": has no tensor '" + name + "', an input of the model");
+    check(exported, i);
+    has_samples_.push_back(has_samples(exported, i));
+    if (!has_samples_.back()) continue;
+    const std::int64_t samples = file_.header().get(name).shape[0];
+    if (first_name.empty()) {
+      first_name = name;
+      samples_ = samples;
+    } else if (samples != samples_) {
+      throw InputError(path + ": '" + name + "' has " + std::to_string(samples) + " samples, '" + first_name +
+                       "' has " + std::to_string(samples_));
+    }
+  }
+}
+
+void SampleFile::check(const ExportedProgram& exported, std::size_t input) const {
+  const Tensor& expected = tensor_of(exported, input);
+  const std::string& name = exported.inputs[input].name;
+  const std::vector<std::int64_t>& shape = file_.header().get(name).shape;
+  std::vector<std::int64_t> sizes = sizes_at(expected, exported.imported.graph.batch().min);
+  if (has_samples(exported, input) && !shape.empty()) sizes[0] = shape[0];
+  if (shape != sizes) {
+    throw InputError(file_.path() + ": '" + name + "' has shape " + shape_text(shape) + ", the model takes " +
+                     shape_text(sizes) + " (the first number is free)");
+  }
+  if (file_.type(name) != torch_type(expected.dtype)) {
+    throw InputError(file_.path() + ": '" + name + "' has type " + c10::toString(file_.type(name)) +
+                     ", the model takes " + std::string(to_text(expected.dtype)));
+  }
+}
+
+at::Tensor SampleFile::read(std::size_t input, std::span<const std::int64_t> rows) const {
+  return has_samples_[input] ? file_.read_rows(names_[input], rows) : file_.read(names_[input]);
+}
+
 std::unique_ptr<DataSource> open_data(const std::string& path, const ExportedProgram& exported,
-                                      BatchSize batch, std::uint64_t seed) {
-  return std::make_unique<FileData>(path, exported, batch, seed);
+                                      BatchSize batch, const DataStart& start) {
+  return std::make_unique<ShuffledData>(path, exported, batch, start);
 }
 
 std::unique_ptr<DataSource> synthetic_data(const ExportedProgram& exported, std::uint64_t seed) {
@@ -173,8 +224,13 @@ std::unique_ptr<DataSource> synthetic_data(const ExportedProgram& exported, std:
 }
 
 std::unique_ptr<DataSource> data_of_run(const std::string& path, const ExportedProgram& exported,
-                                        BatchSize batch, std::uint64_t seed) {
-  return path.empty() ? synthetic_data(exported, seed) : open_data(path, exported, batch, seed);
+                                        BatchSize batch, const DataStart& start) {
+  return path.empty() ? synthetic_data(exported, start.at.seed) : open_data(path, exported, batch, start);
+}
+
+std::unique_ptr<DataSource> in_order(std::shared_ptr<const SampleFile> file, std::int64_t first_sample,
+                                     BatchSize batch) {
+  return std::make_unique<OrderedData>(std::move(file), first_sample, batch);
 }
 
 }  // namespace espalier

@@ -200,6 +200,9 @@ void DeviceWorker::forward(const Action& action) {
   const auto start = recorder_.now();
   const std::vector<at::Tensor> inputs = read_inputs(action, here);
   hooks_.received(action, received);
+  if (options_.purpose == ExecutorOptions::Purpose::kEvaluate) {
+    return pass_on(here, j, evaluate(action, here, inputs, received));
+  }
   OutputRecorder outputs(job_.program.graph(), j, outcome_.outputs);
   if (options_.record == ExecutorOptions::Record::kOutputs) here.runner->set_observer(&outputs);
   const std::vector<at::Tensor> sent = here.runner->forward(key_of(action), inputs, received);
@@ -209,6 +212,19 @@ void DeviceWorker::forward(const Action& action) {
   received.clear();
   recorder_.action(action, Stream::kCompute, start);
   pass_on(here, j, sent);
+}
+
+// Nothing is kept: there will be no backward.
+std::vector<at::Tensor> DeviceWorker::evaluate(const Action& action, StageHere& here,
+                                               const std::vector<at::Tensor>& inputs,
+                                               const std::vector<at::Tensor>& received) {
+  const at::NoGradGuard no_grad;
+  OutputSummer outputs(job_.program.graph(), outcome_.output_sums);
+  here.runner->set_observer(&outputs);
+  std::vector<at::Tensor> sent = here.runner->forward(key_of(action), inputs, received);
+  here.runner->set_observer(nullptr);
+  here.runner->forget(action.micro_batch);
+  return sent;
 }
 
 std::vector<at::Tensor> DeviceWorker::receive(const StageHere& here, std::uint32_t micro_batch) {
@@ -345,9 +361,9 @@ void DeviceWorker::apply_update(const Action& action) {
       }
     }
   }
-  const std::vector<double> squares = options_.update
-                                          ? update(session_.optimizer(), session_.step() + 1, parameters)
-                                          : drop_gradients(parameters);
+  const std::vector<double> squares =
+      options_.update ? update(session_.optimizer_of_step(), session_.step() + 1, parameters)
+                      : drop_gradients(parameters);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (owns(action.stage, parameters[i].id)) outcome_.squares.emplace_back(parameters[i].id, squares[i]);
   }

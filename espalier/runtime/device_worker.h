@@ -63,6 +63,9 @@ class DeviceWorker {
   void carry_out(const Action& action);
   void dispatch(const Action& action);
   void forward(const Action& action);
+  std::vector<at::Tensor> evaluate(const Action& action, StageHere& here,
+                                   const std::vector<at::Tensor>& inputs,
+                                   const std::vector<at::Tensor>& received);
   std::vector<at::Tensor> receive(const StageHere& here, std::uint32_t micro_batch);
   std::vector<at::Tensor> read_inputs(const Action& action, const StageHere& here) const;
   // For tensors that leave a stage: a copy where the memory is one that the stage writes again, a

@@ -63,6 +63,7 @@ void append(StepOutcome& all, StepOutcome&& one) {
   move_to(all.spans, one.spans);
   move_to(all.memory, one.memory);
   move_to(all.outputs, one.outputs);
+  move_to(all.output_sums, one.output_sums);
   all.gradients.merge(one.gradients);
 }
 
@@ -107,7 +108,7 @@ struct Executor::Impl {
   std::vector<StepOutcome> step() {
     std::vector<StepOutcome> outcomes(workers.size());
     const std::optional<double> clip_norm = session.optimizer().clip_norm;
-    if (!clip_norm) {
+    if (!clip_norm || options.purpose == ExecutorOptions::Purpose::kEvaluate) {
       on_each_device([&](std::size_t i, DeviceWorker& worker) {
         worker.begin();
         worker.run(DeviceWorker::Part::kAll);
@@ -160,17 +161,22 @@ std::optional<DeviceId> Executor::owner(ParameterId id) const {
   return owner ? std::optional(owner->second) : std::nullopt;
 }
 
-at::Tensor Executor::owned(ParameterId id) const {
+const Variable* Executor::held(ParameterId id) const {
   const auto& owner = impl_->job.owners[id.index()];
-  if (!owner) return impl_->session.initial(id);
-  if (impl_->transport.rank_of(owner->second) != impl_->transport.rank()) return {};
+  if (!owner || impl_->transport.rank_of(owner->second) != impl_->transport.rank()) return nullptr;
   const Holding& holding = impl_->session.holding(owner->first, owner->second, {});
   for (const auto* list : {&holding.parameters, &holding.buffers}) {
     for (const Variable& variable : *list) {
-      if (variable.id == id) return variable.value.detach();
+      if (variable.id == id) return &variable;
     }
   }
   throw InternalError("a stage does not hold a parameter that it owns");
+}
+
+at::Tensor Executor::owned(ParameterId id) const {
+  if (!owner(id)) return impl_->session.initial(id);
+  const Variable* const variable = held(id);
+  return variable == nullptr ? at::Tensor() : variable->value.detach();
 }
 
 }  // namespace espalier

@@ -17,6 +17,7 @@
 #include "espalier/runtime/data.h"
 #include "espalier/runtime/gradient_norm.h"
 #include "espalier/runtime/output_record.h"
+#include "espalier/runtime/output_sums.h"
 #include "espalier/runtime/planned_job.h"
 #include "espalier/runtime/session.h"
 #include "espalier/runtime/step_hooks.h"
@@ -43,6 +44,10 @@ Job make_job(const Program& program, const PlannedJob& planned);
 
 struct ExecutorOptions {
   std::uint32_t threads = 1;
+  enum class Purpose : std::uint8_t {
+    kTrain,
+    kEvaluate  // forward alone, of a job made for it (evaluation.h); StepOutcome::output_sums is filled
+  } purpose = Purpose::kTrain;
   enum class Record : std::uint8_t {
     kNothing,
     kOutputs
@@ -59,6 +64,7 @@ struct StepOutcome {                                     // of this worker
   std::vector<MemorySample> memory;
   std::map<ParameterId, at::Tensor> gradients;  // of the parameters owned here, if asked for
   std::vector<OutputRecord> outputs;
+  std::vector<OutputSum> output_sums;
 };
 
 class Executor {
@@ -74,6 +80,9 @@ class Executor {
 
   // The device that owns a parameter or buffer; none if no operator reads it.
   std::optional<DeviceId> owner(ParameterId id) const;
+
+  // The owner's copy, with the optimizer's state; null if that device is another worker's or nobody owns it.
+  const Variable* held(ParameterId id) const;
 
   // Its value there: undefined if that device is another worker's, the initial value if nobody owns it.
   at::Tensor owned(ParameterId id) const;

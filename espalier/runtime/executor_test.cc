@@ -14,8 +14,8 @@
 
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
-#include "espalier/runtime/checkpoint.h"
 #include "espalier/runtime/comparison.h"
+#include "espalier/runtime/tensor_file.h"
 #include "espalier/runtime/tensors_for_tests.h"
 #include "espalier/runtime/trainer.h"
 

@@ -3,6 +3,7 @@
 // A .pt2 file as a run keeps it: its program, and the file mapped into memory for the weights.
 
 #include <string>
+#include <vector>
 
 #include "espalier/frontend/exported_program.h"
 #include "espalier/frontend/zip.h"
@@ -10,8 +11,9 @@
 namespace espalier {
 
 struct LoadedModel {
-  // Throws InputError naming the file and what is wrong with it.
-  explicit LoadedModel(const std::string& path);
+  // Parameters that match `frozen` are not trained. Throws InputError naming the file and what is wrong with
+  // it.
+  explicit LoadedModel(const std::string& path, const std::vector<std::string>& frozen = {});
 
   MappedFile file;  // a stage copies weights out of it when it first needs them
   ExportedProgram exported;

@@ -123,8 +123,11 @@ std::vector<double> update(const Optimizer& optimizer, std::uint64_t step,
                            std::vector<Variable>& parameters) {
   const at::NoGradGuard no_grad;
   std::vector<double> squares;
+  Optimizer without_decay = optimizer;
+  without_decay.weight_decay = 0;
   for (Variable& variable : parameters) {
-    squares.push_back(variable.value.grad().defined() ? update_one(optimizer, step, variable) : 0);
+    const Optimizer& mine = variable.decay == Variable::Decay::kNone ? without_decay : optimizer;
+    squares.push_back(variable.value.grad().defined() ? update_one(mine, step, variable) : 0);
     variable.value.mutable_grad().reset();
   }
   return squares;

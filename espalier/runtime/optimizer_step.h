@@ -16,6 +16,7 @@ struct Variable {
   ParameterId id;
   at::Tensor value;               // a leaf; gradients accumulate in value.grad()
   std::vector<at::Tensor> state;  // of the optimizer; empty before the first update
+  enum class Decay : std::uint8_t { kAsOptimizer, kNone } decay = Decay::kAsOptimizer;
 };
 
 // One step of the optimizer on every parameter that has a gradient, as torch.optim does it (to a rounding:

@@ -23,12 +23,12 @@
 #include <vector>
 
 #include "espalier/base/files.h"
-#include "espalier/runtime/checkpoint.h"
 #include "espalier/runtime/data.h"
 #include "espalier/runtime/loaded_model.h"
 #include "espalier/runtime/measured_trace.h"
 #include "espalier/runtime/plans_for_tests.h"
 #include "espalier/runtime/runtime.h"
+#include "espalier/runtime/tensor_file.h"
 #include "espalier/runtime/trainer.h"
 #include "espalier/runtime/workers.h"
 #include "testing/cut_plan.h"

@@ -49,7 +49,7 @@ CostTable profile_model(const std::string& model, const ProfileOptions& options)
   keep_freed_memory();
   keep_to_own_cores(options.world, options.threads);
   at::set_num_threads(static_cast<int>(options.threads));
-  const LoadedModel loaded(model);
+  const LoadedModel loaded(model, options.frozen);
   Workers workers = join_workers(
       options.world,
       {.timeout = kTimeout, .facts = profile_facts(model, options), .on_stuck = options.on_stuck});

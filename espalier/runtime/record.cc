@@ -4,7 +4,7 @@
 #include <charconv>
 #include <filesystem>
 
-#include "espalier/runtime/checkpoint.h"
+#include "espalier/runtime/tensor_file.h"
 #include "espalier/runtime/whole_state.h"
 
 namespace espalier {

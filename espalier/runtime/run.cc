@@ -1,136 +1,210 @@
-#include <ATen/detail/CUDAHooksInterface.h>
-#include <torch/version.h>
-#include <unistd.h>
+// Training by a plan, and the reference on one process: from a start (the model's own values, a file of
+// weights, a checkpoint) to the end.
 
-#include <charconv>
-#include <cstdlib>
+#include <memory>
+#include <utility>
 
 #include "espalier/base/check.h"
-#include "espalier/base/host.h"
 #include "espalier/runtime/agreement.h"
-#include "espalier/runtime/clock_offset.h"
+#include "espalier/runtime/checkpoint.h"
+#include "espalier/runtime/checkpoint_folder.h"
+#include "espalier/runtime/checkpointing.h"
+#include "espalier/runtime/evaluation.h"
 #include "espalier/runtime/measured_trace.h"
 #include "espalier/runtime/process_placement.h"
 #include "espalier/runtime/record.h"
 #include "espalier/runtime/runtime.h"
 #include "espalier/runtime/torch_device.h"
 #include "espalier/runtime/trainer.h"
+#include "espalier/runtime/weights_file.h"
 #include "espalier/runtime/whole_state.h"
 #include "espalier/runtime/workers.h"
 
 namespace espalier {
 namespace {
 
-std::optional<std::string> variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+// What training starts with.
+struct Start {
+  std::shared_ptr<const StateSource> source;  // null: the model's own values
+  std::uint64_t steps_done = 0;
+  std::uint64_t seed = 0;
+  DataStart data;
+  std::vector<std::string> notes;
+};
+
+// The sample that comes next, if the data are those of the checkpoint; else their next epoch begins.
+DataStart data_after(const CheckpointManifest& manifest, const std::string& path,
+                     const ExportedProgram& exported, std::vector<std::string>& notes) {
+  DataStart start{.step = manifest.step, .at = manifest.data};
+  if (path.empty() || !manifest.data.samples) {
+    if (path.empty() != !manifest.data.samples)
+      notes.push_back("the data are others than the checkpoint's: they start from their beginning");
+    if (path.empty() != !manifest.data.samples) start.at = {.seed = manifest.data.seed};
+    return start;
+  }
+  const auto samples = static_cast<std::uint64_t>(SampleFile(path, exported).samples());
+  if (samples == *manifest.data.samples) return start;
+  notes.push_back(path + ": has " + std::to_string(samples) + " samples, the checkpoint's data had " +
+                  std::to_string(*manifest.data.samples) + ": an epoch of them starts now");
+  start.at = {.seed = manifest.data.seed, .samples = samples, .epoch = manifest.data.epoch + 1};
+  return start;
 }
 
-std::string host_name() {
-  char name[256] = "";
-  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "unknown";
+Start resumed(const PlanFile& file, const LoadedModel& model, const RunOptions& options) {
+  const auto checkpoint = std::make_shared<Checkpoint>(options.resume, model.graph());
+  const CheckpointManifest& manifest = checkpoint->manifest();
+  check_optimizer(manifest, file.training.optimizer, checkpoint->path());
+  Start start{
+      .source = checkpoint, .steps_done = manifest.step, .seed = manifest.seed, .data = {}, .notes = {}};
+  start.notes.push_back("resumed " + checkpoint->path() + " after step " + std::to_string(manifest.step));
+  for (const std::string& change : training_changes(manifest, file.training)) start.notes.push_back(change);
+  if (file.seed != manifest.seed) {
+    start.notes.push_back("seed " + std::to_string(manifest.seed) + " of the checkpoint, not the plan's " +
+                          std::to_string(file.seed));
+  }
+  start.data = data_after(manifest, options.data, model.exported, start.notes);
+  return start;
 }
 
-std::uint32_t number(const char* name, const std::string& text, std::uint32_t max) {
-  std::uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value > max) {
-    throw InputError(std::string(name) + "=" + text + ": expected a number from 0 to " + std::to_string(max));
+Start start_of(const PlanFile& file, const LoadedModel& model, const RunOptions& options) {
+  const bool may_be_empty = options.checkpoints && options.checkpoints->folder == options.resume;
+  const bool nothing_there = may_be_empty && !find_checkpoint(options.resume);
+  if (!options.resume.empty() && !nothing_there) return resumed(file, model, options);
+  Start start{.source = nullptr,
+              .steps_done = 0,
+              .seed = file.seed,
+              .data = from_the_beginning(file.seed),
+              .notes = {}};
+  if (nothing_there) start.notes.push_back(options.resume + ": holds no checkpoint yet: training starts");
+  if (!options.load.empty()) {
+    const auto weights = std::make_shared<WeightsFile>(options.load, model.graph(), options.missing);
+    start.notes.insert(start.notes.end(), weights->notes().begin(), weights->notes().end());
+    start.source = weights;
   }
-  return value;
+  return start;
 }
 
-}  // namespace
-
-World world_from_environment() {
-  World world;
-  const std::string hints = variable("ESPALIER_SCHEDULER_HINTS").value_or("on");
-  if (hints != "on" && hints != "off") {
-    throw InputError("ESPALIER_SCHEDULER_HINTS=" + hints + ": expected on or off");
-  }
-  world.scheduler_hints = hints == "on" ? SchedulerHints::kGiven : SchedulerHints::kNone;
-  const auto rank = variable("RANK");
-  const auto size = variable("WORLD_SIZE");
-  if (!rank && !size) return world;
-  const auto address = variable("MASTER_ADDR");
-  const auto port = variable("MASTER_PORT");
-  const char* missing = !rank      ? "RANK"
-                        : !size    ? "WORLD_SIZE"
-                        : !address ? "MASTER_ADDR"
-                        : !port    ? "MASTER_PORT"
-                                   : nullptr;
-  if (missing != nullptr) {
-    throw InputError(std::string("the environment has no ") + missing +
-                     ", but others of RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT: set all four or none");
-  }
-  world.size = number("WORLD_SIZE", *size, 65536);
-  if (world.size == 0) throw InputError("WORLD_SIZE=0: expected at least 1");
-  world.rank = number("RANK", *rank, world.size - 1);
-  world.address = *address;
-  world.port = static_cast<std::uint16_t>(number("MASTER_PORT", *port, 65535));
-  if (const auto socket = variable("ESPALIER_STORE_SOCKET"); socket && world.rank == 0) {
-    world.store_socket = static_cast<int>(number("ESPALIER_STORE_SOCKET", *socket, 1U << 20));
-  }
-  world.agent_store = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  if (const auto count = variable("TORCHELASTIC_RESTART_COUNT")) {
-    world.restart = number("TORCHELASTIC_RESTART_COUNT", *count, 1U << 30);
-  }
-  world.host = host_name();
-  world.clock = name_of_clock(world.host + " " + variable("GROUP_RANK").value_or("0"));
-  const auto local_rank = variable("LOCAL_RANK"), local_size = variable("LOCAL_WORLD_SIZE");
-  if (local_rank && local_size) {
-    world.local_size = std::max(1U, number("LOCAL_WORLD_SIZE", *local_size, world.size));
-    world.local_rank = number("LOCAL_RANK", *local_rank, world.local_size - 1);
-  }
-  return world;
+CheckpointManifest manifest_about(const PlanFile& file, const Start& start) {
+  CheckpointManifest about;
+  about.seed = start.seed;
+  about.training = file.training;
+  return about;
 }
-
-namespace {
 
 // What every worker does once all have met.
-RunResult train(const PlanFile& file, const LoadedModel& model, const PlannedJob& planned, Workers& workers,
-                const RunOptions& options) {
-  const bool records = !options.record.empty();
-  const auto data = data_of_run(options.data, model.exported, planned.plan.batch, file.seed);
-  Trainer trainer(model, planned, *data, *workers.transport,
-                  {.device = device_of_worker(options.device, options.world),
-                   .optimizer = file.training.optimizer,
-                   .seed = file.seed,
-                   .load = options.load,
-                   .executor = {.threads = options.threads, .keep_gradients = records}});
-
-  RunResult result;
-  result.dropped_samples = data->dropped_samples();
-  const bool reports = workers.transport->rank() == 0;
-  for (std::uint64_t step = 0; step < options.steps && !result.interrupted; ++step) {
-    TimedStep timed = timed_step(workers, trainer, options.stop);
-    result.steps.push_back(timed.report);
-    result.interrupted = timed.stop;
-    if (reports && options.on_step) options.on_step(timed.report);
-    if (records) record_step(options.record, workers, model.exported, *data, trainer.executor(), timed);
-    const bool last = step + 1 == options.steps || timed.stop;
-    if (options.trace == TraceSteps::kNone || (options.trace == TraceSteps::kLast && !last)) continue;
-    result.trace = gather_trace(workers, planned, std::move(timed.outcome), timed.start);
-    if (result.trace && options.on_trace) options.on_trace(timed.report, *result.trace);
+class Run {
+ public:
+  Run(const PlanFile& file, const LoadedModel& model, const PlannedJob& planned, Workers& workers,
+      const RunOptions& options)
+      : options_(options),
+        model_(model),
+        planned_(planned),
+        workers_(workers),
+        reports_(workers.transport->rank() == 0),
+        start_(start_of(file, model, options)),
+        data_(data_of_run(options.data, model.exported, planned.plan.batch, start_.data)),
+        trainer_(model, planned, *data_, *workers.transport,
+                 {.device = device_of_worker(options.device, options.world),
+                  .optimizer = file.training.optimizer,
+                  .seed = start_.seed,
+                  .start = start_.source,
+                  .steps_done = start_.steps_done,
+                  .executor = {.threads = options.threads, .keep_gradients = !options.record.empty()}}) {
+    if (options_.checkpoints) {
+      checkpoints_.emplace(*options_.checkpoints, workers_, trainer_.executor(), trainer_.session(),
+                           manifest_about(file, start_));
+    }
+    if (!options_.evaluation_data.empty()) {
+      evaluation_.emplace(model_, planned_, options_.evaluation_data, workers_, trainer_.session(),
+                          device_of_worker(options_.device, options_.world), options_.threads);
+    }
   }
-  if (!options.save.empty()) save_state(options.save, workers, model.graph(), trainer.executor());
-  wait_for_all(workers, "the end of the run");  // nobody leaves while another still needs it
-  return result;
-}
+
+  RunResult run() {
+    tell_before_the_first_step();
+    if (options_.evaluate_every > 0 && steps_done() == 0) evaluate();
+    while (steps_done() < options_.steps && !result_.interrupted) {
+      step();
+      const bool last = steps_done() == options_.steps || result_.interrupted;
+      const bool evaluates = options_.evaluate_every > 0 && steps_done() % options_.evaluate_every == 0;
+      if (evaluates || last) evaluate();
+      if (checkpoints_ && !last) checkpoints_->after_step(data_->position(steps_done()));
+    }
+    if (checkpoints_ && !result_.steps.empty()) checkpoints_->finish(data_->position(steps_done()));
+    if (!options_.save.empty()) save_state(options_.save, workers_, model_.graph(), trainer_.executor());
+    wait_for_all(workers_, "the end of the run");  // nobody leaves while another still needs it
+    return std::move(result_);
+  }
+
+ private:
+  std::uint64_t steps_done() { return trainer_.session().step(); }
+
+  void tell_before_the_first_step() {
+    result_.first_step = start_.steps_done;
+    result_.dropped_samples = data_->dropped_samples();
+    if (!reports_) return;
+    if (options_.on_note) {
+      for (const std::string& note : start_.notes) options_.on_note(note);
+      if (result_.dropped_samples > 0) {
+        options_.on_note(std::to_string(result_.dropped_samples) +
+                         " samples of each epoch do not fill a batch and are left out, others each time");
+      }
+    }
+    if (options_.on_start) options_.on_start(start_.steps_done);
+  }
+
+  void step() {
+    const DataPosition place = data_->position(steps_done());
+    const double rate = trainer_.session().optimizer_of_step().learning_rate;
+    TimedStep timed = timed_step(workers_, trainer_, options_.stop);
+    timed.report.learning_rate = rate;
+    if (place.samples) timed.report.epoch = place.epoch;
+    result_.steps.push_back(timed.report);
+    result_.interrupted = timed.stop;
+    if (reports_ && options_.on_step) options_.on_step(timed.report);
+    if (!options_.record.empty())
+      record_step(options_.record, workers_, model_.exported, *data_, trainer_.executor(), timed);
+    const bool last = steps_done() == options_.steps || timed.stop;
+    if (options_.trace == TraceSteps::kNone || (options_.trace == TraceSteps::kLast && !last)) return;
+    result_.trace = gather_trace(workers_, planned_, std::move(timed.outcome), timed.start);
+    if (result_.trace && options_.on_trace) options_.on_trace(timed.report, *result_.trace);
+  }
+
+  void evaluate() {
+    if (!evaluation_) return;
+    result_.evaluations.push_back(evaluation_->run());
+    result_.evaluations.back().step = steps_done();
+    if (reports_ && options_.on_evaluation) options_.on_evaluation(result_.evaluations.back());
+  }
+
+  const RunOptions& options_;
+  const LoadedModel& model_;
+  const PlannedJob& planned_;
+  Workers& workers_;
+  bool reports_;
+  Start start_;
+  std::unique_ptr<DataSource> data_;
+  Trainer trainer_;
+  std::optional<Checkpointing> checkpoints_;
+  std::optional<ModelEvaluation> evaluation_;
+  RunResult result_;
+};
 
 }  // namespace
 
-RunResult run_plan(const PlanFile& file, const std::string& model_path, const RunOptions& options) {
+RunResult run_plan(const PlanFile& plan, const std::string& model_path, const RunOptions& options) {
   keep_freed_memory();
   keep_to_own_cores(options.world, options.threads);
-  const LoadedModel model(model_path);
+  PlanFile file = plan;
+  file.training.optimizer = with_schedule_end(file.training.optimizer, options.steps);
+  const LoadedModel model(model_path, file.training.frozen);
   const PlannedJob planned = planned_job(file, model.graph());
   Workers workers = join_workers(options.world, planned,
                                  {.timeout = options.timeout,
                                   .facts = run_facts(file, model_path, options),
                                   .on_stuck = options.on_stuck});
   RunResult result;
-  guarded(workers, [&] { result = train(file, model, planned, workers, options); });
+  guarded(workers, [&] { result = Run(file, model, planned, workers, options).run(); });
   return result;
 }
 
@@ -139,12 +213,17 @@ RunResult run_reference(const std::string& model_path, const ReferenceOptions& o
   const LoadedModel model(model_path);
   const PlannedJob planned = one_stage_job(model.graph(), options.batch, options.micro_batch);
   Workers workers = join_workers({}, planned, {});
-  const auto data = data_of_run(options.data, model.exported, options.batch, options.seed);
+  const auto data =
+      data_of_run(options.data, model.exported, options.batch, from_the_beginning(options.seed));
+  std::shared_ptr<const StateSource> start;
+  if (!options.load.empty())
+    start = std::make_shared<WeightsFile>(options.load, model.graph(), MissingNames::kRefused);
   Trainer trainer(model, planned, *data, *workers.transport,
                   {.device = device_of_worker(options.device, {}),
-                   .optimizer = options.optimizer,
+                   .optimizer = with_schedule_end(options.optimizer, options.steps),
                    .seed = options.seed,
-                   .load = options.load,
+                   .start = start,
+                   .steps_done = 0,
                    .executor = {.threads = options.threads}});
   RunResult result;
   result.dropped_samples = data->dropped_samples();
@@ -155,19 +234,6 @@ RunResult run_reference(const std::string& model_path, const ReferenceOptions& o
   }
   if (!options.save.empty()) save_state(options.save, workers, model.graph(), trainer.executor());
   return result;
-}
-
-std::string machine_description() {
-  return this_host().text();
-}
-
-std::string runtime_description() {
-  std::string text = std::string("torch ") + TORCH_VERSION + ", cpu";
-  if (at::hasCUDA()) {
-    const auto count = static_cast<int>(at::detail::getCUDAHooks().deviceCount());
-    if (count > 0) text += ", " + std::to_string(count) + " GPU" + (count > 1 ? "s" : "");
-  }
-  return text + ", " + std::to_string(this_host().processors) + " cores";
 }
 
 }  // namespace espalier

@@ -67,35 +67,85 @@ struct StepReport {
   double gradient_norm = 0;  // of all gradients, a tied parameter once
   Duration time;             // barrier to barrier
   BatchSize samples;
+  double learning_rate = 0;
+  std::optional<std::uint64_t> epoch = {};  // of the data; none where they are made up
   friend bool operator==(const StepReport&, const StepReport&) = default;
+};
+
+// How good the model is after a step, on data of its own.
+struct EvaluationReport {
+  std::uint64_t step = 0;                               // steps done
+  double loss = 0;                                      // mean over samples
+  std::vector<std::pair<std::string, double>> outputs;  // the model's others: means over their elements
+  BatchSize samples;
+  std::uint64_t left_out = 0;  // samples of the file for which no micro-batch is allowed
+  Duration time;
+  friend bool operator==(const EvaluationReport&, const EvaluationReport&) = default;
 };
 
 enum class TraceSteps : std::uint8_t { kNone, kLast, kAll };
 
+// A checkpoint that is complete on disk.
+struct CheckpointReport {
+  std::uint64_t step = 0;  // steps done
+  std::string path;
+  Bytes bytes;    // of all shards
+  Duration time;  // from the copy to the last flush; training went on meanwhile
+  friend bool operator==(const CheckpointReport&, const CheckpointReport&) = default;
+};
+
+// A folder of checkpoints that all workers see. One is written every so many steps, and one at the end of the
+// run, also of an interrupted one.
+struct CheckpointOptions {
+  std::string folder;
+  std::uint64_t every = 0;  // steps; 0: at the end alone
+  std::size_t keep = 0;     // the newest so many stay, once a newer one is complete; 0: all
+  std::function<void(const CheckpointReport&)> on_checkpoint = {};  // on rank 0
+};
+
+enum class MissingNames : std::uint8_t {
+  kRefused,
+  kFromArchive,  // what a file of weights lacks starts with the model's values
+};
+
 struct RunOptions {
   World world;
-  std::uint64_t steps = 1;
-  std::string data;           // a safetensors file with one tensor per input; empty: synthetic, from the seed
-  std::string load;           // a file that `save` wrote: parameters and buffers to start from
-  std::string save;           // parameters and buffers after the last step, as safetensors
-  std::string record;         // a folder for batch, gradients and state of each step (docs/formats.md)
-  std::string device;         // "cpu", "cuda", "cuda:1"; empty: cuda where there is one, else cpu
-  std::uint32_t threads = 1;  // of each device
+  std::uint64_t steps = 1;  // of the training, those before a resumed checkpoint included
+  std::string data;         // a safetensors file with one tensor per input; empty: synthetic, from the seed
+  std::string load;         // weights to start from: safetensors, or a folder of them (weights_file.h)
+  MissingNames missing = MissingNames::kRefused;  // of `load`
+  // A checkpoint to go on from, or a folder of them, whose newest complete one is taken. Where that folder is
+  // also the one to write to and has none, training starts at the beginning.
+  std::string resume;
+  std::optional<CheckpointOptions> checkpoints;
+  std::string evaluation_data;       // evaluated every so many steps and after the last; empty: never
+  std::uint64_t evaluate_every = 0;  // steps; 0: after the last alone
+  std::string save;                  // parameters and buffers after the last step, as safetensors
+  std::string record;                // a folder for batch, gradients and state of each step (docs/formats.md)
+  std::string device;                // "cpu", "cuda", "cuda:1"; empty: cuda where there is one, else cpu
+  std::uint32_t threads = 1;         // of each device
   // Longest wait for one message, without the time in which some worker said that it is busy (saving, the
   // reference of verify) or in which the run stood still (Ctrl-Z).
   Duration timeout = milliseconds(300'000);
   TraceSteps trace = TraceSteps::kLast;
   // Set by a signal handler: all workers finish the step, save and return. May be null.
   const std::atomic<bool>* stop = nullptr;
-  std::function<void(const StepReport&)> on_step;                 // on rank 0
-  std::function<void(const StepReport&, const Trace&)> on_trace;  // on rank 0, of the steps that are traced
+  // All on rank 0. What is worth knowing before the first step: what a file of weights lacks, what differs
+  // from the checkpoint.
+  std::function<void(const std::string&)> on_note;
+  std::function<void(std::uint64_t steps_done)> on_start;  // before the first step of this run
+  std::function<void(const StepReport&)> on_step;
+  std::function<void(const EvaluationReport&)> on_evaluation;
+  std::function<void(const StepReport&, const Trace&)> on_trace;  // of the steps that are traced
   // Called from another thread where another worker failed and this one's compute does not return. Empty: it
   // goes on; the command line ends the process.
   std::function<void(const std::string& reason)> on_stuck = {};
 };
 
-struct RunResult {  // complete on rank 0; other ranks have `steps` only
+struct RunResult {               // complete on rank 0; other ranks have `steps` only
+  std::uint64_t first_step = 0;  // done before, where a checkpoint was resumed
   std::vector<StepReport> steps;
+  std::vector<EvaluationReport> evaluations;
   std::optional<Trace> trace;         // of the last traced step, origin measured
   bool interrupted = false;           // `stop` was set on some worker
   std::uint64_t dropped_samples = 0;  // of one epoch: the last incomplete batch
@@ -186,7 +236,8 @@ struct ProfileOptions {
   std::uint32_t threads = 1;
   std::uint64_t seed = 0;
   std::string device;
-  std::string kind = "cpu";  // the device kind that the rows are for
+  std::vector<std::string> frozen;  // patterns of parameters that are not trained
+  std::string kind = "cpu";         // the device kind that the rows are for
   std::function<void(const ProfileProgress&)> on_progress;
   std::function<void(const std::string& reason)> on_stuck = {};  // as RunOptions::on_stuck
 };

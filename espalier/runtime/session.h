@@ -5,13 +5,14 @@
 // and re-planning. Includes libtorch; runtime/ only.
 //
 // A (stage, device) that reads a parameter holds its own copy, a Holding. All copies of a parameter are equal
-// between steps; the owner is the first device of the lowest stage that reads it, and its copy is the one
-// that is saved and reported.
+// between steps (buffers that replicas write are not: each sees its own samples); the owner is the first
+// device of the lowest stage that reads it, and its copy is the one that is saved and reported.
 
 #include <ATen/ATen.h>
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -21,6 +22,7 @@
 #include "espalier/plan/plan.h"
 #include "espalier/runtime/optimizer_step.h"
 #include "espalier/runtime/program.h"
+#include "espalier/runtime/state_source.h"
 
 namespace espalier {
 
@@ -35,37 +37,66 @@ class Session {
   Session(const ExportedProgram& exported, std::string_view archive, Optimizer optimizer, std::uint64_t seed,
           at::Device device);
 
-  // Replaces initial values by those of a file that save_tensors wrote. Throws InputError naming the first
-  // name that is missing or has another shape or type. Before any holding is made.
-  void load(const std::string& path);
+  // Where values and optimizer state come from instead of the archive, after `steps_done` steps. Before any
+  // holding is made.
+  void start_from(std::shared_ptr<const StateSource> source, std::uint64_t steps_done);
 
-  // The copies that a stage's operators read on a device; made from the initial values when first asked for.
+  // Between two executors: holdings are given up, and the next ones start with what they held. A parameter
+  // that this session does not hold can then only come from a checkpoint.
+  void give_up_holdings();
+
+  // The copies that a stage's operators read on a device; made when first asked for: from another holding,
+  // what was held under an earlier plan, or the initial values.
   // Thread-safe; the reference stays valid.
   Holding& holding(StageId stage, DeviceId device, const std::vector<ParameterId>& parameters);
 
   // Shared by all holders; not written by anybody.
   const at::Tensor& constant(TensorId id) const { return constants_[id.index()]; }
 
-  at::Tensor initial(ParameterId id) const;  // a copy of the value that training started from
+  // A copy of the value that this session started with, laid out as the archive says.
+  at::Tensor initial(ParameterId id) const;
 
   const Graph& graph() const { return exported_->imported.graph; }
   const Optimizer& optimizer() const { return optimizer_; }
+  // With the learning rate of the step that is next.
+  Optimizer optimizer_of_step() const;
   std::uint64_t seed() const { return seed_; }
   std::uint64_t step() const { return step_; }  // steps done; also the position in the data
   void advance() { ++step_; }
+  void set_step(std::uint64_t step) { step_ = step; }
+
+  // While it lives, somebody may run forward passes for another purpose; then step and buffers are put back.
+  class Undisturbed {
+   public:
+    explicit Undisturbed(Session& session);
+    Undisturbed(const Undisturbed&) = delete;
+    Undisturbed& operator=(const Undisturbed&) = delete;
+    ~Undisturbed();
+
+   private:
+    Session& session_;
+    std::uint64_t step_;
+    std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // that operators write, and their values
+  };
 
  private:
+  at::Tensor laid_out(ParameterId id, const at::Tensor& value) const;
+  const Variable* find_held(ParameterId id) const;
+  Variable make_variable(ParameterId id);
+
   const ExportedProgram* exported_;
   std::string_view archive_;
   Optimizer optimizer_;
   std::uint64_t seed_;
   at::Device device_;
   std::uint64_t step_ = 0;
-  std::map<std::string, at::Tensor> loaded_;
-  std::vector<at::Tensor> constants_;        // by TensorId
-  std::vector<const StoredTensor*> stored_;  // by ParameterId
-  std::mutex lock_;                          // of holdings_
+  std::uint64_t first_step_ = 0;               // when initial values hold
+  std::shared_ptr<const StateSource> source_;  // null: the archive alone
+  std::vector<at::Tensor> constants_;          // by TensorId
+  std::vector<const StoredTensor*> stored_;    // by ParameterId
+  std::mutex lock_;                            // of holdings_
   std::map<std::pair<StageId, DeviceId>, Holding> holdings_;
+  std::map<ParameterId, Variable> given_up_;  // by earlier executors
 };
 
 }  // namespace espalier

@@ -13,11 +13,12 @@
 
 #include "espalier/base/check.h"
 #include "espalier/frontend/archive_for_tests.h"
-#include "espalier/runtime/checkpoint.h"
 #include "espalier/runtime/data.h"
 #include "espalier/runtime/loaded_model.h"
 #include "espalier/runtime/plans_for_tests.h"
+#include "espalier/runtime/tensor_file.h"
 #include "espalier/runtime/transport.h"
+#include "espalier/runtime/weights_file.h"
 #include "espalier/runtime/wire.h"
 #include "testing/refusal.h"
 
@@ -175,7 +176,7 @@ TEST_F(Files, AnEpochVisitsEverySampleOfItsWholeBatchesOnce) {
   const at::Tensor rows = at::arange(11, at::kLong).view({-1, 1}).expand({-1, sizes[1]}).contiguous();
   const std::string path = folder_ + "/data.safetensors";
   write_tensors(path, {{"tokens", rows}, {"labels", rows}}, {});
-  const auto data = open_data(path, model.exported, BatchSize(4), 3);
+  const auto data = open_data(path, model.exported, BatchSize(4), from_the_beginning(3));
   EXPECT_EQ(data->dropped_samples(), 3U);  // 11 = 2 · 4 + 3
   const auto sample = [&](std::uint64_t step, std::size_t input, std::int64_t i) {
     return data->read(step, input, BatchSize(i), BatchSize(1))[0][0].item<std::int64_t>();
@@ -199,7 +200,7 @@ TEST_F(Files, DataThatDoesNotFitIsRefusedByName) {
   const std::string path = folder_ + "/data.safetensors";
   const auto error = [&](const std::map<std::string, at::Tensor>& tensors) -> std::string {
     write_tensors(path, tensors, {});
-    return testing::refusal([&] { open_data(path, model.exported, BatchSize(4), 0); });
+    return testing::refusal([&] { open_data(path, model.exported, BatchSize(4), from_the_beginning(0)); });
   };
   const auto sizes = Program(model.exported, BatchSize(8), at::kCPU).sizes(model.exported.inputs[0].tensor);
   const at::Tensor right = at::zeros(sizes, at::kLong);
@@ -275,7 +276,7 @@ TEST_F(Files, SavedParametersLoadAgainAndTiesAreKeptOnce) {
   const LoadedModel model(path);
   Session fresh(model.exported, model.file.bytes(), {}, 0, at::kCPU);
   Session loaded(model.exported, model.file.bytes(), {}, 0, at::kCPU);
-  loaded.load(options.save);
+  loaded.start_from(std::make_shared<WeightsFile>(options.save, model.graph(), MissingNames::kRefused), 0);
   for (std::size_t p = 0; p < model.graph().parameters().size(); ++p) {
     const std::string& name = model.graph().parameters()[p].names[0];
     EXPECT_TRUE(at::equal(loaded.initial(ParameterId(p)), saved.at(name))) << name;

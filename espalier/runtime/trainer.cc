@@ -4,13 +4,19 @@
 
 namespace espalier {
 
+Optimizer with_schedule_end(Optimizer optimizer, std::uint64_t steps) {
+  const bool ends = optimizer.schedule.shape != LearningRateSchedule::Shape::kConstant;
+  if (ends && optimizer.schedule.steps == 0) optimizer.schedule.steps = steps;
+  return optimizer;
+}
+
 Trainer::Trainer(const LoadedModel& model, const PlannedJob& planned, const DataSource& data,
                  Transport& transport, const TrainerOptions& options)
     : planned_(planned),
       program_(model.exported, planned.plan.stages.at(0).micro_batch, options.device),
       session_(model.exported, model.file.bytes(), options.optimizer, options.seed, options.device),
       job_(make_job(program_, planned_)) {
-  if (!options.load.empty()) session_.load(options.load);
+  session_.start_from(options.start, options.steps_done);
   executor_ = std::make_unique<Executor>(job_, session_, data, transport, options.executor);
 }
 

@@ -24,9 +24,13 @@ struct TrainerOptions {
   at::Device device = at::kCPU;
   Optimizer optimizer = {};
   std::uint64_t seed = 0;
-  std::string load = {};  // a file to start from; empty: the model's own values
+  std::shared_ptr<const StateSource> start = {};  // null: the model's own values
+  std::uint64_t steps_done = 0;                   // when those are its values
   ExecutorOptions executor = {};
 };
+
+// The same with the end of its schedule filled in: linear and cosine that name none reach 0 with the run.
+Optimizer with_schedule_end(Optimizer optimizer, std::uint64_t steps);
 
 class Trainer {
  public:

@@ -58,10 +58,11 @@ class Verifier {
       : file_(file),
         path_(path),
         options_(options),
-        model_(path),
+        model_(path, file.training.frozen),
         planned_(planned_job(file, model_.graph())),
         device_(device_of_worker(options.device, options.world)),
-        data_(data_of_run(options.data, model_.exported, planned_.plan.batch, file.seed)) {}
+        data_(
+            data_of_run(options.data, model_.exported, planned_.plan.batch, from_the_beginning(file.seed))) {}
 
   VerifyResult run(StepHooks* hooks) {
     Workers workers = join_workers(options_.world, planned_,
@@ -109,7 +110,7 @@ class Verifier {
     Trainer trainer(
         model_, planned, *data_, *workers.transport,
         {.device = device_,
-         .optimizer = file_.training.optimizer,
+         .optimizer = with_schedule_end(file_.training.optimizer, options_.steps),
          .seed = file_.seed,
          .executor = {
              .threads = options_.threads, .record = record, .keep_gradients = true, .hooks = look.hooks}});

@@ -1,6 +1,10 @@
 #include "espalier/runtime/whole_state.h"
 
-#include "espalier/runtime/checkpoint.h"
+#include <optional>
+#include <vector>
+
+#include "espalier/base/safetensors.h"
+#include "espalier/runtime/tensor_file.h"
 
 namespace espalier {
 
@@ -37,17 +41,35 @@ std::map<std::string, at::Tensor> gather_gradients(Workers& workers, const Graph
 }
 
 void save_state(const std::string& path, Workers& workers, const Graph& graph, const Executor& executor) {
-  const auto state = gather_state(workers, graph, executor);
-  if (workers.transport->rank() == 0) {
-    const Busy busy(workers.watchdog.get(), "saving " + path);
-    std::map<std::string, std::string> metadata{{"format", "pt"}};
-    for (const Parameter& parameter : graph.parameters()) {
-      for (std::size_t i = 1; parameter.persistent && i < parameter.names.size(); ++i) {
-        metadata[parameter.names[i]] = parameter.names[0];
-      }
-    }
-    write_tensors(path, state, metadata);
+  std::map<std::string, ParameterId> by_name;
+  for (std::size_t p = 0; p < graph.parameters().size(); ++p) {
+    if (graph.parameters()[p].persistent) by_name[graph.parameters()[p].names[0]] = ParameterId(p);
   }
+  std::optional<Busy> busy;
+  std::optional<SafetensorsWriter> writer;
+  if (workers.transport->rank() == 0) {
+    busy.emplace(workers.watchdog.get(), "saving " + path);
+    std::vector<SafetensorsWriter::Entry> entries;
+    std::map<std::string, std::string> metadata{{"format", "pt"}};
+    for (const auto& [name, id] : by_name) {
+      const Parameter& parameter = graph.parameter(id);
+      entries.push_back({name,
+                         safetensors_type(torch_type(parameter.dtype), path + ": tensor '" + name + "'"),
+                         parameter.sizes});
+      for (std::size_t i = 1; i < parameter.names.size(); ++i) metadata[parameter.names[i]] = name;
+    }
+    writer.emplace(path, entries, SafetensorsMetadata(metadata.begin(), metadata.end()));
+  }
+  for (const auto& [name, id] : by_name) {
+    const Parameter& parameter = graph.parameter(id);
+    const auto owner = executor.owner(id);
+    if (!owner && !writer) continue;
+    const at::Tensor mine = executor.owned(id);
+    const at::Tensor value =
+        owner ? fetch(workers, *owner, mine, torch_type(parameter.dtype), parameter.sizes) : mine;
+    if (writer) writer->write(raw_bytes(value.cpu().contiguous()));
+  }
+  if (writer) writer->finish();
 }
 
 }  // namespace espalier

@@ -21,8 +21,9 @@ std::map<std::string, at::Tensor> gather_state(Workers& workers, const Graph& gr
 std::map<std::string, at::Tensor> gather_gradients(Workers& workers, const Graph& graph,
                                                    const Executor& executor, const StepOutcome& outcome);
 
-// Writes parameters and persistent buffers on rank 0 as safetensors. The metadata has tied names, each
-// further name to the first, as the safetensors package does it. Collective.
+// Writes parameters and persistent buffers on rank 0 as safetensors, one after the other: no worker holds
+// more than one tensor that is not its own. The metadata has tied names, each further name to the first, as
+// the safetensors package does it. Collective.
 void save_state(const std::string& path, Workers& workers, const Graph& graph, const Executor& executor);
 
 }  // namespace espalier
