@@ -197,8 +197,7 @@ int measure(const std::vector<std::string>& arguments) {
   const std::string& costs = arguments.at(2);
   const auto rounds = static_cast<std::uint32_t>(std::stoul(arguments.at(3)));
   const auto steps = static_cast<std::uint32_t>(std::stoul(arguments.at(4)));
-  keep_freed_memory();
-  keep_to_own_cores(world_from_environment(), 1);
+  prepare_process(world_from_environment(), 1);
   at::set_num_threads(1);
   const LoadedModel model(arguments.at(1));
   ProfileOptions options;

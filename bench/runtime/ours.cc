@@ -21,6 +21,7 @@
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
+#include "espalier/runtime/process_placement.h"
 #include "espalier/runtime/runtime.h"
 
 namespace espalier {
@@ -103,6 +104,7 @@ int train(const std::vector<std::string>& arguments) {
     std::fflush(stdout);
     if (report.step + 1 < options.steps) wait_for_leave();
   };
+  prepare_process(options.world, options.threads);
   run_plan(plan, arguments.at(1), options);
   return 0;
 }

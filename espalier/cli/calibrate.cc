@@ -17,6 +17,7 @@
 
 #if ESPALIER_TORCH
 #include "espalier/runtime/calibrate.h"
+#include "espalier/runtime/process_placement.h"
 #endif
 
 namespace espalier::cli {
@@ -82,6 +83,7 @@ int calibrate_here(Program& program, const CalibrateFlags& flags) {
   const int workers = workers_here(program.machine);
   if (workers > 1 && !is_worker()) return start_workers(workers, program.arguments);
   const World world = world_from_environment();
+  prepare_process(world, flags.threads);
   const Calibration fresh = calibrate(world, flags.threads);
   if (world.rank != 0) return kDone;
   const std::string& path = program.machine.calibration_file;

@@ -14,6 +14,7 @@
 #if ESPALIER_TORCH
 #include "espalier/cost/json.h"
 #include "espalier/report/table_json.h"
+#include "espalier/runtime/process_placement.h"
 #include "espalier/runtime/runtime.h"
 #endif
 
@@ -95,6 +96,7 @@ int profile(Program& program, const ProfileFlags& flags) {
                        progress.phase);
     };
   }
+  prepare_process(options.world, options.threads);
   const CostTable costs = profile_model(job.model, options);
   console.finish();
   if (options.world.rank != 0) return kDone;

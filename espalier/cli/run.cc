@@ -13,6 +13,7 @@
 #include "espalier/cli/workers.h"
 
 #if ESPALIER_TORCH
+#include "espalier/runtime/process_placement.h"
 #include "espalier/runtime/runtime.h"
 #endif
 
@@ -134,17 +135,25 @@ Json steps_json(const std::vector<StepReport>& reports) {
   return steps;
 }
 
-void print(Console& console, const OpenedPlan& opened, const RunFlags& flags, const RunResult& result,
+// A step as it was predicted and as it was; a prediction for other devices says nothing about it.
+std::string step_text(Duration predicted, Duration measured, bool foreign) {
+  if (foreign) return fmt::format("one step: measured {} (median)\n", to_text(measured));
+  return fmt::format("one step: predicted {}, measured {} (median): {:+.1f} %\n", to_text(predicted),
+                     to_text(measured), 100 * relative_difference(predicted, measured));
+}
+
+void print(Program& program, const OpenedPlan& opened, const RunFlags& flags, const RunResult& result,
            std::uint32_t workers, const std::string& last_checkpoint) {
+  Console& console = program.console;
   const Duration measured = median_time(result.steps);
   const Duration predicted = opened.expected();
-  const double error = relative_difference(predicted, measured);
+  const bool foreign = !device_warnings(program, opened, flags.execution).empty();
   if (console.json) {
     Json json{{"plan", flags.execution.plan},
               {"workers", workers},
               {"predicted_ns", predicted.count()},
               {"median_ns", measured.count()},
-              {"error", error},
+              {"error", foreign ? Json() : Json(relative_difference(predicted, measured))},
               {"notes", result.notes},
               {"first_step", result.first_step},
               {"dropped_samples", result.dropped_samples},
@@ -166,8 +175,7 @@ void print(Console& console, const OpenedPlan& opened, const RunFlags& flags, co
   } else {
     out << fmt::format("{} steps by {} worker{}: loss {:.4f} to {:.4f}\n", result.steps.size(), workers,
                        workers == 1 ? "" : "s", result.steps.front().loss, result.steps.back().loss);
-    out << fmt::format("one step: predicted {}, measured {} (median): {:+.1f} %\n", to_text(predicted),
-                       to_text(measured), 100 * error);
+    out << step_text(predicted, measured, foreign);
   }
   if (!last_checkpoint.empty()) out << "last checkpoint: " << last_checkpoint << '\n';
   if (!flags.save.empty()) out << "wrote " << flags.save << '\n';
@@ -201,10 +209,12 @@ RunOptions options_of(const RunFlags& flags) {
 int run_worker(Program& program, const OpenedPlan& opened, const RunFlags& flags) {
   Console& console = program.console;
   RunOptions options = options_of(flags);
+  prepare_process(options.world, options.threads);
   options.stop = &watch_for_interrupts();
   std::optional<Progress> progress;
   if (options.world.rank == 0) {
     warn_of_measurement(program, opened, options.threads);
+    console.warnings(device_warnings(program, opened, flags.execution));
     progress.emplace(console, flags).attach(options);
   }
   PlanFile file = opened.file;
@@ -213,7 +223,7 @@ int run_worker(Program& program, const OpenedPlan& opened, const RunFlags& flags
   if (progress) progress->finish();
   const int code = result.interrupted ? kInterrupted : kDone;
   if (options.world.rank != 0) return code;
-  print(console, opened, flags, result, options.world.size, progress->last_checkpoint());
+  print(program, opened, flags, result, options.world.size, progress->last_checkpoint());
   if (result.trace) flags.outputs.write(console, *result.trace, opened.file.planner + ", measured");
   return code;
 }
@@ -235,6 +245,9 @@ void check_flags(const RunFlags& flags) {
 int run(Program& program, const RunFlags& flags) {
 #if ESPALIER_TORCH
   check_flags(flags);
+  std::vector<NamedFile> outputs = flags.outputs.files();
+  outputs.push_back({"--save", flags.save});
+  check_outputs(outputs, {flags.execution.plan, flags.execution.data});
   const OpenedPlan opened = flags.execution.open();
   const int workers = flags.execution.workers_for(opened.file);
   if (workers > 1 && !is_worker()) return start_workers(workers, program.arguments);

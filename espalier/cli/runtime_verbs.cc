@@ -4,6 +4,10 @@
 
 #include "espalier/base/check.h"
 
+#if ESPALIER_TORCH
+#include "espalier/runtime/runtime.h"
+#endif
+
 namespace espalier::cli {
 
 void needs_runtime(const std::string& verb) {
@@ -44,5 +48,14 @@ int ExecutionFlags::workers_for(const PlanFile& file) const {
   }
   return static_cast<int>(devices.size());
 }
+
+#if ESPALIER_TORCH
+std::vector<std::string> device_warnings(const Program& program, const OpenedPlan& opened,
+                                         const ExecutionFlags& flags) {
+  Machine machine = program.machine;
+  machine.runs_on = kind_of_device(flags.device);
+  return device_kind_warnings(opened, machine);
+}
+#endif
 
 }  // namespace espalier::cli

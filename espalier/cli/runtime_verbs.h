@@ -22,4 +22,8 @@ struct ExecutionFlags {
   int workers_for(const PlanFile& file) const;
 };
 
+// Where the plan is for other kinds of devices than those that these flags make it run on; else none.
+std::vector<std::string> device_warnings(const Program& program, const OpenedPlan& opened,
+                                         const ExecutionFlags& flags);
+
 }  // namespace espalier::cli

@@ -9,6 +9,7 @@
 #include "espalier/cli/workers.h"
 
 #if ESPALIER_TORCH
+#include "espalier/runtime/process_placement.h"
 #include "espalier/runtime/runtime.h"
 #endif
 
@@ -115,6 +116,10 @@ int verify(Program& program, const VerifyFlags& flags) {
   options.device = flags.execution.device;
   options.threads = flags.execution.threads;
   options.tolerance = flags.tolerance;
+  prepare_process(options.world, options.threads);
+  if (options.world.rank == 0) {
+    program.console.warnings(device_warnings(program, opened, flags.execution));
+  }
   const VerifyResult result = verify_plan(opened.file, opened.model, options);
   if (options.world.rank != 0) return kDone;
   print(program.console, result);

@@ -11,7 +11,6 @@
 
 #include "espalier/runtime/link_profiler.h"
 #include "espalier/runtime/optimizer_step.h"
-#include "espalier/runtime/process_placement.h"
 #include "espalier/runtime/statistics.h"
 #include "espalier/runtime/workers.h"
 
@@ -155,8 +154,6 @@ Calibration measure(Workers& workers, std::uint32_t threads) {
 }  // namespace
 
 Calibration calibrate(const World& world, std::uint32_t threads) {
-  keep_freed_memory();
-  keep_to_own_cores(world, threads);
   at::set_num_threads(static_cast<int>(threads));
   Workers workers = join_workers(world, {.timeout = kTimeout});
   Calibration result;

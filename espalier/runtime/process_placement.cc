@@ -37,4 +37,9 @@ void keep_freed_memory() {
   mallopt(M_TOP_PAD, 64 << 20);
 }
 
+void prepare_process(const World& world, std::uint32_t threads) {
+  keep_freed_memory();
+  keep_to_own_cores(world, threads);
+}
+
 }  // namespace espalier

@@ -6,7 +6,6 @@
 
 #include "espalier/runtime/agreement.h"
 #include "espalier/runtime/model_profiler.h"
-#include "espalier/runtime/process_placement.h"
 #include "espalier/runtime/runtime.h"
 
 namespace espalier {
@@ -46,8 +45,6 @@ CostTable measure(const LoadedModel& model, const ProfileOptions& options, Worke
 }  // namespace
 
 CostTable profile_model(const std::string& model, const ProfileOptions& options) {
-  keep_freed_memory();
-  keep_to_own_cores(options.world, options.threads);
   at::set_num_threads(static_cast<int>(options.threads));
   const LoadedModel loaded(model, options.frozen);
   Workers workers = join_workers(

@@ -11,7 +11,6 @@
 #include "espalier/runtime/checkpointing.h"
 #include "espalier/runtime/evaluation.h"
 #include "espalier/runtime/measured_trace.h"
-#include "espalier/runtime/process_placement.h"
 #include "espalier/runtime/record.h"
 #include "espalier/runtime/runtime.h"
 #include "espalier/runtime/torch_device.h"
@@ -193,8 +192,6 @@ class Run {
 }  // namespace
 
 RunResult run_plan(const PlanFile& plan, const std::string& model_path, const RunOptions& options) {
-  keep_freed_memory();
-  keep_to_own_cores(options.world, options.threads);
   PlanFile file = plan;
   file.training.optimizer = with_schedule_end(file.training.optimizer, options.steps);
   const LoadedModel model(model_path, file.training.frozen);
@@ -209,7 +206,6 @@ RunResult run_plan(const PlanFile& plan, const std::string& model_path, const Ru
 }
 
 RunResult run_reference(const std::string& model_path, const ReferenceOptions& options) {
-  keep_freed_memory();
   const LoadedModel model(model_path);
   const PlannedJob planned = one_stage_job(model.graph(), options.batch, options.micro_batch);
   Workers workers = join_workers({}, planned, {});

@@ -248,6 +248,8 @@ CostTable profile_model(const std::string& model, const ProfileOptions& options)
 
 // Versions and devices that the runtime sees: "torch 2.13.0, cpu, 2 cores".
 std::string runtime_description();
+// What a run with that RunOptions::device computes on: "cpu" or "cuda".
+std::string kind_of_device(const std::string& device);
 std::string machine_description();  // "AMD EPYC 7B13, 2 cores"
 
 }  // namespace espalier

@@ -29,6 +29,10 @@ at::Device device_of_worker(const std::string& text, const World& world, int gpu
   throw InputError("--device " + text + ": expected cpu, cuda or cuda:1");
 }
 
+std::string kind_of_device(const std::string& device) {
+  return device_of_worker(device, {}).is_cuda() ? "cuda" : "cpu";
+}
+
 Clock::time_point DeviceClock::now() const {
   if (device_.is_cuda()) at::detail::getCUDAHooks().deviceSynchronize(device_.index());
   return Clock::now();

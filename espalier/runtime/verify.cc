@@ -22,7 +22,6 @@
 #include "espalier/runtime/comparison.h"
 #include "espalier/runtime/loaded_model.h"
 #include "espalier/runtime/output_records.h"
-#include "espalier/runtime/process_placement.h"
 #include "espalier/runtime/runtime.h"
 #include "espalier/runtime/stage_runner.h"
 #include "espalier/runtime/torch_device.h"
@@ -298,7 +297,6 @@ class Verifier {
 
 VerifyResult verify_plan_with(const PlanFile& plan, const std::string& model, const VerifyOptions& options,
                               StepHooks* hooks) {
-  keep_freed_memory();
   return Verifier(plan, model, options).run(hooks);
 }
 

@@ -37,9 +37,11 @@ HOST = """
 #include <espalier/app/machine.h>
 #include <espalier/app/planning.h>
 #include <espalier/runtime/runtime.h>
+#include <malloc.h>
 #include <sched.h>
 #include <signal.h>
 #include <unistd.h>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <sstream>
@@ -57,6 +59,10 @@ std::string process() {
   for (int number = 1; number < SIGRTMIN; ++number) text << sigismember(&blocked, number);
   for (char** entry = environ; *entry != nullptr; ++entry) text << ' ' << *entry;
   text << ' ' << std::filesystem::current_path();
+  const std::size_t mapped = mallinfo2().hblks;  // a large block has a mapping of its own
+  void* const block = std::malloc(64 << 20);
+  text << " +" << mallinfo2().hblks - mapped;
+  std::free(block);
   return text.str();
 }
 int main(int, char** argv) {
