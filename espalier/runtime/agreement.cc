@@ -222,8 +222,11 @@ std::vector<Fact> profile_facts(const std::string& model, const ProfileOptions& 
   facts.push_back({"seed", std::to_string(options.seed)});
   facts.push_back({"rounds", std::to_string(options.rounds)});
   std::string sizes;
-  for (const BatchSize size : options.micro_batches) sizes += " " + std::to_string(size.count());
-  facts.push_back({"micro-batches", sizes.empty() ? "default" : sizes.substr(1)});
+  for (const BatchSize size : options.micro_batches) {
+    if (!sizes.empty()) sizes += ' ';
+    sizes += std::to_string(size.count());
+  }
+  facts.push_back({"micro-batches", sizes.empty() ? "default" : sizes});
   return facts;
 }
 

@@ -32,6 +32,10 @@ OPTIMIZERS = {
     "adam": {"kind": "adam"},
     "adam_decay": {"kind": "adam", "weight_decay": 0.1},
     "clipped": {"kind": "adam", "clip_norm": 0.1},
+    "cosine": {"kind": "adamw", "weight_decay": 0.1, "no_decay": ["*bias", "embed.*"],
+               "schedule": {"shape": "cosine", "warm_up": 1, "steps": 4}},
+    "linear": {"kind": "sgd", "learning_rate": 0.05, "momentum": 0.9, "clip_norm": 0.2,
+               "schedule": {"shape": "linear", "warm_up": 0, "steps": 0}},
     "adamw": {"kind": "adamw", "learning_rate": 0.003, "beta1": 0.8, "beta2": 0.99, "weight_decay": 0.1},
 }
 QUICK = sys.argv[1:2] == ["quick"]
@@ -119,6 +123,13 @@ class Parity(unittest.TestCase):
         for fixture in ["gpt"] if QUICK else FIXTURES:
             with self.subTest(fixture=fixture):
                 self.check(self.plan(fixture, "--planner", "even", "--cluster", "local:2", **OPTIMIZERS["adam_decay"]))
+
+    def test_frozen_parameters_stay(self):
+        plan = self.plan("gpt", "--planner", "even", "--cluster", "local:2", "--freeze", "embed.*", **OPTIMIZERS["cosine"])
+        report = self.check(plan)
+        whole = self.check(self.plan("gpt", "--planner", "even", "--cluster", "local:2"))
+        self.assertLess(report.gradients, whole.gradients)
+        self.assertEqual(report.parameters, whole.parameters)
 
     def test_the_command_says_what_it_compared_and_finds_a_wrong_learning_rate(self):
         plan = self.plan("resnet", "--planner", "even", "--cluster", "local:2", **OPTIMIZERS["adamw"])
