@@ -170,7 +170,7 @@ TEST_P(ResumedModels, GoOnUnderAnotherPlanAsIfNothingHadHappened) {
 INSTANTIATE_TEST_SUITE_P(, ResumedModels,
                          ::testing::Values("dlrm", "gpt", "gpt2", "llama", "resnet", "three_branch",
                                            "two_tower", "two_tower_fixed", "unet"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& each) { return std::string(each.param); });
 
 TEST_F(Resume, DataGoOnWithTheNextSampleAlsoInBatchesOfAnotherSize) {
   const LoadedModel model(kFixtures + "gpt.pt2");
