@@ -116,10 +116,11 @@ void calibrate_local(Program& program, JobOptions& options) {
   program.console.finish();
   options.machine.calibration = find();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  options.notes.push_back(
-      options.machine.calibration
-          ? fmt::format("local: calibrated in {:.1f} s, remembered in {}", seconds, path)
-          : "local: this machine could not be calibrated; a usual core's rates are taken");
+  if (options.machine.calibration) {  // said here, not by the plan: a plan made tomorrow is the same
+    program.console.notes({fmt::format("local: calibrated in {:.1f} s, remembered in {}", seconds, path)});
+  } else {
+    options.notes.push_back("local: this machine could not be calibrated; a usual core's rates are taken");
+  }
 #else
   options.notes.push_back(
       "local: this build has no runtime to calibrate this machine; a usual core's rates are taken");
