@@ -21,8 +21,8 @@ Calibration calibration(const std::string& machine, std::uint32_t threads, doubl
   c.flops_f32 = flops;
   c.memory_bandwidth = 7'000'000'000;
   c.launch_overhead = microseconds(4);
-  c.costs =
-      parse_costs("overhead cpu action=20us adam=10ps/B\nlink 2GB latency=40us send=100us receive=20us\n");
+  c.costs = parse_costs(
+      "overhead cpu action=20us adam=1us+10ps/B\nlink 2GB latency=40us send=100us receive=20us\n");
   return c;
 }
 

@@ -30,8 +30,7 @@ std::string introduction_key(std::uint32_t rank) {
 
 // The text under a key, or nothing if it does not come in time.
 std::optional<std::string> await(c10d::Store& store, const std::string& key, Time deadline) {
-  const auto left =
-      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
   try {
     store.wait({key}, std::max(left, std::chrono::milliseconds(1)));
   } catch (const std::exception&) {
