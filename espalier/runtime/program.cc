@@ -223,7 +223,9 @@ Program::Program(const ExportedProgram& exported, BatchSize micro_batch, at::Dev
                        (call.overload.empty() ? "" : "." + call.overload));
     }
     Prepared prepared{*handle, {}, graph().op(op).random};
-    if (!graph().op(op).known && handle->hasTag(at::Tag::nondeterministic_seeded)) prepared.random = true;
+    // Of PyTorch's own operators our table knows better: dropout without dropping draws nothing.
+    const bool in_our_table = graph().op(op).known && call.target.starts_with("aten::");
+    if (!in_our_table && handle->hasTag(at::Tag::nondeterministic_seeded)) prepared.random = true;
     std::size_t used = 0;
     for (const c10::Argument& formal : handle->schema().arguments()) {
       const auto given = std::find_if(call.arguments.begin(), call.arguments.end(),

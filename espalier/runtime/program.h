@@ -7,7 +7,7 @@
 // once: constants become values, sizes are evaluated at the micro-batch, devices are overridden. Immutable
 // after construction; any number of threads may call operators. Before an operator that draws random numbers
 // the default generator is seeded with stream_key(seed, {step, micro-batch, original index}); one lock covers
-// seeding and call, since that generator is global. Operators that the graph does not know draw random
+// seeding and call, since that generator is global. Operators of other libraries draw random
 // numbers if their schema says so.
 
 #include <ATen/ATen.h>

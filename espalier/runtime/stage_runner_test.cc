@@ -213,7 +213,7 @@ TEST(Blame, AFailureInBackwardNamesTheOperatorWhoseBackwardItIs) {
       AllOf(StartsWith("backward of operator 'grown' (a.b, net.py:7): "), HasSubstr("inplace operation")));
 }
 
-TEST(Schemas, AnUnknownOperatorThatDrawsIsSeededWithoutTheGraphKnowingIt) {
+TEST(Schemas, AForeignOperatorThatDrawsIsSeededWithoutTheGraphKnowingIt) {
   Net net;
   net.call("torch.ops.espalier_test.noise.default", "made", {{"x", net.tensor("h")}});
   net.loss_of("made");
