@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """This machine is calibrated once, for `local` alone, and remembered. Nothing here depends on the figures.
 
-Standard library only. Skipped (77) where the program is not built or has no runtime.
+Standard library only. Skipped (77) where the program is not built.
 """
 
 import json
@@ -9,7 +9,9 @@ import os
 import subprocess
 import sys
 import unittest
+from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
 from command import BINARY, FIXTURES, Command
 
 MODEL = str(FIXTURES / "three_branch.pt2")
@@ -57,7 +59,6 @@ class Calibration(Command):
 
 
 if __name__ == "__main__":
-    if not BINARY or b"has no runtime" in subprocess.run([BINARY, "run", "gone.json"],
-                                                         capture_output=True).stderr:
+    if not BINARY:
         sys.exit(77)
     unittest.main()
