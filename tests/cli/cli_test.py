@@ -11,39 +11,15 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import unittest
 
-BINARY = os.environ.get("ESPALIER_BINARY")
-FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "fixtures"
+from command import BINARY, FIXTURES, Command
+
 MODEL = str(FIXTURES / "three_branch.pt2")
 CLUSTER = "2xV100-16GB"
 
 
-class Cli(unittest.TestCase):
-    def setUp(self):
-        self.scratch = tempfile.TemporaryDirectory()
-        self.folder = pathlib.Path(self.scratch.name)
-
-    def tearDown(self):
-        self.scratch.cleanup()
-
-    def espalier(self, *arguments, code=0):
-        environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-        done = subprocess.run([BINARY, *arguments], cwd=self.folder, env=environment, capture_output=True, text=True,
-                              timeout=120)
-        self.assertEqual(done.returncode, code, f"{arguments}\n{done.stdout}\n{done.stderr}")
-        return done
-
-    def refused(self, *arguments, says):
-        """Exit 2, nothing on stdout, one line on stderr that says these words."""
-        done = self.espalier(*arguments, code=2)
-        self.assertEqual(done.stdout, "")
-        self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
-        self.assertTrue(done.stderr.startswith("espalier: "), done.stderr)
-        for word in [says] if isinstance(says, str) else says:
-            self.assertIn(word, done.stderr)
-
+class Cli(Command):
     def plan(self, *arguments, name="plan.json"):
         self.espalier("plan", MODEL, "--cluster", CLUSTER, "-o", name, *arguments)
         return name
