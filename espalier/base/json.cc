@@ -169,6 +169,12 @@ std::string JsonCursor::string() const {
   return json_->get<std::string>();
 }
 
+std::vector<std::string> JsonCursor::strings() const {
+  std::vector<std::string> values;
+  for (std::size_t i = 0; i < size(); ++i) values.push_back(at(i).string());
+  return values;
+}
+
 bool JsonCursor::boolean() const {
   if (!json_->is_boolean()) fail("is " + shown(*json_) + "; expected true or false");
   return json_->get<bool>();

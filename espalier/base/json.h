@@ -39,7 +39,8 @@ class JsonCursor {
   std::vector<std::pair<std::string, JsonCursor>> members() const;  // of an object, in file order
 
   std::string string() const;
-  bool boolean() const;  // true, false; nothing else
+  std::vector<std::string> strings() const;  // an array of them
+  bool boolean() const;                      // true, false; nothing else
   std::int64_t integer(std::int64_t min, std::int64_t max) const;
   double number(double min, double max) const;  // finite
   Duration duration() const { return Duration(integer(0, kMax)); }

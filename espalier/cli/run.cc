@@ -143,11 +143,10 @@ std::string step_text(Duration predicted, Duration measured, bool foreign) {
 }
 
 void print(Program& program, const OpenedPlan& opened, const RunFlags& flags, const RunResult& result,
-           std::uint32_t workers, const std::string& last_checkpoint) {
+           std::uint32_t workers, const std::string& last_checkpoint, bool foreign) {
   Console& console = program.console;
   const Duration measured = median_time(result.steps);
   const Duration predicted = opened.expected();
-  const bool foreign = !device_warnings(program, opened, flags.execution).empty();
   if (console.json) {
     Json json{{"plan", flags.execution.plan},
               {"workers", workers},
@@ -212,9 +211,11 @@ int run_worker(Program& program, const OpenedPlan& opened, const RunFlags& flags
   prepare_process(options.world, options.threads);
   options.stop = &watch_for_interrupts();
   std::optional<Progress> progress;
+  std::vector<std::string> foreign;
   if (options.world.rank == 0) {
     warn_of_measurement(program, opened, options.threads);
-    console.warnings(device_warnings(program, opened, flags.execution));
+    foreign = device_warnings(program, opened, flags.execution);
+    console.warnings(foreign);
     progress.emplace(console, flags).attach(options);
   }
   PlanFile file = opened.file;
@@ -223,7 +224,7 @@ int run_worker(Program& program, const OpenedPlan& opened, const RunFlags& flags
   if (progress) progress->finish();
   const int code = result.interrupted ? kInterrupted : kDone;
   if (options.world.rank != 0) return code;
-  print(program, opened, flags, result, options.world.size, progress->last_checkpoint());
+  print(program, opened, flags, result, options.world.size, progress->last_checkpoint(), !foreign.empty());
   if (result.trace) flags.outputs.write(console, *result.trace, opened.file.planner + ", measured");
   return code;
 }

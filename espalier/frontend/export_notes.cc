@@ -6,18 +6,12 @@
 namespace espalier {
 namespace {
 
-std::vector<std::string> strings(const JsonCursor& list) {
-  std::vector<std::string> result;
-  for (std::size_t i = 0; i < list.size(); ++i) result.push_back(list.at(i).string());
-  return result;
-}
-
 SchemaFacts read_schema(const JsonCursor& json) {
   json.only({"writes", "shares", "random"});
   SchemaFacts facts{
-      .writes = strings(json.at("writes")), .shares = {}, .random = json.at("random").boolean()};
+      .writes = json.at("writes").strings(), .shares = {}, .random = json.at("random").boolean()};
   const JsonCursor shares = json.at("shares");
-  for (std::size_t i = 0; i < shares.size(); ++i) facts.shares.push_back(strings(shares.at(i)));
+  for (std::size_t i = 0; i < shares.size(); ++i) facts.shares.push_back(shares.at(i).strings());
   return facts;
 }
 

@@ -98,19 +98,13 @@ std::uint64_t hash_of(const NamedStage& stage) {
   return hash.value();
 }
 
-std::vector<std::string> names_from_json(const JsonCursor& json) {
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < json.size(); ++i) names.push_back(json.at(i).string());
-  return names;
-}
-
 NamedStage stage_from_json(const JsonCursor& json) {
   json.only({"name", "locked", "devices", "micro_batch", "after", "operators", "recompute"});
   NamedStage stage;
   stage.name = json.at("name").string();
   if (json.has("locked")) stage.locked = json.at("locked").boolean();
-  if (json.has("devices")) stage.devices = names_from_json(json.at("devices"));
-  if (json.has("after")) stage.after = names_from_json(json.at("after"));
+  if (json.has("devices")) stage.devices = json.at("devices").strings();
+  if (json.has("after")) stage.after = json.at("after").strings();
   stage.micro_batch = BatchSize(json.at("micro_batch").integer(1, kMax));
   const JsonCursor runs = json.at("operators");
   for (std::size_t i = 0; i < runs.size(); ++i) {

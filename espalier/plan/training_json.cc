@@ -8,12 +8,6 @@ namespace {
 
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 62;
 
-std::vector<std::string> patterns_from_json(const JsonCursor& json) {
-  std::vector<std::string> values;
-  for (std::size_t i = 0; i < json.size(); ++i) values.push_back(json.at(i).string());
-  return values;
-}
-
 LearningRateSchedule schedule_from_json(const JsonCursor& json) {
   json.only({"shape", "warm_up", "steps"});
   LearningRateSchedule schedule;
@@ -57,7 +51,7 @@ Optimizer optimizer_from_json(const JsonCursor& json) {
   optimizer.weight_decay = json.at("weight_decay").number(0, 1e9);
   if (json.has("schedule")) optimizer.schedule = schedule_from_json(json.at("schedule"));
   if (json.has("clip_norm")) optimizer.clip_norm = json.at("clip_norm").number(0, 1e300);
-  if (json.has("no_decay")) optimizer.no_decay = patterns_from_json(json.at("no_decay"));
+  if (json.has("no_decay")) optimizer.no_decay = json.at("no_decay").strings();
   return optimizer;
 }
 
@@ -90,7 +84,7 @@ Training training_from_json(const nlohmann::ordered_json& value, const std::stri
     }
   }
   training.optimizer = optimizer_from_json(json.at("optimizer"));
-  if (json.has("frozen")) training.frozen = patterns_from_json(json.at("frozen"));
+  if (json.has("frozen")) training.frozen = json.at("frozen").strings();
   if (json.at("precision").string() != "f32") json.at("precision").fail("is not known; expected f32");
   return training;
 }

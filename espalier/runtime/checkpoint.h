@@ -50,6 +50,7 @@ class Checkpoint final : public StateSource {
   const std::string& path() const { return path_; }
   const CheckpointManifest& manifest() const { return manifest_; }
 
+  bool has(ParameterId id) const override { return variables_.at(id.index()) != nullptr; }
   at::Tensor value(ParameterId id) const override;
   std::vector<at::Tensor> state(ParameterId id) const override;
 

@@ -116,6 +116,14 @@ struct Sum {
   double total = 0, count = 0;
 };
 
+// As the export calls it, else as the program does.
+std::string output_name(const ExportedProgram& program, TensorId id) {
+  for (const UserOutput& output : program.outputs) {
+    if (output.tensor == id) return output.name;
+  }
+  return program.imported.graph.tensor(id).name;
+}
+
 }  // namespace
 
 EvaluationReport ModelEvaluation::run() {
@@ -150,7 +158,7 @@ EvaluationReport ModelEvaluation::run() {
     if (id == graph.loss()) {
       report.loss = sum.total / sum.count;
     } else {
-      report.outputs.emplace_back(graph.tensor(id).name, sum.total / sum.count);
+      report.outputs.emplace_back(output_name(program_, id), sum.total / sum.count);
     }
   }
   report.time = Duration(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());

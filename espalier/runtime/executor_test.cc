@@ -115,8 +115,8 @@ INSTANTIATE_TEST_SUITE_P(Models, Fixture,
                                            "gpt.two", "resnet", "resnet.two", "dlrm", "dlrm.two", "unet",
                                            "unet.two", "gpt2", "gpt2.two", "llama", "llama.two", "spectral",
                                            "spectral.two", "rotary", "rotary.two", "rotary_f64",
-                                           "rotary_f64.two", "gpt_bf16", "gpt_bf16.two", "autocast",
-                                           "autocast.two"),
+                                           "rotary_f64.two", "gpt_bf16", "gpt_bf16.two", "custom",
+                                           "custom.two", "autocast", "autocast.two"),
                          [](const auto& param) {
                            std::string name = param.param;
                            std::replace(name.begin(), name.end(), '.', '_');

@@ -40,6 +40,7 @@ struct ModelProfiler::Size {
 ModelProfiler::ModelProfiler(const LoadedModel& model, const ProfileOptions& options, Workers& workers)
     : model_(model), options_(options), workers_(workers) {
   if (!graph().loss()) throw InputError(graph().name() + ": has no loss, so it has no backward to measure");
+  model.program_with_values(nullptr);
   const at::Device device = device_of_worker(options.device, options.world);
   data_ = synthetic_data(model.exported, options.seed);
   session_ = std::make_unique<Session>(model.exported, model.file.bytes(), Optimizer{}, options.seed, device);

@@ -185,7 +185,7 @@ TEST_P(Cuts, ReplicasThatShareMicroBatchesEqualOneProcess) {
 INSTANTIATE_TEST_SUITE_P(Models, Cuts,
                          ::testing::Values("two_tower", "two_tower_fixed", "three_branch", "gpt", "resnet",
                                            "dlrm", "unet", "gpt2", "llama", "spectral", "rotary",
-                                           "rotary_f64", "gpt_bf16", "autocast"),
+                                           "rotary_f64", "gpt_bf16", "custom", "autocast"),
                          [](const auto& param) { return std::string(param.param); });
 
 }  // namespace

@@ -30,6 +30,33 @@ std::mutex& random_lock() {
   return lock;
 }
 
+// Seeds torch's default generators, and gives them back as they were: a program that links this library draws
+// the numbers that it would have drawn without it.
+class SeededGenerators {
+ public:
+  SeededGenerators(at::Device device, std::uint64_t seed) {
+    keep(at::kCPU);
+    if (!device.is_cpu()) keep(device);
+    at::manual_seed(seed);
+  }
+  SeededGenerators(const SeededGenerators&) = delete;
+  SeededGenerators& operator=(const SeededGenerators&) = delete;
+  ~SeededGenerators() {
+    for (auto& [generator, state] : kept_) {
+      const std::lock_guard guard(generator.mutex());
+      generator.set_state(state);
+    }
+  }
+
+ private:
+  void keep(at::Device device) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard guard(generator.mutex());
+    kept_.emplace_back(generator, generator.get_state());
+  }
+  std::vector<std::pair<at::Generator, at::Tensor>> kept_;
+};
+
 std::int64_t memory_format(MemoryFormatArgument format) {
   switch (format) {
     case MemoryFormatArgument::kContiguous:
@@ -326,7 +353,8 @@ void Program::call(OperatorId op, Tensors& tensors, const RandomKey& key) const 
     const AutocastGuard autocast(call.autocast, device_);
     if (prepared.random) {
       const std::lock_guard lock(random_lock());
-      at::manual_seed(stream_key(key.seed, {key.step, key.micro_batch, call.original_index}));
+      const SeededGenerators seeded(device_,
+                                    stream_key(key.seed, {key.step, key.micro_batch, call.original_index}));
       prepared.handle.callBoxed(stack);
     } else {
       prepared.handle.callBoxed(stack);

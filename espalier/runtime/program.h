@@ -5,10 +5,10 @@
 //
 // Every call goes through the boxed dispatcher, so autograd records as in eager PyTorch. Arguments are made
 // once: constants become values, sizes are evaluated at the micro-batch, devices are overridden. Immutable
-// after construction; any number of threads may call operators. Before an operator that draws random numbers
-// the default generator is seeded with stream_key(seed, {step, micro-batch, original index}); one lock covers
-// seeding and call, since that generator is global. Operators of other libraries draw random
-// numbers if their schema says so.
+// after construction; any number of threads may call operators. For an operator that draws random numbers
+// the default generator is seeded with stream_key(seed, {step, micro-batch, original index}) and put back
+// afterwards; one lock covers it all, since that generator is global. Operators of other libraries draw
+// random numbers if their schema says so.
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -13,6 +13,7 @@
 #include "espalier/runtime/measured_trace.h"
 #include "espalier/runtime/record.h"
 #include "espalier/runtime/runtime.h"
+#include "espalier/runtime/tensor_file.h"
 #include "espalier/runtime/torch_device.h"
 #include "espalier/runtime/trainer.h"
 #include "espalier/runtime/weights_file.h"
@@ -81,6 +82,12 @@ Start start_of(const PlanFile& file, const LoadedModel& model, const RunOptions&
     start.source = weights;
   }
   return start;
+}
+
+// Not first after the steps.
+void check_savable(const Graph& graph) {
+  for (const Parameter& parameter : graph.parameters())
+    safetensors_type(torch_type(parameter.dtype), graph.name() + ": '" + parameter.names[0] + "'");
 }
 
 CheckpointManifest manifest_about(const PlanFile& file, const Start& start) {
@@ -195,6 +202,7 @@ RunResult run_plan(const PlanFile& plan, const std::string& model_path, const Ru
   PlanFile file = plan;
   file.training.optimizer = with_schedule_end(file.training.optimizer, options.steps);
   const LoadedModel model(model_path, file.training.frozen);
+  if (options.checkpoints || !options.save.empty()) check_savable(model.graph());
   const PlannedJob planned = planned_job(file, model.graph());
   Workers workers = join_workers(options.world, planned,
                                  {.timeout = options.timeout,

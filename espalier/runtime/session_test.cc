@@ -284,6 +284,17 @@ TEST_F(Files, SavedParametersLoadAgainAndTiesAreKeptOnce) {
   EXPECT_FALSE(at::equal(fresh.initial(ParameterId(0)), loaded.initial(ParameterId(0))));
 }
 
+TEST_F(Files, ADefaultGeneratorGoesOnAsIfNothingHadTrained) {
+  ReferenceOptions options;
+  options.batch = options.micro_batch = BatchSize(2);
+  options.steps = 1;
+  at::manual_seed(5);
+  const at::Tensor expected = at::rand({3});
+  at::manual_seed(5);
+  run_reference(kFixtures + "gpt.pt2", options);  // with dropout
+  EXPECT_TRUE(at::equal(at::rand({3}), expected));
+}
+
 TEST(Wire, StridesSurvive) {
   const at::Tensor plain = at::arange(24, at::kFloat).view({2, 3, 4});
   for (const at::Tensor& tensor : {plain, plain.transpose(0, 2), plain.select(2, 1), plain.narrow(1, 0, 2),

@@ -16,6 +16,9 @@ class StateSource {
  public:
   virtual ~StateSource() = default;
 
+  // It has a value of its own for this one; reads no bytes of it.
+  virtual bool has(ParameterId id) const = 0;
+
   // In host memory, of the model's shape and type; undefined where the archive's value is to be taken.
   // Thread-safe, as all of this.
   virtual at::Tensor value(ParameterId id) const = 0;

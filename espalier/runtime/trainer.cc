@@ -13,7 +13,8 @@ Optimizer with_schedule_end(Optimizer optimizer, std::uint64_t steps) {
 Trainer::Trainer(const LoadedModel& model, const PlannedJob& planned, const DataSource& data,
                  Transport& transport, const TrainerOptions& options)
     : planned_(planned),
-      program_(model.exported, planned.plan.stages.at(0).micro_batch, options.device),
+      program_(model.program_with_values(options.start.get()), planned.plan.stages.at(0).micro_batch,
+               options.device),
       session_(model.exported, model.file.bytes(), options.optimizer, options.seed, options.device),
       job_(make_job(program_, planned_)) {
   session_.start_from(options.start, options.steps_done);

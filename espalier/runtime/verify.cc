@@ -61,7 +61,9 @@ class Verifier {
         planned_(planned_job(file, model_.graph())),
         device_(device_of_worker(options.device, options.world)),
         data_(
-            data_of_run(options.data, model_.exported, planned_.plan.batch, from_the_beginning(file.seed))) {}
+            data_of_run(options.data, model_.exported, planned_.plan.batch, from_the_beginning(file.seed))) {
+    model_.program_with_values(nullptr);
+  }
 
   VerifyResult run(StepHooks* hooks) {
     Workers workers = join_workers(options_.world, planned_,

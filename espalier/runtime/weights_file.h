@@ -25,6 +25,7 @@ class WeightsFile final : public StateSource {
   // Throws InputError naming what is missing (ten names and the count), or the tensor of another shape.
   WeightsFile(const std::string& path, const Graph& graph, MissingNames missing);
 
+  bool has(ParameterId id) const override { return places_.contains(id); }
   at::Tensor value(ParameterId id) const override;
 
   // One line each, the same on every worker: prefix, conversions, names missing and unexpected.

@@ -10,6 +10,13 @@ BINARY = os.environ.get("ESPALIER_BINARY")
 FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "fixtures"
 
 
+def environment():
+    """Of a user on any machine: not inside a launcher's worker, nothing remembered of this machine."""
+    of_launchers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC")
+    rest = {name: value for name, value in os.environ.items() if not name.startswith(of_launchers)}
+    return rest | {"ESPALIER_CALIBRATION": "off", "OMP_NUM_THREADS": "1"}
+
+
 class Command(unittest.TestCase):
     def setUp(self):
         self.scratch = tempfile.TemporaryDirectory()
@@ -23,10 +30,8 @@ class Command(unittest.TestCase):
         return name
 
     def espalier(self, *arguments, code=0, prefix=()):
-        environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-        environment["ESPALIER_CALIBRATION"] = "off"  # nothing depends on this machine or its user
-        done = subprocess.run([*prefix, BINARY, *arguments], cwd=self.folder, env=environment, capture_output=True,
-                              text=True, timeout=120)
+        done = subprocess.run([*prefix, BINARY, *map(str, arguments)], cwd=self.folder, env=environment(),
+                              capture_output=True, text=True, timeout=240)  # fmt: skip
         self.assertEqual(done.returncode, code, f"{arguments}\n{done.stdout}\n{done.stderr}")
         return done
 

@@ -7,23 +7,12 @@ Standard library only. Skipped (77) where the program is not built.
 
 import json
 import os
-import pathlib
-import random
-import signal
 import struct
 import subprocess
 import sys
-import tempfile
-import time
 import unittest
 
-ROOT = pathlib.Path(os.environ.get("ESPALIER_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
-BINARY = os.environ.get("ESPALIER_BINARY", "")
-FIXTURES = ROOT / "tests/fixtures"
-KILLS = 50 if os.environ.get("ESPALIER_TEST_ALL") else 2  # of a run that writes checkpoints all the time
-RECIPE = ["--optimizer", "adamw", "--lr", "0.01", "--weight-decay", "0.1", "--no-decay", "*bias", "--lr-schedule", "cosine",
-          "--warm-up", "2", "--schedule-steps", "9", "--clip-norm", "0.5", "--batch", "8", "--micro-batch", "2"]
-
+from training import BINARY, FIXTURES, RECIPE, ROOT, Training, content_of, steps_of, tensors, write_tensors
 
 PYTHON = os.environ.get("ESPALIER_PYTHON", str(ROOT / ".venv/bin/python"))
 
@@ -40,114 +29,16 @@ with torch.no_grad():
     model[1].running_mean.uniform_(-1, 1)
     model[1].running_var.uniform_(0.5, 2)
 x, label = torch.randn(37, 6), torch.randint(4, (37,))
-espalier_export.export(model, (x[:4],), sys.argv[2] + "/torch.pt2", loss="cross_entropy", targets={"label": label[:4]})
+espalier_export.export(model, (x[:4],), sys.argv[2] + "/torch.pt2", loss="cross_entropy", targets={"label": label[:4]},
+                       outputs=["output"])
 save_file({"input": x, "label": label}, sys.argv[2] + "/samples.safetensors")
 with torch.no_grad():
-    print(F.cross_entropy(model.eval()(x), label).item())
+    output = model.eval()(x)
+    print(F.cross_entropy(output, label).item(), output.mean().item())
 """
 
 
-def environment():
-    drop = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    return {k: v for k, v in os.environ.items() if k not in drop and not k.startswith("TORCHELASTIC")} | {"OMP_NUM_THREADS": "1"}
-
-
-def tensors(path):
-    """{name: (dtype, shape, bytes)} of a safetensors file."""
-    content = path.read_bytes()
-    (length,) = struct.unpack("<Q", content[:8])
-    header = json.loads(content[8:8 + length])
-    header.pop("__metadata__", None)
-    begin = 8 + length
-    return {name: (row["dtype"], tuple(row["shape"]), content[begin + row["data_offsets"][0]:begin + row["data_offsets"][1]])
-            for name, row in header.items()}
-
-
-def write_tensors(path, named):
-    header, content = {}, b""
-    for name, (dtype, shape, data) in named.items():
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(content), len(content) + len(data)]}
-        content += data
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + content)
-
-
-def steps_of(log):
-    """{step: (loss, gradient norm, learning rate)}; of a step that was done twice, the later."""
-    rows = [json.loads(line) for line in log.read_text().splitlines()]
-    return {row["step"]: (row["loss"], row["gradient_norm"], row["learning_rate"]) for row in rows if row["event"] == "step"}
-
-
-def content_of(checkpoint):
-    """{name: hashes of value and state} of a checkpoint, whichever shard they are in."""
-    manifest = json.loads((checkpoint / "checkpoint.json").read_text())
-    return {row["name"]: [row["hash"], *(state["hash"] for state in row.get("state", []))] for row in manifest["variables"]}
-
-
-def processes_of(mark):
-    found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and f"ESPALIER_TEST_MARK={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
-
-
-class SecondDay(unittest.TestCase):
-    def setUp(self):
-        self.scratch = tempfile.TemporaryDirectory()
-        self.folder = pathlib.Path(self.scratch.name)
-
-    def tearDown(self):
-        self.scratch.cleanup()
-
-    def espalier(self, *arguments, code=0):
-        done = subprocess.run([BINARY, *map(str, arguments)], cwd=self.folder, env=environment(), capture_output=True, text=True,
-                              timeout=240)
-        self.assertEqual(done.returncode, code, f"{arguments}\n{done.stdout}\n{done.stderr}")
-        return done
-
-    def refused(self, *arguments, says):
-        done = self.espalier(*arguments, code=2)
-        lines = [line for line in done.stderr.splitlines() if line.startswith("espalier: ")]
-        self.assertTrue(lines, done.stderr)
-        for word in says:
-            self.assertIn(word, lines[0])
-
-    def plan(self, name, workers, model="three_branch", planner="even", recipe=RECIPE):
-        self.espalier("plan", FIXTURES / f"{model}.pt2", "--cluster", f"local:{workers}", "--planner", planner, *recipe,
-                      "--seed", "7", "-o", name)
-        return name
-
-    def kill_after(self, lines, *arguments):
-        """Starts a run, waits until its log has so many lines, and kills every process of it. The log is a pipe, so nobody polls."""
-        pipe = self.folder / "pipe"
-        os.mkfifo(pipe)
-        mark = f"{self.folder.name}-{lines}-{time.monotonic_ns()}"
-        run = subprocess.Popen([BINARY, "run", *map(str, arguments), "--log", str(pipe)], cwd=self.folder, text=True,
-                               env=environment() | {"ESPALIER_TEST_MARK": mark}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        seen = []
-        try:
-            with open(pipe) as log:
-                for line in log:
-                    seen.append(json.loads(line))
-                    if lines(seen) if callable(lines) else len(seen) >= lines:
-                        break
-                for pid in processes_of(mark):
-                    try:
-                        os.kill(pid, signal.SIGKILL)
-                    except ProcessLookupError:
-                        pass
-        finally:
-            run.kill()
-            output, _ = run.communicate()
-            pipe.unlink()
-        self.assertTrue(seen, output)
-        return seen
-
+class SecondDay(Training):
     def test_killed_everywhere_and_resumed_under_another_plan(self):
         two, three = self.plan("two.json", 2), self.plan("three.json", 3)
         self.espalier("run", two, "--steps", 9, "--checkpoints", "whole", "--log", "whole.jsonl", "--save", "whole.safetensors")
@@ -175,20 +66,7 @@ class SecondDay(unittest.TestCase):
             self.assertEqual(len(set.union(*names)), sum(map(len, names)))
 
     def test_killed_at_random_moments_while_it_writes_checkpoints(self):
-        plan = self.plan("two.json", 2)
-        moments = random.Random(11)
-        step = 0
-        for kill in range(KILLS):
-            self.kill_after(moments.randint(2, 12), plan, "--steps", 10**9, "--checkpoints", "all", "--save-every", 1, "--keep", 2,
-                            "--resume", "all", "--schedule-steps", 9)
-            complete = [each for each in (self.folder / "all").iterdir() if (each / "checkpoint.json").exists()]
-            self.assertLessEqual(len(complete), 3, f"kill {kill}")
-            newest = max((json.loads((each / "checkpoint.json").read_text())["step"] for each in complete), default=0)
-            self.assertGreaterEqual(newest, step, f"kill {kill}")
-            step = newest
-        done = self.espalier("run", plan, "--steps", step + 1, "--resume", "all", "--checkpoints", "all", "--schedule-steps", 9,
-                             "--json")
-        self.assertEqual([row["step"] for row in json.loads(done.stdout)["steps"]], [step])
+        self.kill_at_random_moments(2)  # kills_long_test.py: fifty
 
     def test_weights_of_the_hub_are_matched_converted_and_missed_by_name(self):
         plan = self.plan("one.json", 1, recipe=["--batch", "8", "--micro-batch", "2", "--lr", "0"])
@@ -268,7 +146,10 @@ class SecondDay(unittest.TestCase):
                              "--log", "log.jsonl")
         rows = [row for row in map(json.loads, (self.folder / "log.jsonl").read_text().splitlines()) if row["event"] == "evaluation"]
         self.assertEqual([(row["step"], row["samples"], row["left_out"]) for row in rows], [(0, 37, 0), (2, 37, 0)])
-        self.assertAlmostEqual(rows[0]["loss"], float(known.stdout), places=5)
+        loss, output = map(float, known.stdout.split())
+        self.assertAlmostEqual(rows[0]["loss"], loss, places=5)
+        self.assertEqual(list(rows[0]["outputs"]), ["output"])
+        self.assertAlmostEqual(rows[0]["outputs"]["output"], output, places=5)
         # The learning rate is 0, but two steps moved the running statistics.
         self.assertNotAlmostEqual(rows[1]["loss"], rows[0]["loss"], places=4)
         self.assertIn("step 2: loss ", done.stdout)
@@ -282,6 +163,6 @@ class SecondDay(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if not BINARY or not pathlib.Path(BINARY).exists():
+    if not BINARY:
         sys.exit(77)
     unittest.main()

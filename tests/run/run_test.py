@@ -5,17 +5,15 @@ a measured trace. Standard library only. Skipped (77) where the program is not b
 
 import json
 import math
-import os
 import pathlib
 import struct
-import subprocess
 import sys
-import tempfile
 import unittest
 
-ROOT = pathlib.Path(os.environ.get("ESPALIER_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
-BINARY = os.environ.get("ESPALIER_BINARY")
-MODEL = str(ROOT / "tests/fixtures/gpt.pt2")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
+from command import BINARY, FIXTURES, Command  # noqa: E402
+
+MODEL = str(FIXTURES / "gpt.pt2")
 STANDS_STILL = ["--optimizer", "sgd", "--lr", "1e-30"]
 
 
@@ -28,21 +26,7 @@ def read_safetensors(path):
     return {name: data[slice(*entry["data_offsets"])] for name, entry in header.items()}, texts
 
 
-class Run(unittest.TestCase):
-    def setUp(self):
-        self.scratch = tempfile.TemporaryDirectory()
-        self.folder = pathlib.Path(self.scratch.name)
-
-    def tearDown(self):
-        self.scratch.cleanup()
-
-    def espalier(self, *arguments, code=0):
-        environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-        done = subprocess.run([BINARY, *map(str, arguments)], cwd=self.folder, env=environment, capture_output=True,
-                              text=True, timeout=200)  # fmt: skip
-        self.assertEqual(done.returncode, code, f"{arguments}\n{done.stdout}\n{done.stderr}")
-        return done
-
+class Run(Command):
     def plan(self, name, *arguments, devices=1, seed=5):
         self.espalier("plan", MODEL, "--cluster", f"local:{devices}", "--batch", 8, "--micro-batch", 2, "--seed", seed, "--planner",
                       "even" if devices > 1 else "single", "-o", name, *arguments)  # fmt: skip
@@ -86,7 +70,7 @@ class Run(unittest.TestCase):
 
     def test_parameters_of_another_model_are_refused_by_name(self):
         plan = self.plan("plan.json")
-        foreign = ROOT / "tests/fixtures/dlrm.expected.safetensors"
+        foreign = FIXTURES / "dlrm.expected.safetensors"
         done = self.espalier("run", plan, "--steps", 1, "--load", foreign, code=2)
         self.assertIn("dlrm.expected.safetensors", done.stderr)
         self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
