@@ -46,14 +46,9 @@ void StepRecorder::action(const Action& action, Stream stream, Clock::time_point
 
 void StepRecorder::received(const Message& message, DeviceId from, const Action& waiter, Bytes bytes,
                             Clock::time_point posted, Clock::time_point arrived) {
-  Span span;
-  span.device = view_.device();
+  Span span = message_span(message, from, waiter, bytes);
   span.stream = Stream::kReceive;
   span.kind = SpanKind::kReceiveWait;
-  span.action = waiter;
-  span.message = message;
-  span.peer = from;
-  span.bytes = bytes;
   span.start = since_epoch(posted);
   span.end = since_epoch(arrived);
   spans_.push_back(span);
@@ -61,18 +56,24 @@ void StepRecorder::received(const Message& message, DeviceId from, const Action&
 
 void StepRecorder::sent(const Message& message, DeviceId to, const Action& producer, Bytes bytes,
                         Clock::time_point posted, Clock::time_point completed) {
-  Span span;
-  span.device = view_.device();
+  Span span = message_span(message, to, producer, bytes);
   span.stream = Stream::kSend;
   span.kind = SpanKind::kTransfer;
-  span.action = producer;
-  span.message = message;
-  span.peer = to;
-  span.bytes = bytes;
   span.start = since_epoch(posted);
   span.end = since_epoch(std::max(posted, completed));
   span.posted = span.start;
   spans_.push_back(span);
+}
+
+Span StepRecorder::message_span(const Message& message, DeviceId peer, const Action& action,
+                                Bytes bytes) const {
+  Span span;
+  span.device = view_.device();
+  span.action = action;
+  span.message = message;
+  span.peer = peer;
+  span.bytes = bytes;
+  return span;
 }
 
 void StepRecorder::hand_over(StepOutcome& outcome) {

@@ -41,6 +41,7 @@ class StepRecorder {
   void hand_over(StepOutcome& outcome);
 
  private:
+  Span message_span(const Message& message, DeviceId peer, const Action& action, Bytes bytes) const;
   void measure_holdings();
   void sample_memory(Clock::time_point when, Bytes live);
 
