@@ -16,15 +16,17 @@
 #include <unordered_set>
 
 #include "espalier/base/check.h"
+#include "espalier/cost/cpu_kernels.h"
 #include "espalier/cost/operator_family.h"
 
 namespace espalier {
 namespace {
 
-constexpr double kMatrixShare = 0.75;     // of the peak, in a full wave of full tiles
-constexpr double kPointwiseShare = 0.25;  // of the f32 peak, for work without matrix units
-constexpr double kBandwidthShare = 0.8;   // of the memory bandwidth
-constexpr double kTile = 128;             // largest side of a tile; small sides take a multiple of 16
+constexpr double kMatrixShare = 0.75;       // of the peak, in a full wave of full tiles
+constexpr double kPointwiseShare = 0.25;    // of the f32 peak, for work without matrix units
+constexpr double kCpuPointwiseShare = 0.1;  // exponentials on one core
+constexpr double kBandwidthShare = 0.8;     // of the memory bandwidth
+constexpr double kTile = 128;               // largest side of a tile; small sides take a multiple of 16
 constexpr double kSmallTile = 16;
 constexpr double kSplitDepth = 256;  // least inner dimension worth a part of its own
 
@@ -240,7 +242,8 @@ double compute_seconds(const Work& work, double flops, const DeviceKind& kind) {
   if (flops <= 0) return 0;
   if (!work.matrix) {
     const double units = std::min(work.output_tiles, static_cast<double>(kind.multiprocessors));
-    return flops / (kind.flops_f32 * kPointwiseShare * units / kind.multiprocessors);
+    const double share = is_cpu(kind) ? kCpuPointwiseShare : kPointwiseShare;
+    return flops / (kind.flops_f32 * share * units / kind.multiprocessors);
   }
   const double peak = (work.half ? kind.flops_f16 : kind.flops_f32) * kMatrixShare;
   const double units = kind.multiprocessors;
@@ -260,10 +263,6 @@ Duration pass_time(const Work& work, double flops, double bytes, const DeviceKin
   if (work.free || (flops <= 0 && bytes <= 0)) return Duration();
   const double moving = bytes / (static_cast<double>(kind.memory_bandwidth) * kBandwidthShare);
   return kind.launch_overhead + round_duration(std::max(compute_seconds(work, flops, kind), moving) * 1e9);
-}
-
-bool is_cpu(const DeviceKind& kind) {
-  return kind.name == "cpu";
 }
 
 // The family as the device's kernels have it: on a CPU, PyTorch's attention with dropout is the plain one,
@@ -376,6 +375,7 @@ OperatorCost analytic_cost(const Graph& graph, OperatorId id, const DeviceKind& 
   if (!family.has_gradient) return cost;
   cost.input_gradient = pass_time(work, work.input_gradient_flops, work.input_gradient_bytes, kind);
   cost.weight_gradient = pass_time(work, work.weight_gradient_flops, work.weight_gradient_bytes, kind);
+  if (is_cpu(kind)) add_cpu_kernels(graph, op, family, kind, batch, cost);
   cost.saved = saved_tensors(graph, op, family);
   cost.private_bytes = private_bytes(graph, op, family, kind, batch);
   if (cost.weight_gradient != Duration()) {  // until its weight half, an operator keeps its output's gradient

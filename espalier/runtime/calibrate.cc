@@ -17,7 +17,7 @@
 // The analytic model (cost/analytic.cc) turned round: it takes a kind's rates and shares of them that kernels
 // reach, and gives times; here are times, and the rates that explain them.
 //
-//   a matrix product      launch + flops / (0.75 · flops_f32)
+//   a linear layer        launch + flops / (0.75 · flops_f32)
 //   a sum of tensors      launch + bytes / (0.8 · memory_bandwidth)
 //   an empty operator     launch, once for its forward, once for each half of its backward
 
@@ -26,11 +26,13 @@ namespace {
 
 constexpr double kMatrixShare = 0.75;
 constexpr double kBandwidthShare = 0.8;
-constexpr std::int64_t kSide = 256;          // of a matrix: as in a small transformer
+constexpr std::int64_t kRows = 256, kInputs = 128, kOutputs = 512;  // of a layer as in a small transformer
+constexpr int kLayers = 16;                                         // with weights beyond a core's own cache
 constexpr std::int64_t kElements = 1 << 19;  // of a tensor to add: 2 MiB, beyond a core's own cache
 constexpr int kBlocks = 16;                  // of the small training step
 constexpr int kPassesOfABlock = 10;          // that the analytic model counts: see small_step
 constexpr int kRepeats = 15;
+constexpr int kLinkRounds = 2;
 constexpr Duration kTimeout = milliseconds(20'000);
 
 double nanoseconds_of(const std::function<void()>& work) {
@@ -107,9 +109,14 @@ Rates measure_rates() {
   Rates rates;
   const SmallStep small;
   rates.launch = usual_time(small) / (kBlocks * kPassesOfABlock);
-  const at::Tensor a = at::full({kSide, kSide}, 0.5F), b = at::full({kSide, kSide}, 0.25F);
-  at::Tensor product = at::empty({kSide, kSide});
-  rates.matrix = usual_time([&] { at::mm_out(product, a, b); });
+  // A product of the same three matrices again and again is a third faster than any layer of a model.
+  const at::Tensor rows = at::full({kRows, kInputs}, 0.5F), bias = at::zeros({kOutputs});
+  std::vector<at::Tensor> weights;
+  for (int layer = 0; layer < kLayers; ++layer) weights.push_back(at::full({kOutputs, kInputs}, 0.25F));
+  rates.matrix = usual_time([&] {
+                   for (const at::Tensor& weight : weights) at::linear(rows, weight, bias);
+                 }) /
+                 kLayers;
   const at::Tensor x = at::ones({kElements}), y = at::ones({kElements});
   at::Tensor z = at::empty({kElements});
   rates.sum = usual_time([&] { at::add_out(z, x, y); });
@@ -132,7 +139,7 @@ Calibration measure(Workers& workers, std::uint32_t threads) {
   result.threads = threads;
   result.torch_version = torch_version();
   result.launch_overhead = round_duration(mean.launch);
-  const double flops = 2.0 * kSide * kSide * kSide, bytes = 3.0 * 4 * kElements;
+  const double flops = 2.0 * kRows * kInputs * kOutputs, bytes = 3.0 * 4 * kElements;
   const auto beside_launch = [&](double time) { return std::max(time - mean.launch, time / 10); };
   result.flops_f32 = std::max(1.0, flops / (1e-9 * beside_launch(mean.matrix)) / kMatrixShare);
   result.memory_bandwidth =
@@ -144,7 +151,7 @@ Calibration measure(Workers& workers, std::uint32_t threads) {
   parts.overheads.push_back(overhead_of(mean.launch));
   if (workers.transport->ranks() > 1) {
     LinkProfiler link(workers, some_milliseconds());
-    link.round();
+    for (int round = 0; round < kLinkRounds; ++round) link.round();
     parts.link = link.link(LinkProfiler::Endpoints::kCallsAndThreads);
   }
   result.costs = CostTable(std::move(parts));

@@ -12,7 +12,7 @@ namespace espalier {
 
 // Two workers measure at once, since a core beside a busy one is slower; a single worker measures no link.
 // Collective; the same on every worker but for rounding, complete on rank 0. Times are medians of short
-// repeated pieces: a matrix product, a sum of tensors, a small training step whose operators do next to
+// repeated pieces: a linear layer, a sum of tensors, a small training step whose operators do next to
 // nothing, updates of the three optimizers, and messages between the workers (LinkProfiler).
 Calibration calibrate(const World& world, std::uint32_t threads);
 

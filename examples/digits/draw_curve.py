@@ -10,6 +10,7 @@ from pathlib import Path
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 340, 56, 56, 44, 40
 TRAINED, EVALUATED, OUTPUT, GRID, TEXT = "#9ab8d6", "#1f5f99", "#c0632b", "#e3e3e3", "#444444"
+CHECKPOINT = "#5a8f3c"
 
 
 def read(log):
@@ -70,7 +71,7 @@ def draw(steps, evaluations, checkpoints, title, path):
         canvas.text(x(step), bottom + 16, f"{step:g}")
     canvas.text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, "step")
     for row in checkpoints:
-        canvas.line([(x(row["step"]), bottom), (x(row["step"]), bottom + 5)], TEXT, 1.2)
+        canvas.line([(x(row["step"]), bottom - 7), (x(row["step"]), bottom)], CHECKPOINT, 3)
     canvas.line([(x(row["step"]), y(row["loss"])) for row in steps], TRAINED, 1.1)
     legend = [("loss of each batch", TRAINED)]
     if evaluations:
@@ -85,6 +86,8 @@ def draw(steps, evaluations, checkpoints, title, path):
             legend.append((f"{name} on it (right)", OUTPUT))
             for value in (0, 0.25, 0.5, 0.75, 1):
                 canvas.text(WIDTH - RIGHT + 6, y(value, 1.0) + 4, f"{value:g}", "start", OUTPUT)
+    if checkpoints:
+        legend.append(("checkpoint", CHECKPOINT))
     for i, (name, colour) in enumerate(legend):
         canvas.line([(LEFT + 170 * i, TOP - 12), (LEFT + 170 * i + 18, TOP - 12)], colour, 2)
         canvas.text(LEFT + 170 * i + 24, TOP - 8, name, "start", colour)
