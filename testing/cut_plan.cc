@@ -89,9 +89,23 @@ PipelinePlan plan_from_cuts(const Graph& graph, std::vector<std::size_t> cuts, c
 }
 
 PipelinePlan random_cut_plan(const Graph& graph, std::size_t stages, const CutOptions& options, Rng& rng) {
+  const std::size_t n = graph.operators().size();
+  std::vector<std::size_t> own(n + 1);  // operators before each place that only one stage may have
+  for (std::size_t i = 0; i < n; ++i) own[i + 1] = own[i] + (graph.operators()[i].duplicable ? 0 : 1);
+  ESP_CHECK(own[n] >= stages);
   std::set<std::size_t> cuts;
-  ESP_CHECK(graph.operators().size() >= stages);
-  while (cuts.size() + 1 < stages) cuts.insert(1 + rng.below(graph.operators().size() - 1));
+  const auto leaves_a_stage_empty = [&] {
+    std::size_t before = 0;
+    for (const std::size_t cut : cuts) {
+      if (own[cut] == own[before]) return true;
+      before = cut;
+    }
+    return own[n] == own[before];
+  };
+  do {
+    cuts.clear();
+    while (cuts.size() + 1 < stages) cuts.insert(1 + rng.below(n - 1));
+  } while (leaves_a_stage_empty());
   return plan_from_cuts(graph, {cuts.begin(), cuts.end()}, options);
 }
 
