@@ -22,12 +22,11 @@ class GnmtWriter {
   Graph write() {
     const TensorId source = out_.input("source", {batch_, model_.length}, DType::kI64);
     const TensorId target = out_.input("target", {batch_, model_.length}, DType::kI64);
-    const TensorId labels = out_.input("labels", {batch_ * model_.length}, DType::kI64);
-    out_.enter("");
+    const TensorId labels = out_.input("labels", {batch_, model_.length}, DType::kI64);
     zeros_ = out_.generate("zeros", "aten.zeros.default", state_sizes());
     const TensorId memory = encoder(words("encoder", source));
-    const TensorId decoded = decoder(words("decoder", target), memory);
-    return out_.finish(projection(decoded, labels));
+    const Steps decoded = decoder(words("decoder", target), memory);
+    return out_.finish(projection(decoded, each("labels", labels)));
   }
 
  private:
@@ -44,12 +43,21 @@ class GnmtWriter {
     return module + ".step" + std::to_string(step);
   }
 
+  // The words of a sentence, one after the other.
+  Steps each(const std::string& module, TensorId ids) {
+    out_.enter(module);
+    return out_.add_several("each", "aten.unbind.int", {ids}, static_cast<std::size_t>(model_.length),
+                            {batch_}, Memory::kView);
+  }
+
   Steps words(const std::string& module, TensorId ids) {
-    out_.enter(module + ".embedding");
     const TensorId table = out_.parameter(module + ".embedding.weight", {model_.vocabulary, model_.hidden});
-    const TensorId all = out_.look_up("lookup", table, ids);
-    return out_.add_several("words", "aten.unbind.int", {all}, static_cast<std::size_t>(model_.length),
-                            state_sizes(), Memory::kView);
+    Steps result = each(module + ".embedding", ids);
+    for (std::size_t t = 0; t < result.size(); ++t) {
+      out_.enter(step_name(module + ".embedding", t));
+      result[t] = out_.look_up("word", table, result[t]);
+    }
+    return result;
   }
 
   Cell cell(const std::string& module, std::int64_t input) {
@@ -145,7 +153,7 @@ class GnmtWriter {
     return out_.add("context", "aten.squeeze.dim", {read}, state_sizes(), Memory::kView);
   }
 
-  TensorId decoder(const Steps& words, TensorId memory) {
+  Steps decoder(const Steps& words, TensorId memory) {
     const Attention over = attention(memory);
     std::vector<Cell> cells;
     for (std::int64_t l = 0; l < model_.layers; ++l) {
@@ -166,19 +174,24 @@ class GnmtWriter {
       }
       outputs.push_back(x);
     }
-    out_.enter("decoder");
-    return out_.add("outputs", "aten.stack.default", outputs, all_sizes(model_.hidden));
+    return outputs;
   }
 
-  TensorId projection(TensorId decoded, TensorId labels) {
-    out_.enter("projection");
-    const TensorId weight = out_.parameter("projection.weight", {model_.vocabulary, model_.hidden});
+  // The mean of the words' losses.
+  TensorId projection(const Steps& decoded, const Steps& labels) {
+    const TensorId weight = out_.parameter("projection.weight", {model_.hidden, model_.vocabulary});
     const TensorId bias = out_.parameter("projection.bias", {model_.vocabulary});
-    const TensorId logits =
-        out_.add("logits", "aten.linear.default", {decoded, weight, bias}, all_sizes(model_.vocabulary));
-    const TensorId rows = out_.add("rows", "aten.view.default", {logits},
-                                   {batch_ * model_.length, model_.vocabulary}, Memory::kView);
-    return out_.add("loss", "aten.cross_entropy_loss.default", {rows, labels}, {});
+    const ModelBuilder::Sizes logits{batch_, model_.vocabulary};
+    Steps losses;
+    for (std::size_t t = 0; t < decoded.size(); ++t) {
+      out_.enter(step_name("projection", t));
+      const TensorId product = out_.add("product", "aten.mm.default", {decoded[t], weight}, logits);
+      const TensorId biased = out_.add("logits", "aten.add.Tensor", {product, bias}, logits);
+      losses.push_back(out_.add("loss", "aten.cross_entropy_loss.default", {biased, labels[t]}, {}));
+    }
+    out_.enter("projection");
+    const TensorId all = out_.add("losses", "aten.stack.default", losses, {model_.length});
+    return out_.add("loss", "aten.mean.default", {all}, {});
   }
 
   const Gnmt& model_;
