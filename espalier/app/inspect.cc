@@ -48,8 +48,7 @@ class RoleWork {
     const Operator& op = graph_.op(id);
     if (op.role == OperatorRole::kForward) {
       const Work work = operator_work(graph_, id, at_);
-      return {work.forward_flops,
-              training_ ? 0 : work.input_gradient_flops + work.weight_gradient_flops};
+      return {work.forward_flops, training_ ? 0 : work.input_gradient_flops + work.weight_gradient_flops};
     }
     const auto forward = forward_of_class_.find(op.op_class);
     if (op.role == OperatorRole::kUpdate || forward == forward_of_class_.end()) return {};

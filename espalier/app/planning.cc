@@ -306,9 +306,8 @@ BoundOrReason any_plan_bound(const OpenedPlan& opened) {
               "the bound for any plan needs the costs; '" + (cost_file.empty() ? opened.model : cost_file) +
                   "' has changed since"};
     }
-    costs =
-        complete_costs(imported.graph, opened.cluster, std::move(costs), opened.file.training.micro_batches,
-                       precision);
+    costs = complete_costs(imported.graph, opened.cluster, std::move(costs),
+                           opened.file.training.micro_batches, precision);
     return {any_plan_bound(imported.graph, opened.cluster, costs, opened.file.training), ""};
   } catch (const InputError& error) {
     return {{}, std::string("the bound for any plan needs the model: ") + error.what()};

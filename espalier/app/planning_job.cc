@@ -303,9 +303,10 @@ bool names_local(const std::string& cluster) {
 
 void refuse_precision_of_costs(Precision precision, const std::string& cost_file) {
   if (precision == Precision::kF32) return;
-  throw InputError(fmt::format("--precision {}: {} was measured in the model's own types; --precision is for the "
-                               "analytic model, without --costs",
-                               to_text(precision), cost_file));
+  throw InputError(
+      fmt::format("--precision {}: {} was measured in the model's own types; --precision is for the "
+                  "analytic model, without --costs",
+                  to_text(precision), cost_file));
 }
 
 Cluster load_cluster(const std::string& name, const LocalMachine& machine) {

@@ -33,10 +33,10 @@ struct JobOptions {
   // Empty: up to six divisors of the batch that the model allows; the whole batch alone where a smaller
   // micro-batch would train something else (operators_that_need_the_whole_batch).
   std::vector<BatchSize> micro_batches;
-  std::string costs;              // a cost file (`espalier profile`); empty: the model file's own, else none
+  std::string costs;  // a cost file (`espalier profile`); empty: the model file's own, else none
   std::optional<Precision> precision = {};  // that the analytic model supposes; none: the start's, else f32
-  std::uint32_t threads = 1;      // that each worker will use
-  std::vector<std::string> pins;  // "vision.*=gpu:0"
+  std::uint32_t threads = 1;                // that each worker will use
+  std::vector<std::string> pins;            // "vision.*=gpu:0"
   Optimizer optimizer;
   std::uint64_t seed = 0;
   WrittenBuffers written_buffers = WrittenBuffers::kOneReplica;

@@ -131,8 +131,9 @@ void add_plan(Program& program) {
 }
 
 void add_planners(Program& program) {
-  CLI::App* verb = add_verb(program, "planners", "every planner, schedule and order: its source and what it decides",
-                            "espalier planners");
+  CLI::App* verb =
+      add_verb(program, "planners", "every planner, schedule and order: its source and what it decides",
+               "espalier planners");
   verb->callback([&program] {
     program.chosen = [&program] {
       Table planners{

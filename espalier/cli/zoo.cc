@@ -39,8 +39,7 @@ std::vector<ZooSetting> all_settings() {
 
 int list_models(Console& console) {
   Table models{{{"model", "model"}, {"what", "what"}, {"source", "source"}}, {}};
-  Table settings{
-      {{"model", "model"}, {"setting", "setting"}, {"usual", "usual"}, {"what", "what"}}, {}};
+  Table settings{{{"model", "model"}, {"setting", "setting"}, {"usual", "usual"}, {"what", "what"}}, {}};
   for (const ZooModel& model : zoo_models()) {
     models.rows.push_back({model.name, model.what, model.source});
     for (const ZooSetting& setting : model.settings) {
@@ -72,9 +71,11 @@ int zoo(Program& program, const ZooFlags& flags) {
     if (!flags.name.empty()) throw InputError("zoo: --list names all models; leave '" + flags.name + "' out");
     return list_models(console);
   }
-  if (flags.name.empty()) throw InputError("zoo: expected the name of a model (`espalier zoo --list` lists all)");
+  if (flags.name.empty())
+    throw InputError("zoo: expected the name of a model (`espalier zoo --list` lists all)");
   find_zoo_model(flags.name);  // what is misspelt is told first
-  if (flags.output.empty()) throw InputError("zoo: -o names the file to write, such as -o " + flags.name + ".json");
+  if (flags.output.empty())
+    throw InputError("zoo: -o names the file to write, such as -o " + flags.name + ".json");
   check_outputs({{"--output", flags.output}}, {});
   ZooValues given;
   for (const auto& [name, value] : flags.values) {

@@ -26,16 +26,16 @@ inline constexpr int kMaxMultiprocessors = 1'000'000;
 
 // What a device is. Rates are peaks; the cost model turns them into times.
 struct DeviceKind {
-  std::string name = {};              // "A100-80GB"; the key of a cost file
-  Bytes memory = {};                  // usable by a training step
-  double flops_f32 = 0;               // floating-point operations per second
-  double flops_f16 = 0;               // the same for half precision, matrix units included
+  std::string name = {};                  // "A100-80GB"; the key of a cost file
+  Bytes memory = {};                      // usable by a training step
+  double flops_f32 = 0;                   // floating-point operations per second
+  double flops_f16 = 0;                   // the same for half precision, matrix units included
   std::optional<double> flops_tf32 = {};  // of matrix work on f32 numbers where TF32 is allowed; none: as f32
   std::optional<double> flops_bf16 = {};  // as f16 for bf16; none: as f16
-  std::int64_t memory_bandwidth = 0;  // bytes per second
-  Duration launch_overhead = {};      // least time of one operator
-  int multiprocessors = 1;            // tiles run side by side; for a CPU its threads
-  double speed = 1;                   // all times of this kind are divided by it ("half as fast" = 0.5)
+  std::int64_t memory_bandwidth = 0;      // bytes per second
+  Duration launch_overhead = {};          // least time of one operator
+  int multiprocessors = 1;                // tiles run side by side; for a CPU its threads
+  double speed = 1;                       // all times of this kind are divided by it ("half as fast" = 0.5)
   friend bool operator==(const DeviceKind&, const DeviceKind&) = default;
 };
 
@@ -137,8 +137,8 @@ struct CollectiveCost {
 CollectiveCost all_reduce_cost(const Cluster& cluster, std::span<const DeviceId> members, Bytes bytes);
 
 // Presets by name: V100-16GB, V100-32GB, A100-40GB, A100-80GB, H100, H200 (all as sold on SXM boards), B200,
-// MI300X, T4, L4, L40S, A10, RTX3090, RTX4090 and cpu (one core). Rates are the makers' published dense peaks;
-// memory is all of the board's, of which a framework takes about half a GiB for itself.
+// MI300X, T4, L4, L40S, A10, RTX3090, RTX4090 and cpu (one core). Rates are the makers' published dense
+// peaks; memory is all of the board's, of which a framework takes about half a GiB for itself.
 std::span<const DeviceKind> device_presets();
 
 // The preset of that name. Throws InputError naming the nearest one.

@@ -341,9 +341,10 @@ INSTANTIATE_TEST_SUITE_P(Known, Preset,
                                            PresetRow{"cpu", 0.05, 0.05, 0.05, 0.05, 10, 2}));
 
 TEST(ClusterShortForm, SaysWhatItAssumesOfLinks) {
-  EXPECT_EQ(assumed_links("4xA100-80GB+2xV100-16GB@25Gb"),
-            "300GB/s and 5us inside a host of A100-80GB, 150GB/s and 5us inside a host of V100-16GB, 10us between "
-            "hosts")
+  EXPECT_EQ(
+      assumed_links("4xA100-80GB+2xV100-16GB@25Gb"),
+      "300GB/s and 5us inside a host of A100-80GB, 150GB/s and 5us inside a host of V100-16GB, 10us between "
+      "hosts")
       << "the rate between hosts was said";
   EXPECT_EQ(assumed_links("2x4xT4"), "16GB/s and 10us inside a host of T4, 12500MB/s and 10us between hosts");
   EXPECT_EQ(assumed_links("1xcpu"), "2GB/s and 40us inside a host of cpu");
@@ -365,7 +366,8 @@ TEST(ClusterText, AKindMayBeAPresetButForSomething) {
   EXPECT_EQ(c.kinds()[1].flops_tf32, std::nullopt) << "a preset's other rates go with its f32 rate";
   EXPECT_EQ(c.kinds()[1].flops_f16, 1e12);
   EXPECT_EQ(c.kinds()[2], device_preset("T4"));
-  EXPECT_THAT(refusal([] { parse_cluster_lines("kind k preset=A100\n"); }), HasSubstr("did you mean 'A100-"));
+  EXPECT_THAT(refusal([] { parse_cluster_lines("kind k preset=A100-80G\n"); }),
+              HasSubstr("did you mean 'A100-80GB'"));
   EXPECT_THAT(refusal([] { parse_cluster_lines("kind k speed=2\n"); }), HasSubstr("or `kind NAME preset="));
 }
 

@@ -1,11 +1,10 @@
 // Known devices and the short form of a cluster.
 //
-// Peaks as the makers publish them, dense (no sparsity); docs/cost-model.md has a line with the source of each.
-// f32 is the rate without TF32, which PyTorch does not use unless told. Kinds without bf16 units (V100, T4)
-// compute it at the f32 rate. The launch overhead is the few microseconds that one small kernel takes from an
-// eager framework.
-// cpu is one core at about 3 GHz with 256-bit vectors: 2 units x 8 lanes x 2 operations, less what such
-// cores reach; it has no faster half precision.
+// Peaks as the makers publish them, dense (no sparsity); docs/cost-model.md has a line with the source of
+// each. f32 is the rate without TF32, which PyTorch does not use unless told. Kinds without bf16 units (V100,
+// T4) compute it at the f32 rate. The launch overhead is the few microseconds that one small kernel takes
+// from an eager framework. cpu is one core at about 3 GHz with 256-bit vectors: 2 units x 8 lanes x 2
+// operations, less what such cores reach; it has no faster half precision.
 
 #include <algorithm>
 #include <array>
@@ -47,7 +46,6 @@ bool is_cpu(const DeviceKind& kind) {
 [[noreturn]] void fail(std::string_view part, const std::string& problem) {
   throw InputError("cluster: '" + std::string(part.substr(0, 80)) + "': " + problem);
 }
-
 
 struct HostsPart {
   int hosts = 1;

@@ -298,8 +298,7 @@ std::string print_cluster(const Cluster& cluster) {
             " f32=" + number_text(kind.flops_f32) +
             (kind.flops_tf32 ? " tf32=" + number_text(*kind.flops_tf32) : "") +
             (kind.flops_bf16 ? " bf16=" + number_text(*kind.flops_bf16) : "") +
-            " f16=" + number_text(kind.flops_f16) +
-            " mem=" + bandwidth_text(kind.memory_bandwidth) +
+            " f16=" + number_text(kind.flops_f16) + " mem=" + bandwidth_text(kind.memory_bandwidth) +
             " launch=" + to_exact_text(kind.launch_overhead) + " sms=" + std::to_string(kind.multiprocessors);
     if (kind.speed != 1) text += " speed=" + number_text(kind.speed);
     text += '\n';

@@ -256,10 +256,12 @@ double compute_seconds(const Work& work, double flops, const DeviceKind& kind, P
   return forward * (flops / work.forward_flops);  // a gradient's products have other shapes; same waste
 }
 
-Duration pass_time(const Work& work, double flops, double bytes, const DeviceKind& kind, Precision precision) {
+Duration pass_time(const Work& work, double flops, double bytes, const DeviceKind& kind,
+                   Precision precision) {
   if (work.free || (flops <= 0 && bytes <= 0)) return Duration();
   const double moving = bytes / (static_cast<double>(kind.memory_bandwidth) * kBandwidthShare);
-  return kind.launch_overhead + round_duration(std::max(compute_seconds(work, flops, kind, precision), moving) * 1e9);
+  return kind.launch_overhead +
+         round_duration(std::max(compute_seconds(work, flops, kind, precision), moving) * 1e9);
 }
 
 bool is_cpu(const DeviceKind& kind) {
@@ -414,7 +416,8 @@ CostTable complete_costs(const Graph& graph, const Cluster& cluster, CostTable t
                                               [&](const auto& point) { return point.batch == batch; });
         const bool twice = std::any_of(points.begin(), points.end(),
                                        [&](const auto& point) { return point.batch == batch; });
-        if (!known && !twice) points.push_back({batch, analytic_cost(graph, OperatorId(i), kind, batch, precision)});
+        if (!known && !twice)
+          points.push_back({batch, analytic_cost(graph, OperatorId(i), kind, batch, precision)});
       }
       if (points.empty()) continue;
       added = true;

@@ -23,12 +23,12 @@ struct Work {
   double bytes_written = 0;
   double input_gradient_bytes = 0;  // read and written
   double weight_gradient_bytes = 0;
-  double output_tiles = 1;  // independent pieces: what can be spread over multiprocessors
-  double tile_flops = 0;    // of one piece, padding included (matrix work)
-  double tile_splits = 1;   // into how many parts one piece may be split along its inner dimension
-  bool matrix = false;      // uses matrix units (and half-precision peak where the type is half)
+  double output_tiles = 1;   // independent pieces: what can be spread over multiprocessors
+  double tile_flops = 0;     // of one piece, padding included (matrix work)
+  double tile_splits = 1;    // into how many parts one piece may be split along its inner dimension
+  bool matrix = false;       // uses matrix units (and half-precision peak where the type is half)
   DType type = DType::kF32;  // of its first floating-point tensor: which rate of the matrix units counts
-  bool free = false;        // no kernel at all: a view, a size
+  bool free = false;         // no kernel at all: a view, a size
 };
 Work operator_work(const Graph& graph, OperatorId op, BatchSize batch);
 

@@ -83,16 +83,18 @@ std::string precision_text(const Cluster& cluster, Precision precision) {
   std::string text = std::string(to_text(precision)) + ": matrix work at ";
   bool first = true;
   for (const DeviceKind& kind : cluster.kinds()) {
-    text += (first ? "" : ", ") + tera_text(rate(kind, precision)) + (first ? " Tflop/s on " : " on ") + kind.name;
+    text += (first ? "" : ", ") + tera_text(rate(kind, precision)) + (first ? " Tflop/s on " : " on ") +
+            kind.name;
     first = false;
   }
   std::string others;
   for (const Precision other : kPrecisions) {
-    const bool faster = std::any_of(
-        cluster.kinds().begin(), cluster.kinds().end(),
-        [&](const DeviceKind& kind) { return rate(kind, other) > rate(kind, precision); });
-    if (faster) others += (others.empty() ? "" : ", ") + std::string(to_text(other)) + " " +
-                          tera_text(rate(cluster.kinds().front(), other));
+    const bool faster =
+        std::any_of(cluster.kinds().begin(), cluster.kinds().end(),
+                    [&](const DeviceKind& kind) { return rate(kind, other) > rate(kind, precision); });
+    if (faster)
+      others += (others.empty() ? "" : ", ") + std::string(to_text(other)) + " " +
+                tera_text(rate(cluster.kinds().front(), other));
   }
   return others.empty() ? text : text + " (--precision: " + others + ")";
 }

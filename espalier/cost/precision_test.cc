@@ -78,8 +78,9 @@ TEST(Precision, AProfileHasNoNumbers) {
 }
 
 TEST(Precision, MatrixWorkFollowsTheRates) {
-  // 4096 × 1024 · 1024: 256 tiles of 128 × 128 on 108 multiprocessors are three waves: 3 · 108 · 2·128·128·1024
-  // = 10.87 Gflop. f32: / (0.75 · 19.5e12) = 743.3 µs; tf32: 92.9 µs; bf16: 46.5 µs; each + 5 µs.
+  // 4096 × 1024 · 1024: 256 tiles of 128 × 128 on 108 multiprocessors are three waves: 3 · 108 ·
+  // 2·128·128·1024 = 10.87 Gflop. f32: / (0.75 · 19.5e12) = 743.3 µs; tf32: 92.9 µs; bf16: 46.5 µs; each + 5
+  // µs.
   const Graph f32 = parse_graph(kLayer);
   const Graph bf16 = with_precision(f32, Precision::kBF16);
   EXPECT_EQ(forward_of(f32, "y", a100(), Precision::kF32), nanoseconds(5'000 + 743'360));
@@ -103,17 +104,21 @@ TEST(Precision, AnUpdateMovesTheSameBytesInBf16) {
     const Graph graph = with_precision(parse_graph(kLayer), precision);
     const CostTable table =
         complete_costs(graph, cluster, CostTable(CostTableParts{}), std::span(&batch, 1), precision);
-    return update_time(table.overhead("A100-80GB"), OptimizerKind::kAdam, graph.parameter(ParameterId(0)).bytes());
+    return update_time(table.overhead("A100-80GB"), OptimizerKind::kAdam,
+                       graph.parameter(ParameterId(0)).bytes());
   };
-  EXPECT_NEAR(ratio(update(Precision::kBF16), update(Precision::kF32)), 1, 0.1);  // per byte: whole picoseconds
+  EXPECT_NEAR(ratio(update(Precision::kBF16), update(Precision::kF32)), 1,
+              0.1);  // per byte: whole picoseconds
 }
 
 TEST(Precision, TheTextNamesRatesAndWhatWouldBeFaster) {
-  EXPECT_EQ(precision_text(parse_cluster("1xA100-80GB+1xV100-16GB"), Precision::kF32),
-            "f32: matrix work at 19.5 Tflop/s on A100-80GB, 15.7 on V100-16GB (--precision: tf32 156, bf16 312)");
+  EXPECT_EQ(
+      precision_text(parse_cluster("1xA100-80GB+1xV100-16GB"), Precision::kF32),
+      "f32: matrix work at 19.5 Tflop/s on A100-80GB, 15.7 on V100-16GB (--precision: tf32 156, bf16 312)");
   EXPECT_EQ(precision_text(parse_cluster("1xH100"), Precision::kBF16),
             "bf16: matrix work at 989.4 Tflop/s on H100");
-  EXPECT_EQ(precision_text(parse_cluster("1xcpu"), Precision::kF32), "f32: matrix work at 0.05 Tflop/s on cpu");
+  EXPECT_EQ(precision_text(parse_cluster("1xcpu"), Precision::kF32),
+            "f32: matrix work at 0.05 Tflop/s on cpu");
 }
 
 }  // namespace

@@ -19,7 +19,8 @@ using ::testing::HasSubstr;
 
 constexpr BatchSize kSamples{4};
 
-CostTable completed(const Graph& graph, const Cluster& cluster, CostTable table = CostTable(CostTableParts{})) {
+CostTable completed(const Graph& graph, const Cluster& cluster,
+                    CostTable table = CostTable(CostTableParts{})) {
   return complete_costs(graph, cluster, std::move(table), std::span(&kSamples, 1));
 }
 
@@ -130,12 +131,12 @@ TEST(TrainingTimes, TheSumIsTheForwardGraphsToTheNanosecond) {
       }
       const CostTable all = completed(*training, cluster);
       const OperatorCosts after(*training, cluster, all, kSamples);
-      const auto times =
-          operator_durations(*training, cluster, all, after, kind, OptimizerKind::kAdamW);
+      const auto times = operator_durations(*training, cluster, all, after, kind, OptimizerKind::kAdamW);
       Duration expected, everything;
       for (std::size_t i = 0; i < forward.operators().size(); ++i) {
         const OperatorCost& cost = before.of(OperatorId(i), kind);
-        const bool differentiated = training->find_operator(forward.operators()[i].name + ".backward").has_value();
+        const bool differentiated =
+            training->find_operator(forward.operators()[i].name + ".backward").has_value();
         expected += cost.forward + (differentiated ? cost.backward() : Duration());
         everything += cost.forward + cost.backward();
       }
@@ -158,8 +159,8 @@ TEST(TrainingTimes, TheSumIsTheForwardGraphsToTheNanosecond) {
 
 TEST(KeptTensors, RefusesACellOfAnotherOperator) {
   const Graph graph = parse_graph("x = input()\nw = parameter(w) : f32[4]\na = f(x, w) @class=k\n");
-  const OperatorCosts costs(graph, parse_cluster("1xcpu"), parse_costs("cost k cpu batch=4 f=1ms saved=in2\n"),
-                            kSamples);
+  const OperatorCosts costs(graph, parse_cluster("1xcpu"),
+                            parse_costs("cost k cpu batch=4 f=1ms saved=in2\n"), kSamples);
   EXPECT_THAT(testing::refusal([&] { kept_tensors(graph, costs, KindId(0)); }),
               HasSubstr("saves input 2, but operator 'a' has 2"));
 }

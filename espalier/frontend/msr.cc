@@ -7,7 +7,8 @@
 // - `cost` is in milliseconds, but in seconds in the throughput layer graphs, beside latencies in
 //   milliseconds: where most costs × 2^31 equal the sizes, they are seconds, and are repaired.
 // - `size` of a node is all that it occupies. What its output does not take becomes a stored block.
-// - Training graphs hold their backward half as nodes of their own (role kBackward), each with its time as the
+// - Training graphs hold their backward half as nodes of their own (role kBackward), each with its time as
+// the
 //   input half of a backward. They are simulated, not run; nothing is folded.
 
 #include <algorithm>

@@ -82,8 +82,8 @@ class ExpansionChecker {
   }
 
   bool same_group(std::size_t i) {
-    const auto [place, fresh] = group_.try_emplace(*forward_.operators()[i].colocation,
-                                                   training_.operators()[i].colocation);
+    const auto [place, fresh] =
+        group_.try_emplace(*forward_.operators()[i].colocation, training_.operators()[i].colocation);
     return fresh ? place->second.has_value() : place->second == training_.operators()[i].colocation;
   }
 
@@ -154,8 +154,8 @@ class ExpansionChecker {
       }
     }
     for (const auto& [of, value] : gradient) {
-      if (forward_.op(*forward).outputs.end() == std::find(forward_.op(*forward).outputs.begin(),
-                                                           forward_.op(*forward).outputs.end(), of)) {
+      if (forward_.op(*forward).outputs.end() ==
+          std::find(forward_.op(*forward).outputs.begin(), forward_.op(*forward).outputs.end(), of)) {
         report(named(op) + " reads a gradient of '" + name(of) + "', which is no output of its operator");
       }
     }
@@ -177,7 +177,9 @@ class ExpansionChecker {
   }
 
   static bool touches(const Operator& op, TensorId id) {
-    return std::count(op.inputs.begin(), op.inputs.end(), id) + std::count(op.outputs.begin(), op.outputs.end(), id) > 0;
+    return std::count(op.inputs.begin(), op.inputs.end(), id) +
+               std::count(op.outputs.begin(), op.outputs.end(), id) >
+           0;
   }
 
   // The operator's inputs that are this tensor, or tensors of the same parameter.
@@ -227,7 +229,8 @@ class ExpansionChecker {
     const bool shape = op.inputs.size() == 2 && op.outputs.empty() &&
                        op.mutates == std::vector<TensorId>{op.inputs[0]} &&
                        training_.tensor(op.inputs[0]).parameter;
-    if (!shape) return report(named(op) + " does not read one parameter and its gradient and write the former");
+    if (!shape)
+      return report(named(op) + " does not read one parameter and its gradient and write the former");
     const ParameterId parameter = *training_.tensor(op.inputs[0]).parameter;
     if (!updated_.insert(parameter).second) report(named(op) + " updates its parameter a second time");
     if (!forward_.parameter(parameter).trainable) report(named(op) + " updates what is not trained");

@@ -237,11 +237,13 @@ class Checker {
       if (t.requires_grad && training) {
         report(named(t) + " requires a gradient, but the graph holds backward or update operators itself");
       }
-      if (t.gradient_of && (tensor(*t.gradient_of).dtype != t.dtype || tensor(*t.gradient_of).sizes != t.sizes)) {
+      if (t.gradient_of &&
+          (tensor(*t.gradient_of).dtype != t.dtype || tensor(*t.gradient_of).sizes != t.sizes)) {
         report(named(t) + " is " + type_text(t) + ", but a gradient of " + named(tensor(*t.gradient_of)) +
                ", which is " + type_text(tensor(*t.gradient_of)));
       }
-      if (t.gradient_of && !training) report(named(t) + " is a gradient, but the graph has no backward operator");
+      if (t.gradient_of && !training)
+        report(named(t) + " is a gradient, but the graph has no backward operator");
       if (t.requires_grad && !is_floating_point(t.dtype)) {
         report(named(t) + " requires a gradient but is " + std::string(to_text(t.dtype)));
       }

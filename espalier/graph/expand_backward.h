@@ -9,7 +9,8 @@
 //
 // The forward half comes first and keeps its numbers, names and classes; no tensor of it requires a gradient
 // any more, since nothing here is left to autograd (graph.h). Behind it, in this order:
-// - a constant for the gradient of each seed: the loss, or where the graph has none every output that requires
+// - a constant for the gradient of each seed: the loss, or where the graph has none every output that
+// requires
 //   a gradient;
 // - a backward operator "F.backward" (role kBackward, F's class) for each forward operator F with an output
 //   that requires a gradient and leads to a seed through such outputs; later operators first. Others have

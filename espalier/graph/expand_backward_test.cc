@@ -81,12 +81,9 @@ TEST(ExpandBackward, ATensorWithSeveralReadersAddsUpAsThePartsComeIn) {
   EXPECT_THAT(calls(expand_backward(forward, options)),
               ElementsAre("loss.backward: loss.grad -> p.grad q.grad r.grad",
                           "r.backward: r.grad -> a.grad.1",  // one for both uses of a
-                          "q.backward: q.grad -> a.grad.2",
-                          "a.grad.sum2: a.grad.1 a.grad.2 -> a.grad.sum2",
-                          "p.backward: p.grad -> a.grad.3",
-                          "a.grad: a.grad.sum2 a.grad.3 -> a.grad",
-                          "a.backward: a.grad -> w.grad",
-                          "w.update: w w.grad -> "));
+                          "q.backward: q.grad -> a.grad.2", "a.grad.sum2: a.grad.1 a.grad.2 -> a.grad.sum2",
+                          "p.backward: p.grad -> a.grad.3", "a.grad: a.grad.sum2 a.grad.3 -> a.grad",
+                          "a.backward: a.grad -> w.grad", "w.update: w w.grad -> "));
 }
 
 TEST(ExpandBackward, ATiedParameterHasOneGradientAndOneUpdate) {
@@ -138,9 +135,9 @@ TEST(ExpandBackward, WithoutALossEveryOutputIsASeed) {
   ExpandOptions options = free_of_colocation();
   options.kept.resize(2);
   const Graph training = expand_backward(forward, options);
-  EXPECT_THAT(calls(training), ElementsAre("p.backward: p.grad -> a.grad.2",
-                                           "a.grad: a.grad.1 a.grad.2 -> a.grad",
-                                           "a.backward: a.grad -> w.grad", "w.update: w w.grad -> "));
+  EXPECT_THAT(calls(training),
+              ElementsAre("p.backward: p.grad -> a.grad.2", "a.grad: a.grad.1 a.grad.2 -> a.grad",
+                          "a.backward: a.grad -> w.grad", "w.update: w w.grad -> "));
   EXPECT_THAT(check_expansion(forward, training), IsEmpty());
 }
 
@@ -191,9 +188,7 @@ TEST(ExpandBackward, EverythingStandsWithItsForwardOperator) {
       "q = g(a)\n"
       "loss = join(p, q)\n");
   const Graph training = expand_backward(forward);
-  const auto group = [&](const char* name) {
-    return training.op(*training.find_operator(name)).colocation;
-  };
+  const auto group = [&](const char* name) { return training.op(*training.find_operator(name)).colocation; };
   EXPECT_EQ(group("p"), 3U);
   EXPECT_EQ(group("p.backward"), 3U);
   EXPECT_EQ(group("a.backward"), group("a"));
@@ -270,8 +265,8 @@ TEST(ExpandBackward, GivesLegalTrainingGraphsThatParseBack) {
       try {
         training = expand_backward(forward, {.colocation = colocation});
       } catch (const InputError& error) {
-        EXPECT_THAT(error.what(), AnyOf(HasSubstr("so there is no backward"),
-                                        HasSubstr("larger than 2^62 bytes")));
+        EXPECT_THAT(error.what(),
+                    AnyOf(HasSubstr("so there is no backward"), HasSubstr("larger than 2^62 bytes")));
         ++refused;
         continue;
       }

@@ -13,11 +13,16 @@
 namespace espalier {
 namespace {
 
-constexpr std::array<TraversalOrder, 10> kOrders{
-    TraversalOrder::kAlpha,       TraversalOrder::kTopoLifo,     TraversalOrder::kTopoGenerations,
-    TraversalOrder::kReversedTopo, TraversalOrder::kDfsPreorder, TraversalOrder::kDfsPostorder,
-    TraversalOrder::kBfs,         TraversalOrder::kLexicoTopo,   TraversalOrder::kRandom,
-    TraversalOrder::kRandomPerEpisode};
+constexpr std::array<TraversalOrder, 10> kOrders{TraversalOrder::kAlpha,
+                                                 TraversalOrder::kTopoLifo,
+                                                 TraversalOrder::kTopoGenerations,
+                                                 TraversalOrder::kReversedTopo,
+                                                 TraversalOrder::kDfsPreorder,
+                                                 TraversalOrder::kDfsPostorder,
+                                                 TraversalOrder::kBfs,
+                                                 TraversalOrder::kLexicoTopo,
+                                                 TraversalOrder::kRandom,
+                                                 TraversalOrder::kRandomPerEpisode};
 constexpr std::array<std::string_view, 10> kNames{
     "alpha",         "topo_lifo", "topo_generations", "reversed_topo", "dfs_preorder",
     "dfs_postorder", "bfs",       "lexico_topo",      "random",        "random_per_episode"};

@@ -178,7 +178,8 @@ class GraphReader {
   Graph read(std::string_view text) {
     parts_.batch = {BatchSize(1), BatchSize(1024)};
     const auto lines = split_lines(text, kPunctuation);
-    training_ = std::any_of(lines.begin(), lines.end(), [](const auto& line) { return has_role(line.second); });
+    training_ =
+        std::any_of(lines.begin(), lines.end(), [](const auto& line) { return has_role(line.second); });
     for (const auto& [number, words] : lines) {
       try {
         read_line(words);

@@ -49,7 +49,8 @@ struct Optimizer {
 };
 
 // Bytes that the optimizer keeps for trainable parameters of that many bytes: Adam and AdamW two moments, SGD
-// one with momentum, else none. With master weights each of them twice as large, and a copy of the parameters.
+// one with momentum, else none. With master weights each of them twice as large, and a copy of the
+// parameters.
 Bytes optimizer_state(const Optimizer& optimizer, Bytes parameters);
 
 struct Training {

@@ -147,8 +147,8 @@ class GnmtWriter {
     const TensorId active = out_.add("active", "aten.tanh.default", {sum}, all_sizes(h));
     const TensorId scores = out_.add("scores", "aten.linear.default", {active, over.v}, all_sizes(1));
     const TensorId shares = out_.add("shares", "aten.softmax.int", {scores}, all_sizes(1));
-    const TensorId turned = out_.add("turned", "aten.transpose.int", {shares}, {batch_, 1, model_.length},
-                                     Memory::kView);
+    const TensorId turned =
+        out_.add("turned", "aten.transpose.int", {shares}, {batch_, 1, model_.length}, Memory::kView);
     const TensorId read = out_.add("read", "aten.bmm.default", {turned, over.memory}, {batch_, 1, h});
     return out_.add("context", "aten.squeeze.dim", {read}, state_sizes(), Memory::kView);
   }

@@ -1,7 +1,8 @@
 #pragma once
 
 // GNMT (Wu et al., arXiv 1609.08144), unrolled over time as the placement literature has it: an operator for
-// each step of each layer, so 8 layers make a graph of tens of thousands of operators (GDP, arXiv 1910.01578).
+// each step of each layer, so 8 layers make a graph of tens of thousands of operators (GDP, arXiv
+// 1910.01578).
 //
 //   encoder  layer 0 in both directions; layer 1 reads the two side by side; residual sums from layer 2 on
 //   decoder  layer 0 reads the embedded target word beside the last step's context, and asks the attention;

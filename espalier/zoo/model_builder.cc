@@ -36,15 +36,14 @@ std::vector<TensorId> ModelBuilder::append(Operator op, std::size_t outputs, con
   if (!module_path_.empty()) op.name = module_path_ + "." + op.name;
   ESP_CHECK(names_.insert(op.name).second, op.name);
   const bool gradient = is_floating_point(dtype) &&
-                        std::any_of(op.inputs.begin(), op.inputs.end(), [&](TensorId id) {
-                          return parts_.tensors[id.index()].requires_grad;
-                        });
+                        std::any_of(op.inputs.begin(), op.inputs.end(),
+                                    [&](TensorId id) { return parts_.tensors[id.index()].requires_grad; });
   for (std::size_t i = 0; i < outputs; ++i) {
     Tensor tensor{.name = op.name, .dtype = dtype, .sizes = sizes, .requires_grad = gradient};
     if (i > 0) tensor.name += "." + std::to_string(i);
     tensor.producer = OperatorId(parts_.operators.size());
-    tensor.storage = memory == Memory::kView ? parts_.tensors[op.inputs[0].index()].storage
-                                             : StorageId(storages_++);
+    tensor.storage =
+        memory == Memory::kView ? parts_.tensors[op.inputs[0].index()].storage : StorageId(storages_++);
     op.outputs.emplace_back(parts_.tensors.size());
     parts_.tensors.push_back(std::move(tensor));
   }

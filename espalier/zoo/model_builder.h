@@ -42,7 +42,8 @@ class ModelBuilder {
   Graph finish(TensorId loss);
 
  private:
-  std::vector<TensorId> append(Operator op, std::size_t outputs, const Sizes& sizes, DType dtype, Memory memory);
+  std::vector<TensorId> append(Operator op, std::size_t outputs, const Sizes& sizes, DType dtype,
+                               Memory memory);
   TensorId source(Tensor tensor);
 
   GraphParts parts_;

@@ -53,7 +53,8 @@ class MultiModalWriter {
                                        {batch_, model_.heads, model_.positions, head});
     const TensorId turned = out_.add("attention_turned", "aten.transpose.int", {attended},
                                      {batch_, model_.positions, model_.heads, head}, Memory::kView);
-    const TensorId merged = out_.add("attention_merged", "aten.reshape.default", {turned}, wide(model_.hidden));
+    const TensorId merged =
+        out_.add("attention_merged", "aten.reshape.default", {turned}, wide(model_.hidden));
     const TensorId sum = out_.add("attention_sum", "aten.add.Tensor",
                                   {x, linear(module, "out", merged, model_.hidden)}, wide(model_.hidden));
     const TensorId inner = linear(module, "up", sum, model_.feed_forward);

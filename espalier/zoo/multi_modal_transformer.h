@@ -10,7 +10,8 @@
 // million in all there are no biases and no norms:
 //
 //   parameters = branches · layers · (4·hidden² + 2·hidden·feed_forward)
-//   flops a sample, forward = branches · layers · positions · (2 · parameters of a layer + 4·positions·hidden)
+//   flops a sample, forward = branches · layers · positions · (2 · parameters of a layer +
+//   4·positions·hidden)
 //
 // The join concatenates the branches' outputs along the hidden dimension; the loss is the mean squared
 // difference from a target of that size. Batch: any.

@@ -55,10 +55,10 @@ const Tensor& output_of(const Graph& graph, std::string_view op) {
 
 TEST(MultiModalTransformer, HasThePublishedSize) {
   const Graph graph = build(MultiModalTransformer{});
-  EXPECT_EQ(parameters(graph), 32 * 12 * 1024 * 1024);             // 402.7 million
+  EXPECT_EQ(parameters(graph), 32 * 12 * 1024 * 1024);                         // 402.7 million
   EXPECT_NEAR(static_cast<double>(parameters(graph)) / 32, 12.58e6, 0.005e6);  // "12.58 M per layer"
   EXPECT_NEAR(static_cast<double>(parameters(graph)), 403e6, 0.5e6);           // "403 M total"
-  EXPECT_NEAR(matrix_flops(graph, BatchSize(1)), 215e9, 0.5e9);                // "215 GFLOP forward per sample"
+  EXPECT_NEAR(matrix_flops(graph, BatchSize(1)), 215e9, 0.5e9);  // "215 GFLOP forward per sample"
   EXPECT_EQ(count(graph, "aten.linear.default"), 4 * 8 * 6U);
   EXPECT_EQ(count(graph, "aten.scaled_dot_product_attention.default"), 4 * 8U);
 }
@@ -151,10 +151,10 @@ TEST(Gnmt, ItsTrainingGraphIsAnExpansion) {
   EXPECT_THAT(check_expansion(forward, expand_backward(forward)), IsEmpty());
 }
 
-// The counts that are told of HDP's graphs of 2, 4 and 8 layers: 28,044, 46,600 and 83,712, which is 9,278 for a
-// layer and 9,488 beside the layers. Ours has 9,596 for a layer (75 for each of 128 words: two cells of 17
-// operators, residual sums and contexts among them, their backward operators, and sums of gradients) and less
-// beside them. We count ours and add nothing to come nearer.
+// The counts that are told of HDP's graphs of 2, 4 and 8 layers: 28,044, 46,600 and 83,712, which is 9,278
+// for a layer and 9,488 beside the layers. Ours has 9,596 for a layer (75 for each of 128 words: two cells of
+// 17 operators, residual sums and contexts among them, their backward operators, and sums of gradients) and
+// less beside them. We count ours and add nothing to come nearer.
 TEST(Gnmt, TheTrainingGraphHasAsManyOperatorsAsIsTold) {
   const std::array<std::pair<std::int64_t, double>, 3> told{{{2, 28'044}, {4, 46'600}, {8, 83'712}}};
   for (const auto& [layers, operators] : told) {
@@ -174,9 +174,13 @@ TEST(Zoo, BuildsByNameWithUsualValuesForTheRest) {
 
 TEST(Zoo, RefusesWhatItDoesNotHave) {
   EXPECT_THAT(refusal([] { build_zoo_model("gnmd"); }), HasSubstr("did you mean 'gnmt'?"));
-  EXPECT_THAT(refusal([] { build_zoo_model("mmt", {{"vocabulary", 5}}); }),
+  EXPECT_THAT(refusal([] {
+                build_zoo_model("mmt", {{"vocabulary", 5}});
+              }),
               HasSubstr("mmt has no setting 'vocabulary'; it has branches, layers"));
-  EXPECT_THAT(refusal([] { build_zoo_model("gnmt", {{"layers", 1}}); }),
+  EXPECT_THAT(refusal([] {
+                build_zoo_model("gnmt", {{"layers", 1}});
+              }),
               HasSubstr("gnmt: layers is 1; expected 2 to 100"));
 }
 
