@@ -82,4 +82,28 @@ const std::vector<ScheduleEntry>& schedule_catalog() {
   return kSchedules;
 }
 
+const std::vector<OrderEntry>& order_catalog() {
+  static const std::vector<OrderEntry> kOrders{
+      {TraversalOrder::kAlpha, "by name"},
+      {TraversalOrder::kTopoLifo, "topological; what became ready last comes first"},
+      {TraversalOrder::kTopoGenerations, "topological, by depth; what became ready first comes first"},
+      {TraversalOrder::kReversedTopo, "topo_lifo backwards"},
+      {TraversalOrder::kDfsPreorder, "depth first, on entry; not topological"},
+      {TraversalOrder::kDfsPostorder, "depth first, on exit; topological backwards"},
+      {TraversalOrder::kBfs, "a breadth-first search from each source, by name; not topological"},
+      {TraversalOrder::kLexicoTopo, "topological; of what is ready the smallest name"},
+      {TraversalOrder::kRandom, "one shuffle for a seed"},
+      {TraversalOrder::kRandomPerEpisode, "another shuffle for each episode"},
+  };
+  return kOrders;
+}
+
+TraversalOrder find_order(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const TraversalOrder order : traversal_orders()) names.push_back(to_text(order));
+  if (const auto order = parse_traversal_order(name)) return *order;
+  throw InputError("there is no order '" + std::string(name.substr(0, 40)) + "'; did you mean '" +
+                   std::string(*nearest_word(name, names)) + "'? (`espalier planners` lists all)");
+}
+
 }  // namespace espalier

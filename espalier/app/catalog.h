@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "espalier/graph/orders.h"
 #include "espalier/planners/automatic.h"
 #include "espalier/planners/planner.h"
 
@@ -35,5 +36,15 @@ struct ScheduleEntry {
   std::string what;
 };
 const std::vector<ScheduleEntry>& schedule_catalog();
+
+// Orders in which placers walk a graph (graph/orders.h).
+struct OrderEntry {
+  TraversalOrder order;
+  std::string what;
+};
+const std::vector<OrderEntry>& order_catalog();
+
+// Throws InputError with the nearest name.
+TraversalOrder find_order(std::string_view name);
 
 }  // namespace espalier

@@ -28,6 +28,41 @@ void add_parameters(const Graph& graph, ModelSummary& summary) {
   }
 }
 
+// Work of an operator that runs by itself in a training graph: of a backward operator that of its class's
+// forward operator, both halves; an update and a sum of gradients count for nothing.
+class RoleWork {
+ public:
+  RoleWork(const Graph& graph, BatchSize at) : graph_(graph), at_(at) {
+    if (!is_training_graph(graph.operators())) return;
+    training_ = true;
+    for (std::size_t i = graph.operators().size(); i-- > 0;) {
+      const Operator& op = graph.operators()[i];
+      if (op.role == OperatorRole::kForward) forward_of_class_[op.op_class] = OperatorId(i);
+    }
+  }
+
+  struct Flops {
+    double forward = 0, backward = 0;
+  };
+  Flops of(OperatorId id) const {
+    const Operator& op = graph_.op(id);
+    if (op.role == OperatorRole::kForward) {
+      const Work work = operator_work(graph_, id, at_);
+      return {work.forward_flops, training_ ? 0 : work.input_gradient_flops + work.weight_gradient_flops};
+    }
+    const auto forward = forward_of_class_.find(op.op_class);
+    if (op.role == OperatorRole::kUpdate || forward == forward_of_class_.end()) return {};
+    const Work work = operator_work(graph_, forward->second, at_);
+    return {0, work.input_gradient_flops + work.weight_gradient_flops};
+  }
+
+ private:
+  const Graph& graph_;
+  BatchSize at_;
+  bool training_ = false;
+  std::map<std::string_view, OperatorId> forward_of_class_;
+};
+
 // Times of operators, their sum by kind, and the longest dependent path.
 void add_work(const PlanningJob& job, ModelSummary& summary) {
   const Graph& graph = job.graph;
@@ -36,21 +71,22 @@ void add_work(const PlanningJob& job, ModelSummary& summary) {
   std::map<std::string, ModelSummary::Kind> kinds;
   std::vector<Duration> path(graph.operators().size());
   std::set<StorageId> saved;
+  const RoleWork role_work(graph, summary.at);
   for (std::size_t i = 0; i < graph.operators().size(); ++i) {
     const Operator& op = graph.op(OperatorId(i));
     const OperatorCost& cost = costs.of(OperatorId(i), device);
     const Duration time = cost.forward + cost.backward();
-    const Work work = operator_work(graph, OperatorId(i), summary.at);
+    const RoleWork::Flops flops = role_work.of(OperatorId(i));
     ModelSummary::Kind& kind = kinds[short_target(op.target)];
     kind.name = short_target(op.target);
     ++kind.count;
     if (!summary.opaque) {
-      kind.forward_flops += work.forward_flops;
-      summary.forward_flops += work.forward_flops;
-      summary.backward_flops += work.input_gradient_flops + work.weight_gradient_flops;
+      kind.forward_flops += flops.forward;
+      summary.forward_flops += flops.forward;
+      summary.backward_flops += flops.backward;
     }
     kind.time += time;
-    summary.forward += cost.forward;
+    (op.role == OperatorRole::kForward ? summary.forward : summary.backward) += cost.forward;
     summary.backward += cost.backward();
     summary.saved += cost.private_bytes;
     for (const SavedTensor& tensor : cost.saved) {
@@ -130,6 +166,7 @@ std::vector<std::string> list_operators(const Graph& graph, Condition condition)
 
 // "mylib.scale.default" of an exported program, whose operators all have such targets.
 bool is_foreign(const Operator& op) {
+  if (op.role != OperatorRole::kForward) return false;
   const auto first = op.target.find('.'), last = op.target.rfind('.');
   if (first == std::string::npos || first == last || op.target.find_first_of("( ") != std::string::npos)
     return false;
@@ -142,6 +179,10 @@ std::string short_target(const std::string& target) {
   std::string name = target.substr(0, target.find('('));
   for (const char* prefix : {"aten.", "aten::"}) {
     if (name.rfind(prefix, 0) == 0) name.erase(0, std::string_view(prefix).size());
+  }
+  constexpr std::string_view kBackward = ".backward";
+  if (name.size() > kBackward.size() && name.ends_with(kBackward)) {
+    return short_target(name.substr(0, name.size() - kBackward.size())) + " backward";
   }
   const auto dot = name.rfind(".default");
   if (dot != std::string::npos && dot + 8 == name.size()) name.erase(dot);

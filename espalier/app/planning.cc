@@ -245,6 +245,7 @@ OpenedPlan with_costs(const OpenedPlan& opened, const std::string& cost_file) {
   if (opened.model.empty() || !fs::exists(opened.model, ignored)) {
     throw InputError(opened.path + ": other costs need the model, which is not at '" + opened.model + "'");
   }
+  refuse_precision_of_costs(opened.file.training.precision, cost_file);
   const Imported imported = import_file(opened.model);
   const PipelinePlan plan = resolve_plan(opened.file, imported.graph);
   CostTable costs = load_costs(cost_file);
@@ -289,6 +290,8 @@ BoundOrReason any_plan_bound(const OpenedPlan& opened) {
       imported =
           import_file(opened.model, {.repair = Repair::kLiteral, .frozen = opened.file.training.frozen});
     }
+    const Precision precision = opened.file.training.precision;
+    imported.graph = with_precision(imported.graph, precision);
     if (imported.graph.fingerprint() != opened.file.fingerprint) {
       return {{}, "the bound for any plan needs the model; '" + opened.model + "' has changed since"};
     }
@@ -303,8 +306,8 @@ BoundOrReason any_plan_bound(const OpenedPlan& opened) {
               "the bound for any plan needs the costs; '" + (cost_file.empty() ? opened.model : cost_file) +
                   "' has changed since"};
     }
-    costs =
-        complete_costs(imported.graph, opened.cluster, std::move(costs), opened.file.training.micro_batches);
+    costs = complete_costs(imported.graph, opened.cluster, std::move(costs),
+                           opened.file.training.micro_batches, precision);
     return {any_plan_bound(imported.graph, opened.cluster, costs, opened.file.training), ""};
   } catch (const InputError& error) {
     return {{}, std::string("the bound for any plan needs the model: ") + error.what()};

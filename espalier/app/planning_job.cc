@@ -28,6 +28,12 @@ bool begins_with_brace(const std::string& text) {
   return first != std::string::npos && text[first] == '{';
 }
 
+// A cluster by its short form, not `local` and not a file.
+bool is_short_form(const std::string& cluster) {
+  std::error_code ignored;
+  return !names_local(cluster) && !std::filesystem::is_regular_file(cluster, ignored);
+}
+
 // Refuses sizes that cannot be run, naming what would be right.
 void check_batch(const Graph& graph, BatchSize batch, const std::vector<BatchSize>& micro_batches) {
   if (batch < BatchSize(1)) throw InputError(fmt::format("--batch {}: expected at least 1", batch.count()));
@@ -77,6 +83,7 @@ Cluster with_rates_of(const Cluster& cluster, const Calibration& calibration) {
   ClusterParts parts = cluster.parts();
   for (DeviceKind& kind : parts.kinds) {
     kind.flops_f32 = kind.flops_f16 = calibration.flops_f32;
+    kind.flops_tf32 = kind.flops_bf16 = std::nullopt;
     kind.memory_bandwidth = calibration.memory_bandwidth;
     kind.launch_overhead = calibration.launch_overhead;
   }
@@ -160,6 +167,14 @@ Cluster with_measured_link(const Cluster& cluster, const MeasuredLink& link) {
 
 bool names_local(const std::string& cluster) {
   return cluster == "local" || cluster.rfind("local:", 0) == 0;
+}
+
+void refuse_precision_of_costs(Precision precision, const std::string& cost_file) {
+  if (precision == Precision::kF32) return;
+  throw InputError(
+      fmt::format("--precision {}: {} was measured in the model's own types; --precision is for the "
+                  "analytic model, without --costs",
+                  to_text(precision), cost_file));
 }
 
 Cluster load_cluster(const std::string& name, const LocalMachine& machine) {
@@ -254,8 +269,16 @@ PlanningJob prepare_job(const JobOptions& options) {
   ImportOptions import = options.import;
   if (import.frozen.empty() && start) import.frozen = start->file.training.frozen;
   Imported imported = import_file(options.model, import);
+  const Precision precision =
+      options.precision.value_or(start ? start->file.training.precision : Precision::kF32);
+  if (given) refuse_precision_of_costs(precision, cost_file);
+  imported.graph = with_precision(imported.graph, precision);
   std::vector<std::string> notes = options.notes, warnings = imported.warnings;
   const Graph& graph = imported.graph;
+  if (!start_cluster && is_short_form(name)) {
+    notes.push_back(fmt::format("cluster: {} is taken to have {} (a cluster file says otherwise)", name,
+                                assumed_links(name)));
+  }
   const bool own_cluster = options.cluster.empty() && !start && imported.cluster;
   if (own_cluster) {
     cluster = *imported.cluster;
@@ -313,16 +336,19 @@ PlanningJob prepare_job(const JobOptions& options) {
   training.micro_batches.erase(std::unique(training.micro_batches.begin(), training.micro_batches.end()),
                                training.micro_batches.end());
   if (!start || options.optimizer != Optimizer()) training.optimizer = options.optimizer;
+  training.precision = precision;
+  training.optimizer.master_weights = precision == Precision::kBF16;
   training.frozen = import.frozen;
   check_patterns(graph, training.optimizer);
   check_batch(graph, training.batch, training.micro_batches);
 
-  costs = complete_costs(graph, cluster, std::move(costs), training.micro_batches);
+  costs = complete_costs(graph, cluster, std::move(costs), training.micro_batches, precision);
   const double estimated = analytic_share(graph, cluster, costs, training.micro_batches.front());
   if (estimated > 0) {
     notes.push_back(fmt::format("costs: {:.0f} % of the time is an analytic estimate, not measured{}",
                                 100 * estimated,
                                 !given ? " (`espalier profile` measures; then --costs)" : ""));
+    notes.push_back("precision: " + precision_text(cluster, precision));
   }
   if (!graph.loss()) {
     warnings.push_back("the model has no loss output: it can be planned, not trained");

@@ -33,9 +33,10 @@ struct JobOptions {
   // Empty: up to six divisors of the batch that the model allows; the whole batch alone where a smaller
   // micro-batch would train something else (operators_that_need_the_whole_batch).
   std::vector<BatchSize> micro_batches;
-  std::string costs;              // a cost file (`espalier profile`); empty: the model file's own, else none
-  std::uint32_t threads = 1;      // that each worker will use
-  std::vector<std::string> pins;  // "vision.*=gpu:0"
+  std::string costs;  // a cost file (`espalier profile`); empty: the model file's own, else none
+  std::optional<Precision> precision = {};  // that the analytic model supposes; none: the start's, else f32
+  std::uint32_t threads = 1;                // that each worker will use
+  std::vector<std::string> pins;            // "vision.*=gpu:0"
   Optimizer optimizer;
   std::uint64_t seed = 0;
   WrittenBuffers written_buffers = WrittenBuffers::kOneReplica;
@@ -88,6 +89,8 @@ bool names_local(const std::string& cluster);
 // The parts, for those who have some of them already.
 Cluster load_cluster(const std::string& name, const LocalMachine& machine);
 CostTable load_costs(const std::string& path);
+// Measured costs are of the model's own types: throws InputError for another precision than f32.
+void refuse_precision_of_costs(Precision precision, const std::string& cost_file);
 // What a profile says of a cluster that it does not name: the same figures on each device.
 CostTable own_costs(const Imported& model, const Cluster& cluster);
 // Costs that were measured elsewhere, or with another number of threads than a run would use, mislead.

@@ -46,6 +46,7 @@ Json to_json(const PlanningJob& job, const Comparison& comparison) {
     rows.push_back(std::move(json));
   }
   return {{"bound", bound_json(comparison.any_bound)},
+          {"precision", std::string(to_text(job.training.precision))},
           {"best", comparison.best ? Json(comparison.rows[*comparison.best].planner) : Json()},
           {"rows", std::move(rows)},
           {"notes", job.notes},

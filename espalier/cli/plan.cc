@@ -63,6 +63,7 @@ Json to_json(const PlanningJob& job, const Planned& planned, const std::string& 
     json.update(judged_json(*planned.judged, job.cluster));
     json["plan"] = output;
   }
+  json["precision"] = std::string(to_text(job.training.precision));
   std::vector<std::string> warnings = job.warnings;
   warnings.insert(warnings.end(), planned.warnings.begin(), planned.warnings.end());
   json["notes"] = job.notes;
@@ -130,8 +131,9 @@ void add_plan(Program& program) {
 }
 
 void add_planners(Program& program) {
-  CLI::App* verb = add_verb(program, "planners", "every planner and schedule: its source and what it decides",
-                            "espalier planners");
+  CLI::App* verb =
+      add_verb(program, "planners", "every planner, schedule and order: its source and what it decides",
+               "espalier planners");
   verb->callback([&program] {
     program.chosen = [&program] {
       Table planners{
@@ -139,15 +141,22 @@ void add_planners(Program& program) {
       for (const PlannerEntry& entry : planner_catalog()) {
         planners.rows.push_back({entry.name, entry.shape, entry.decides, entry.source});
       }
+      Table orders{{{"order", "order"}, {"what", "what"}}, {}};
+      for (const OrderEntry& entry : order_catalog()) {
+        orders.rows.push_back({std::string(to_text(entry.order)), entry.what});
+      }
       Table schedules{{{"schedule", "schedule"}, {"what", "what"}, {"source", "source"}}, {}};
       for (const ScheduleEntry& entry : schedule_catalog()) {
         schedules.rows.push_back({std::string(to_text(entry.kind)), entry.what, entry.source});
       }
       if (program.console.json) {
         print_json_line(program.console, {{"planners", espalier::to_json(planners)},
-                                          {"schedules", espalier::to_json(schedules)}});
+                                          {"schedules", espalier::to_json(schedules)},
+                                          {"orders", espalier::to_json(orders)}});
       } else {
-        program.console.out() << print_text(planners) << '\n' << print_text(schedules);
+        program.console.out() << print_text(planners) << '\n'
+                              << print_text(schedules) << '\n'
+                              << print_text(orders);
       }
       return kDone;
     };

@@ -35,6 +35,11 @@ void ExecutionFlags::add_workers(CLI::App* verb) {
 OpenedPlan ExecutionFlags::open() const {
   OpenedPlan opened = open_plan(plan);
   if (opened.model.empty()) throw InputError(plan + ": names no model; plan a .pt2 file to execute");
+  if (const Precision planned = opened.file.training.precision; planned != Precision::kF32) {
+    throw InputError(plan + ": was planned for " + std::string(to_text(planned)) +
+                     ", but a run computes in the model's own types; plan it without --precision to execute "
+                     "it, or export the model in bf16");
+  }
   return opened;
 }
 

@@ -69,6 +69,9 @@ void JobFlags::add_planning(CLI::App* verb) {
       ->type_name("N,...")
       ->check(positive());
   verb->add_option("--costs", options.costs, "measured costs, from `espalier profile`")->type_name("FILE");
+  verb->add_option("--precision", precision,
+                   "f32, tf32 or bf16: what is supposed where nobody measured; default: f32")
+      ->type_name("NAME");
   verb->add_option("--threads", options.threads, "threads of each worker")->type_name("N")->check(positive());
 }
 
@@ -88,6 +91,10 @@ JobOptions JobFlags::to_options(const Machine& machine) const {
   result.machine = machine;
   if (batch > 0) result.batch = BatchSize(batch);
   for (const std::int64_t size : micro_batches) result.micro_batches.push_back(BatchSize(size));
+  if (!precision.empty()) {
+    result.precision = parse_precision(precision);
+    if (!result.precision) throw InputError("--precision " + precision + ": expected f32, tf32 or bf16");
+  }
   if (replicate_buffers) result.written_buffers = WrittenBuffers::kReplicated;
   if (literal) result.import.repair = Repair::kLiteral;
   result.optimizer = training.over({});

@@ -44,6 +44,7 @@ void add_run(Program& program);
 void add_launch(Program& program);
 void add_verify(Program& program);
 void add_diff(Program& program);
+void add_zoo(Program& program);
 
 // A verb with --json, --no-color and an example under its help.
 CLI::App* add_verb(Program& program, const std::string& name, const std::string& what,
@@ -58,6 +59,7 @@ struct JobFlags {
   JobOptions options;
   std::int64_t batch = 0;
   std::vector<std::int64_t> micro_batches;
+  std::string precision;
   bool literal = false;
   bool replicate_buffers = false;
   TrainingFlags training;

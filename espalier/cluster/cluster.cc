@@ -56,6 +56,8 @@ class Checker {
     positive("memory", static_cast<double>(kind.memory.count()));
     positive("f32", kind.flops_f32);
     positive("f16", kind.flops_f16);
+    if (kind.flops_tf32) positive("tf32", *kind.flops_tf32);
+    if (kind.flops_bf16) positive("bf16", *kind.flops_bf16);
     positive("memory bandwidth", static_cast<double>(kind.memory_bandwidth));
     positive("the number of multiprocessors", kind.multiprocessors);
     positive("speed", kind.speed);

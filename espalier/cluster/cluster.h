@@ -26,14 +26,16 @@ inline constexpr int kMaxMultiprocessors = 1'000'000;
 
 // What a device is. Rates are peaks; the cost model turns them into times.
 struct DeviceKind {
-  std::string name = {};              // "A100-80GB"; the key of a cost file
-  Bytes memory = {};                  // usable by a training step
-  double flops_f32 = 0;               // floating-point operations per second
-  double flops_f16 = 0;               // the same for half precision and bf16, matrix units included
-  std::int64_t memory_bandwidth = 0;  // bytes per second
-  Duration launch_overhead = {};      // least time of one operator
-  int multiprocessors = 1;            // tiles run side by side; for a CPU its threads
-  double speed = 1;                   // all times of this kind are divided by it ("half as fast" = 0.5)
+  std::string name = {};                  // "A100-80GB"; the key of a cost file
+  Bytes memory = {};                      // usable by a training step
+  double flops_f32 = 0;                   // floating-point operations per second
+  double flops_f16 = 0;                   // the same for half precision, matrix units included
+  std::optional<double> flops_tf32 = {};  // of matrix work on f32 numbers where TF32 is allowed; none: as f32
+  std::optional<double> flops_bf16 = {};  // as f16 for bf16; none: as f16
+  std::int64_t memory_bandwidth = 0;      // bytes per second
+  Duration launch_overhead = {};          // least time of one operator
+  int multiprocessors = 1;                // tiles run side by side; for a CPU its threads
+  double speed = 1;                       // all times of this kind are divided by it ("half as fast" = 0.5)
   friend bool operator==(const DeviceKind&, const DeviceKind&) = default;
 };
 
@@ -134,13 +136,18 @@ struct CollectiveCost {
 };
 CollectiveCost all_reduce_cost(const Cluster& cluster, std::span<const DeviceId> members, Bytes bytes);
 
-// Presets by name: V100-16GB, V100-32GB, A100-40GB, A100-80GB, H100, H200 (all as sold on SXM boards) and
-// cpu (one core). Rates are the makers' published dense peaks; memory is all of the board's, of which a
-// framework takes about half a GiB for itself.
+// Presets by name: V100-16GB, V100-32GB, A100-40GB, A100-80GB, H100, H200 (all as sold on SXM boards), B200,
+// MI300X, T4, L4, L40S, A10, RTX3090, RTX4090 and cpu (one core). Rates are the makers' published dense
+// peaks; memory is all of the board's, of which a framework takes about half a GiB for itself.
 std::span<const DeviceKind> device_presets();
 
+// The preset of that name. Throws InputError naming the nearest one.
+const DeviceKind& device_preset(std::string_view name);
+
 // The link of each device into a host of its kind, one direction:
-//   V100 150GB/s (NVLink 2), A100 300GB/s (NVLink 3), H100 and H200 450GB/s (NVLink 4), latency 5 µs;
+//   V100 150GB/s (NVLink 2), A100 300GB/s (NVLink 3), H100 and H200 450GB/s (NVLink 4), B200 900GB/s (NVLink
+//   5), MI300X 64GB/s (Infinity Fabric, to each other one), latency 5 µs;
+//   L4, L40S, A10, RTX3090 and RTX4090 32GB/s (PCIe 4 x16), T4 16GB/s (PCIe 3 x16), latency 10 µs;
 //   cpu and other kinds 2GB/s, latency 40 µs (processes of one machine over loopback).
 Group usual_host(const DeviceKind& kind, std::string name);
 
@@ -150,6 +157,10 @@ Group usual_host(const DeviceKind& kind, std::string name);
 // the hosts; at most 4096. "local:N" is not known here: it describes a machine, and the library does not look
 // at one; see local_cluster. Throws InputError naming the part that is wrong, and the nearest preset.
 Cluster parse_cluster(std::string_view short_form);
+
+// What a short form leaves unsaid of its links, for people: "300GB/s and 5us inside a host of A100-80GB, 10us
+// between hosts". Throws as parse_cluster does.
+std::string assumed_links(std::string_view short_form);
 
 // N workers on one host, one device per core, as `cpu:0` … : what `local` means once somebody has counted.
 // The kind is named cpu; what is 0 is as in the preset cpu. Throws InputError unless 1 <= devices <= 4096.

@@ -15,6 +15,7 @@
 namespace espalier {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -291,6 +292,96 @@ TEST(LocalCluster, HasOneDevicePerWorker) {
   EXPECT_EQ(c.kind_of(DeviceId(2)).memory_bandwidth, 10'000'000'000) << "what is not given is the preset's";
   EXPECT_EQ(c.device(DeviceId(2)).memory, gibibytes(2));
   EXPECT_THAT(refusal([] { local_cluster({.devices = 0}); }), HasSubstr("expected 1 to 4096"));
+}
+
+// Rates in Tflop/s, dense; memory bandwidth in GB/s; GB/s of a device's link into its host.
+struct PresetRow {
+  const char* name;
+  double f32, tf32, bf16, f16, memory, link;
+  friend std::ostream& operator<<(std::ostream& out, const PresetRow& row) { return out << row.name; }
+};
+class Preset : public ::testing::TestWithParam<PresetRow> {};
+
+TEST_P(Preset, ParsesInShortFormsAndFilesAndSaysItsLinks) {
+  const PresetRow& row = GetParam();
+  const std::string name = row.name;
+  const Cluster c = parse_cluster("2x" + name + "+1x" + name);
+  const DeviceKind& kind = c.kind_of(DeviceId(0));
+  EXPECT_EQ(kind, device_preset(name));
+  EXPECT_DOUBLE_EQ(kind.flops_f32, row.f32 * 1e12);
+  EXPECT_DOUBLE_EQ(kind.flops_tf32.value_or(kind.flops_f32), row.tf32 * 1e12);
+  EXPECT_DOUBLE_EQ(kind.flops_bf16.value_or(kind.flops_f16), row.bf16 * 1e12);
+  EXPECT_DOUBLE_EQ(kind.flops_f16, row.f16 * 1e12);
+  EXPECT_EQ(static_cast<double>(kind.memory_bandwidth), row.memory * 1e9);
+  EXPECT_EQ(static_cast<double>(*c.group(c.device(DeviceId(0)).group).bandwidth), row.link * 1e9);
+  EXPECT_EQ(parse_cluster_lines("kind " + name + "\ngroup g\ndevice d " + name + " in g\n").kinds()[0], kind);
+  EXPECT_EQ(parse_cluster_lines("group g\ndevice d " + name + " in g\n").kinds()[0], kind);
+  EXPECT_EQ(cluster_from_json(cluster_to_json(c), "c.json"), c);
+  EXPECT_EQ(parse_cluster_lines(print_cluster(c)), c);
+  EXPECT_THAT(assumed_links("2x" + name + "+1x" + name),
+              AllOf(HasSubstr("GB/s and "), HasSubstr("us inside a host of " + name),
+                    HasSubstr("and 10us between hosts")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Known, Preset,
+                         ::testing::Values(PresetRow{"V100-16GB", 15.7, 15.7, 15.7, 125, 900, 150},
+                                           PresetRow{"V100-32GB", 15.7, 15.7, 15.7, 125, 900, 150},
+                                           PresetRow{"A100-40GB", 19.5, 156, 312, 312, 1555, 300},
+                                           PresetRow{"A100-80GB", 19.5, 156, 312, 312, 2039, 300},
+                                           PresetRow{"H100", 67, 494.7, 989.4, 989.4, 3350, 450},
+                                           PresetRow{"H200", 67, 494.7, 989.4, 989.4, 4800, 450},
+                                           PresetRow{"B200", 80, 1100, 2250, 2250, 8000, 900},
+                                           PresetRow{"MI300X", 163.4, 653.7, 1307.4, 1307.4, 5300, 64},
+                                           PresetRow{"T4", 8.1, 8.1, 8.1, 65, 320, 16},
+                                           PresetRow{"L4", 30.3, 60.5, 121, 121, 300, 32},
+                                           PresetRow{"L40S", 91.6, 183, 362.05, 362.05, 864, 32},
+                                           PresetRow{"A10", 31.2, 62.5, 125, 125, 600, 32},
+                                           PresetRow{"RTX3090", 35.6, 35.6, 71, 71, 936, 32},
+                                           PresetRow{"RTX4090", 82.6, 82.6, 165.2, 165.2, 1008, 32},
+                                           PresetRow{"cpu", 0.05, 0.05, 0.05, 0.05, 10, 2}));
+
+TEST(ClusterShortForm, SaysWhatItAssumesOfLinks) {
+  EXPECT_EQ(
+      assumed_links("4xA100-80GB+2xV100-16GB@25Gb"),
+      "300GB/s and 5us inside a host of A100-80GB, 150GB/s and 5us inside a host of V100-16GB, 10us between "
+      "hosts")
+      << "the rate between hosts was said";
+  EXPECT_EQ(assumed_links("2x4xT4"), "16GB/s and 10us inside a host of T4, 12500MB/s and 10us between hosts");
+  EXPECT_EQ(assumed_links("1xcpu"), "2GB/s and 40us inside a host of cpu");
+}
+
+TEST(ClusterText, AKindMayBeAPresetButForSomething) {
+  const Cluster c = parse_cluster_lines(
+      "kind slow 32GiB preset=A100-80GB speed=0.5\n"
+      "kind other preset=A100-80GB f32=1e12\n"
+      "group g\n"
+      "device a slow in g\n"
+      "device b other in g\n"
+      "device c T4 in g\n");
+  DeviceKind slow = device_preset("A100-80GB");
+  slow.name = "slow";
+  slow.memory = gibibytes(32);
+  slow.speed = 0.5;
+  EXPECT_EQ(c.kinds()[0], slow);
+  EXPECT_EQ(c.kinds()[1].flops_tf32, std::nullopt) << "a preset's other rates go with its f32 rate";
+  EXPECT_EQ(c.kinds()[1].flops_f16, 1e12);
+  EXPECT_EQ(c.kinds()[2], device_preset("T4"));
+  EXPECT_THAT(refusal([] { parse_cluster_lines("kind k preset=A100-80G\n"); }),
+              HasSubstr("did you mean 'A100-80GB'"));
+  EXPECT_THAT(refusal([] { parse_cluster_lines("kind k speed=2\n"); }), HasSubstr("or `kind NAME preset="));
+}
+
+TEST(ClusterJson, AKindMayBeAPresetButForSomething) {
+  const std::string text =
+      R"({"format":"espalier.cluster/1","kinds":[{"name":"mine","preset":"H100","speed":0.9}],)"
+      R"("groups":[{"name":"g","latency_ns":0}],"devices":[{"name":"d","kind":"mine","in":"g"}]})";
+  DeviceKind mine = device_preset("H100");
+  mine.name = "mine";
+  mine.speed = 0.9;
+  EXPECT_EQ(cluster_from_json(parse_json(text, "c.json"), "c.json").kinds()[0], mine);
+  const std::string wrong = text.substr(0, text.find("H100")) + "H300" + text.substr(text.find("H100") + 4);
+  EXPECT_THAT(refusal([&] { cluster_from_json(parse_json(wrong, "c.json"), "c.json"); }),
+              HasSubstr("did you mean 'H"));
 }
 
 TEST(ClusterText, PrintsWhatItRead) {

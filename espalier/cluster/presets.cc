@@ -1,15 +1,10 @@
 // Known devices and the short form of a cluster.
 //
-// Peaks, as published by the maker for the SXM boards, dense (no sparsity):
-//   V100  NVIDIA Tesla V100 data sheet          f32 15.7, f16 125 TFLOP/s, 900 GB/s, 80 multiprocessors
-//   A100  NVIDIA A100 data sheet                f32 19.5, f16 312 TFLOP/s, 1555 GB/s (40 GB) and 2039 GB/s
-//                                               (80 GB), 108 multiprocessors
-//   H100  NVIDIA H100 data sheet                f32 67, f16 989.4 TFLOP/s, 3350 GB/s, 132 multiprocessors
-//   H200  NVIDIA H200 data sheet                as H100, 4800 GB/s, 141 GB
-// f32 is the rate without TF32, which PyTorch does not use unless told. The launch overhead is the few
-// microseconds that one small kernel takes from an eager framework.
-// cpu is one core at about 3 GHz with 256-bit vectors: 2 units x 8 lanes x 2 operations, less what such
-// cores reach; it has no faster half precision.
+// Peaks as the makers publish them, dense (no sparsity); docs/cost-model.md has a line with the source of
+// each. f32 is the rate without TF32, which PyTorch does not use unless told. Kinds without bf16 units (V100,
+// T4) compute it at the f32 rate. The launch overhead is the few microseconds that one small kernel takes
+// from an eager framework. cpu is one core at about 3 GHz with 256-bit vectors: 2 units x 8 lanes x 2
+// operations, less what such cores reach; it has no faster half precision.
 
 #include <algorithm>
 #include <array>
@@ -26,15 +21,22 @@ namespace {
 constexpr int kMaxDevices = 4096;
 constexpr std::int64_t kGiga = 1'000'000'000;
 
-DeviceKind gpu(const char* name, Bytes memory, double f32, double f16, std::int64_t bandwidth,
-               int processors) {
-  return {.name = name,
-          .memory = memory,
-          .flops_f32 = f32,
-          .flops_f16 = f16,
-          .memory_bandwidth = bandwidth,
-          .launch_overhead = microseconds(5),
-          .multiprocessors = processors};
+struct Peaks {  // Tflop/s
+  double f32, tf32, bf16, f16;
+};
+
+DeviceKind gpu(const char* name, Bytes memory, Peaks peaks, std::int64_t bandwidth, int processors) {
+  constexpr double kTera = 1e12;
+  DeviceKind kind{.name = name,
+                  .memory = memory,
+                  .flops_f32 = peaks.f32 * kTera,
+                  .flops_f16 = peaks.f16 * kTera,
+                  .memory_bandwidth = bandwidth,
+                  .launch_overhead = microseconds(5),
+                  .multiprocessors = processors};
+  if (peaks.tf32 != peaks.f32) kind.flops_tf32 = peaks.tf32 * kTera;
+  if (peaks.bf16 != peaks.f16) kind.flops_bf16 = peaks.bf16 * kTera;
+  return kind;
 }
 
 bool is_cpu(const DeviceKind& kind) {
@@ -43,19 +45,6 @@ bool is_cpu(const DeviceKind& kind) {
 
 [[noreturn]] void fail(std::string_view part, const std::string& problem) {
   throw InputError("cluster: '" + std::string(part.substr(0, 80)) + "': " + problem);
-}
-
-const DeviceKind& preset(std::string_view name, std::string_view part) {
-  std::vector<std::string_view> names;
-  for (const DeviceKind& kind : device_presets()) {
-    if (kind.name == name) return kind;
-    names.push_back(kind.name);
-  }
-  std::string known;
-  for (const std::string_view n : names) known += (known.empty() ? "" : ", ") + std::string(n);
-  const std::string shown(name.substr(0, 40));
-  fail(part, "'" + shown + "' is no known device; did you mean '" +
-                 std::string(nearest_word(name, names).value_or("")) + "'? Known are " + known);
 }
 
 struct HostsPart {
@@ -83,7 +72,11 @@ HostsPart parse_hosts(std::string_view part) {
     fail(part,
          "expected a count and a device, as in 4xA100-80GB, or hosts, count and device, as in 2x4xV100-16GB");
   }
-  return {counts.size() == 2 ? counts[0] : 1, counts.back(), &preset(rest, part)};
+  try {
+    return {counts.size() == 2 ? counts[0] : 1, counts.back(), &device_preset(rest)};
+  } catch (const InputError& error) {
+    fail(part, error.what());
+  }
 }
 
 std::vector<HostsPart> parse_parts(std::string_view text) {
@@ -104,13 +97,22 @@ std::vector<HostsPart> parse_parts(std::string_view text) {
 }  // namespace
 
 std::span<const DeviceKind> device_presets() {
-  static const std::array<DeviceKind, 7> kPresets{
-      gpu("V100-16GB", gibibytes(16), 15.7e12, 125e12, 900 * kGiga, 80),
-      gpu("V100-32GB", gibibytes(32), 15.7e12, 125e12, 900 * kGiga, 80),
-      gpu("A100-40GB", gibibytes(40), 19.5e12, 312e12, 1555 * kGiga, 108),
-      gpu("A100-80GB", gibibytes(80), 19.5e12, 312e12, 2039 * kGiga, 108),
-      gpu("H100", gibibytes(80), 67e12, 989.4e12, 3350 * kGiga, 132),
-      gpu("H200", Bytes(141 * kGiga), 67e12, 989.4e12, 4800 * kGiga, 132),
+  constexpr Peaks kV100{15.7, 15.7, 15.7, 125}, kA100{19.5, 156, 312, 312}, kH100{67, 494.7, 989.4, 989.4};
+  static const std::array<DeviceKind, 15> kPresets{
+      gpu("V100-16GB", gibibytes(16), kV100, 900 * kGiga, 80),
+      gpu("V100-32GB", gibibytes(32), kV100, 900 * kGiga, 80),
+      gpu("A100-40GB", gibibytes(40), kA100, 1555 * kGiga, 108),
+      gpu("A100-80GB", gibibytes(80), kA100, 2039 * kGiga, 108),
+      gpu("H100", gibibytes(80), kH100, 3350 * kGiga, 132),
+      gpu("H200", Bytes(141 * kGiga), kH100, 4800 * kGiga, 132),
+      gpu("B200", Bytes(180 * kGiga), {80, 1100, 2250, 2250}, 8000 * kGiga, 148),
+      gpu("MI300X", gibibytes(192), {163.4, 653.7, 1307.4, 1307.4}, 5300 * kGiga, 304),
+      gpu("T4", gibibytes(16), {8.1, 8.1, 8.1, 65}, 320 * kGiga, 40),
+      gpu("L4", gibibytes(24), {30.3, 60.5, 121, 121}, 300 * kGiga, 58),
+      gpu("L40S", gibibytes(48), {91.6, 183, 362.05, 362.05}, 864 * kGiga, 142),
+      gpu("A10", gibibytes(24), {31.2, 62.5, 125, 125}, 600 * kGiga, 72),
+      gpu("RTX3090", gibibytes(24), {35.6, 35.6, 71, 71}, 936 * kGiga, 82),
+      gpu("RTX4090", gibibytes(24), {82.6, 82.6, 165.2, 165.2}, 1008 * kGiga, 128),
       DeviceKind{.name = "cpu",
                  .memory = gibibytes(4),
                  .flops_f32 = 50e9,
@@ -120,21 +122,63 @@ std::span<const DeviceKind> device_presets() {
   return kPresets;
 }
 
+const DeviceKind& device_preset(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const DeviceKind& kind : device_presets()) {
+    if (kind.name == name) return kind;
+    names.push_back(kind.name);
+  }
+  std::string known;
+  for (const std::string_view n : names) known += (known.empty() ? "" : ", ") + std::string(n);
+  throw InputError("'" + std::string(name.substr(0, 40)) + "' is no known device; did you mean '" +
+                   std::string(nearest_word(name, names).value_or("")) + "'? Known are " + known);
+}
+
 Group usual_host(const DeviceKind& kind, std::string name) {
   Group host;
   host.name = std::move(name);
   host.bandwidth = 2 * kGiga;
   host.latency = microseconds(40);
-  const auto nvlink = [&](std::string_view prefix, std::int64_t gigabytes) {
-    if (kind.name.rfind(prefix, 0) != 0) return;
-    host.bandwidth = gigabytes * kGiga;
-    host.latency = microseconds(5);
+  struct Link {
+    std::string_view kind;  // begins the name
+    std::int64_t gigabytes, latency_us;
   };
-  nvlink("V100", 150);
-  nvlink("A100", 300);
-  nvlink("H100", 450);
-  nvlink("H200", 450);
+  constexpr std::array<Link, 11> kLinks{{{"V100", 150, 5},
+                                         {"A100", 300, 5},
+                                         {"H100", 450, 5},
+                                         {"H200", 450, 5},
+                                         {"B200", 900, 5},
+                                         {"MI300X", 64, 5},
+                                         {"T4", 16, 10},
+                                         {"L4", 32, 10},  // and L40S
+                                         {"A10-", 32, 10},
+                                         {"RTX3090", 32, 10},
+                                         {"RTX4090", 32, 10}}};
+  for (const Link& link : kLinks) {
+    if (!(kind.name + "-").starts_with(link.kind)) continue;
+    host.bandwidth = link.gigabytes * kGiga;
+    host.latency = microseconds(link.latency_us);
+  }
   return host;
+}
+
+std::string assumed_links(std::string_view short_form) {
+  const Cluster cluster = parse_cluster(short_form);
+  std::string text;
+  std::vector<std::string> told;
+  for (const Device& device : cluster.devices()) {
+    const std::string& kind = cluster.kind(device.kind).name;
+    if (std::find(told.begin(), told.end(), kind) != told.end()) continue;
+    told.push_back(kind);
+    const Group& host = cluster.group(device.group);
+    text += (text.empty() ? "" : ", ") + bandwidth_text(*host.bandwidth) + "/s and " +
+            to_exact_text(host.latency) + " inside a host of " + kind;
+  }
+  const Group& root = cluster.group(GroupId(0));
+  if (cluster.groups().size() == 1) return text;
+  text += ", ";
+  if (short_form.find('@') == std::string_view::npos) text += bandwidth_text(*root.bandwidth) + "/s and ";
+  return text + to_exact_text(root.latency) + " between hosts";
 }
 
 Cluster parse_cluster(std::string_view short_form) {

@@ -120,24 +120,48 @@ class ClusterReader {
   }
 
   void read_kind(const std::string& name, const Rest& rest) {
-    only(rest.settings, {"f32", "f16", "mem", "launch", "sms", "speed"});
-    if (rest.plain.size() != 1) throw InputError("expected `kind NAME MEMORY f32=… f16=… mem=…`");
+    only(rest.settings, {"preset", "f32", "tf32", "bf16", "f16", "mem", "launch", "sms", "speed"});
+    const auto given = [&](std::string_view key) { return rest.settings.contains(key); };
+    const bool preset = given("preset") || (rest.plain.empty() && rest.settings.empty());
+    if (rest.plain.size() > 1 || (rest.plain.empty() && !preset)) {
+      throw InputError("expected `kind NAME MEMORY f32=… f16=… mem=…`, or `kind NAME preset=A100-80GB`");
+    }
     DeviceKind kind;
+    if (preset) kind = device_preset(given("preset") ? need(rest.settings, "preset") : name);
     kind.name = name;
-    kind.memory = parse_bytes(rest.plain[0]);
-    kind.flops_f32 = parse_number(need(rest.settings, "f32"));
-    kind.flops_f16 =
-        rest.settings.count("f16") != 0 ? parse_number(need(rest.settings, "f16")) : kind.flops_f32;
-    kind.memory_bandwidth = parse_bandwidth(need(rest.settings, "mem"));
-    if (rest.settings.count("launch") != 0)
-      kind.launch_overhead = parse_duration(need(rest.settings, "launch"));
-    if (rest.settings.count("sms") != 0) {
+    if (!rest.plain.empty()) kind.memory = parse_bytes(rest.plain[0]);
+    if (!preset || given("f32")) {  // the other rates of a preset go with its f32 rate
+      kind.flops_f32 = kind.flops_f16 = parse_number(need(rest.settings, "f32"));
+      kind.flops_tf32 = kind.flops_bf16 = std::nullopt;
+    }
+    if (given("tf32")) kind.flops_tf32 = parse_number(need(rest.settings, "tf32"));
+    if (given("bf16")) kind.flops_bf16 = parse_number(need(rest.settings, "bf16"));
+    if (given("f16")) kind.flops_f16 = parse_number(need(rest.settings, "f16"));
+    if (!preset || given("mem")) kind.memory_bandwidth = parse_bandwidth(need(rest.settings, "mem"));
+    if (given("launch")) kind.launch_overhead = parse_duration(need(rest.settings, "launch"));
+    if (given("sms")) {
       kind.multiprocessors =
           static_cast<int>(parse_integer(need(rest.settings, "sms"), 1, kMaxMultiprocessors));
     }
-    if (rest.settings.count("speed") != 0) kind.speed = parse_number(need(rest.settings, "speed"));
-    kinds_.emplace(name, parts_.kinds.size());
+    if (given("speed")) kind.speed = parse_number(need(rest.settings, "speed"));
+    add_kind(std::move(kind));
+  }
+
+  std::size_t add_kind(DeviceKind kind) {
+    kinds_.emplace(kind.name, parts_.kinds.size());
     parts_.kinds.push_back(std::move(kind));
+    return parts_.kinds.size() - 1;
+  }
+
+  // One that stands above, or else a preset.
+  std::size_t find_kind(const std::string& name) {
+    const auto kind = kinds_.find(name);
+    if (kind != kinds_.end()) return kind->second;
+    try {
+      return add_kind(device_preset(name));
+    } catch (const InputError& error) {
+      throw InputError("kind '" + name + "' is not defined above, and " + error.what());
+    }
   }
 
   void read_group(const std::string& name, const Rest& rest) {
@@ -170,17 +194,16 @@ class ClusterReader {
     if (plain.size() != 1 && (plain.size() != 3 || plain[1] != "in")) {
       throw InputError("expected `device NAME KIND in GROUP`");
     }
-    const auto kind = kinds_.find(plain[0]);
-    if (kind == kinds_.end()) throw InputError("kind '" + plain[0] + "' is not defined above");
+    const std::size_t kind = find_kind(plain[0]);
     if (plain.size() == 1 && parts_.groups.size() != 1) {
       throw InputError("expected `device NAME KIND in GROUP`: there is more than one group, or none");
     }
     Device device;
     device.name = name;
-    device.kind = KindId(kind->second);
+    device.kind = KindId(kind);
     device.group = plain.size() == 1 ? GroupId(0) : find_group(plain[2]);
     device.memory = rest.settings.count("memory") != 0 ? parse_bytes(need(rest.settings, "memory"))
-                                                       : parts_.kinds[kind->second].memory;
+                                                       : parts_.kinds[kind].memory;
     parts_.devices.push_back(std::move(device));
   }
 
@@ -211,16 +234,32 @@ EndpointCost endpoint_from_json(const JsonCursor& cursor) {
 }
 
 DeviceKind kind_from_json(const JsonCursor& cursor) {
-  cursor.only({"name", "memory_bytes", "flops_f32", "flops_f16", "memory_bytes_per_second", "launch_ns",
-               "multiprocessors", "speed"});
+  cursor.only({"name", "preset", "memory_bytes", "flops_f32", "flops_tf32", "flops_bf16", "flops_f16",
+               "memory_bytes_per_second", "launch_ns", "multiprocessors", "speed"});
   DeviceKind kind;
+  const bool preset = cursor.has("preset");
+  if (preset) {
+    try {
+      kind = device_preset(cursor.at("preset").string());
+    } catch (const InputError& error) {
+      cursor.at("preset").fail(error.what());
+    }
+  }
+  const auto given = [&](const char* key) { return !preset || cursor.has(key); };
   kind.name = cursor.at("name").string();
-  kind.memory = cursor.at("memory_bytes").bytes();
-  kind.flops_f32 = cursor.at("flops_f32").number(0, kMaxRate);
-  kind.flops_f16 = cursor.at("flops_f16").number(0, kMaxRate);
-  kind.memory_bandwidth = cursor.at("memory_bytes_per_second").bytes().count();
-  kind.launch_overhead = cursor.at("launch_ns").duration();
-  kind.multiprocessors = static_cast<int>(cursor.at("multiprocessors").integer(1, kMaxMultiprocessors));
+  if (given("memory_bytes")) kind.memory = cursor.at("memory_bytes").bytes();
+  if (given("flops_f32")) {
+    kind.flops_f32 = kind.flops_f16 = cursor.at("flops_f32").number(0, kMaxRate);
+    kind.flops_tf32 = kind.flops_bf16 = std::nullopt;
+  }
+  if (cursor.has("flops_tf32")) kind.flops_tf32 = cursor.at("flops_tf32").number(0, kMaxRate);
+  if (cursor.has("flops_bf16")) kind.flops_bf16 = cursor.at("flops_bf16").number(0, kMaxRate);
+  if (given("flops_f16")) kind.flops_f16 = cursor.at("flops_f16").number(0, kMaxRate);
+  if (given("memory_bytes_per_second"))
+    kind.memory_bandwidth = cursor.at("memory_bytes_per_second").bytes().count();
+  if (given("launch_ns")) kind.launch_overhead = cursor.at("launch_ns").duration();
+  if (given("multiprocessors"))
+    kind.multiprocessors = static_cast<int>(cursor.at("multiprocessors").integer(1, kMaxMultiprocessors));
   if (cursor.has("speed")) kind.speed = cursor.at("speed").number(0, kMaxRate);
   return kind;
 }
@@ -256,8 +295,10 @@ std::string print_cluster(const Cluster& cluster) {
   std::string text;
   for (const DeviceKind& kind : cluster.kinds()) {
     text += "kind " + word(kind.name) + " " + to_exact_text(kind.memory) +
-            " f32=" + number_text(kind.flops_f32) + " f16=" + number_text(kind.flops_f16) +
-            " mem=" + bandwidth_text(kind.memory_bandwidth) +
+            " f32=" + number_text(kind.flops_f32) +
+            (kind.flops_tf32 ? " tf32=" + number_text(*kind.flops_tf32) : "") +
+            (kind.flops_bf16 ? " bf16=" + number_text(*kind.flops_bf16) : "") +
+            " f16=" + number_text(kind.flops_f16) + " mem=" + bandwidth_text(kind.memory_bandwidth) +
             " launch=" + to_exact_text(kind.launch_overhead) + " sms=" + std::to_string(kind.multiprocessors);
     if (kind.speed != 1) text += " speed=" + number_text(kind.speed);
     text += '\n';
@@ -291,6 +332,8 @@ Json cluster_to_json(const Cluster& cluster) {
                      {"memory_bytes_per_second", kind.memory_bandwidth},
                      {"launch_ns", kind.launch_overhead.count()},
                      {"multiprocessors", kind.multiprocessors}});
+    if (kind.flops_tf32) kinds.back()["flops_tf32"] = *kind.flops_tf32;
+    if (kind.flops_bf16) kinds.back()["flops_bf16"] = *kind.flops_bf16;
     if (kind.speed != 1) kinds.back()["speed"] = kind.speed;
   }
   Json groups = Json::array();

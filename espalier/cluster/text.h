@@ -2,10 +2,13 @@
 
 // Lines of a Cluster, for people and tests; they parse back. Files hold the JSON form (cluster/json.h).
 //
-//   kind V100 16GiB f32=15.7e12 f16=125e12 mem=900GB launch=5us sms=80 [speed=1]
+//   kind V100 16GiB f32=15.7e12 [tf32=…] [bf16=…] f16=125e12 mem=900GB launch=5us sms=80 [speed=1]
+//   kind mine [32GiB] preset=V100-16GB [speed=0.5 …]     a preset, but for what stands here
 //   group network 25Gb latency=10us
 //   group host0 in network 150GB latency=2us [lanes=unlimited] [send=100us+400ps/B] [receive=…]
 //   device gpu:0 V100 in host0 [memory=12GiB]
+//
+// `kind A100-80GB` alone, or a device of a kind that no line defines, means the preset of that name.
 
 #include <string>
 #include <string_view>

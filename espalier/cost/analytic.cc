@@ -103,7 +103,7 @@ class Measure {
       for (const TensorId id : *tensors) {
         const DType type = graph_.tensor(id).dtype;
         if (!is_floating_point(type) || type == DType::kOpaque) continue;
-        work_.half = element_size(type).count() <= 2;
+        work_.type = type;
         return;
       }
     }
@@ -238,14 +238,14 @@ class Measure {
 };
 
 // Seconds that `flops` of an operator's work take, at least.
-double compute_seconds(const Work& work, double flops, const DeviceKind& kind) {
+double compute_seconds(const Work& work, double flops, const DeviceKind& kind, Precision precision) {
   if (flops <= 0) return 0;
   if (!work.matrix) {
     const double units = std::min(work.output_tiles, static_cast<double>(kind.multiprocessors));
     const double share = is_cpu(kind) ? kCpuPointwiseShare : kPointwiseShare;
     return flops / (kind.flops_f32 * share * units / kind.multiprocessors);
   }
-  const double peak = (work.half ? kind.flops_f16 : kind.flops_f32) * kMatrixShare;
+  const double peak = matrix_rate(kind, work.type, precision) * kMatrixShare;
   const double units = kind.multiprocessors;
   // Whole waves of tiles; where they do not fill one, pieces are split along the inner dimension.
   double tiles = work.output_tiles;
@@ -259,10 +259,12 @@ double compute_seconds(const Work& work, double flops, const DeviceKind& kind) {
   return forward * (flops / work.forward_flops);  // a gradient's products have other shapes; same waste
 }
 
-Duration pass_time(const Work& work, double flops, double bytes, const DeviceKind& kind) {
+Duration pass_time(const Work& work, double flops, double bytes, const DeviceKind& kind,
+                   Precision precision) {
   if (work.free || (flops <= 0 && bytes <= 0)) return Duration();
   const double moving = bytes / (static_cast<double>(kind.memory_bandwidth) * kBandwidthShare);
-  return kind.launch_overhead + round_duration(std::max(compute_seconds(work, flops, kind), moving) * 1e9);
+  return kind.launch_overhead +
+         round_duration(std::max(compute_seconds(work, flops, kind, precision), moving) * 1e9);
 }
 
 // The family as the device's kernels have it: on a CPU, PyTorch's attention with dropout is the plain one,
@@ -364,17 +366,20 @@ Work operator_work(const Graph& graph, OperatorId op, BatchSize batch) {
   return Measure(graph, op, batch).work();
 }
 
-OperatorCost analytic_cost(const Graph& graph, OperatorId id, const DeviceKind& kind, BatchSize batch) {
+OperatorCost analytic_cost(const Graph& graph, OperatorId id, const DeviceKind& kind, BatchSize batch,
+                           Precision precision) {
   const Operator& op = graph.op(id);
   const Work work = operator_work(graph, id, batch);
   OperatorCost cost;
   cost.origin = Origin::kAnalytic;
   if (work.free) return cost;
   const OperatorFamily family = family_on(graph, id, kind);
-  cost.forward = pass_time(work, work.forward_flops, work.bytes_read + work.bytes_written, kind);
+  cost.forward = pass_time(work, work.forward_flops, work.bytes_read + work.bytes_written, kind, precision);
   if (!family.has_gradient) return cost;
-  cost.input_gradient = pass_time(work, work.input_gradient_flops, work.input_gradient_bytes, kind);
-  cost.weight_gradient = pass_time(work, work.weight_gradient_flops, work.weight_gradient_bytes, kind);
+  cost.input_gradient =
+      pass_time(work, work.input_gradient_flops, work.input_gradient_bytes, kind, precision);
+  cost.weight_gradient =
+      pass_time(work, work.weight_gradient_flops, work.weight_gradient_bytes, kind, precision);
   if (is_cpu(kind)) add_cpu_kernels(graph, op, family, kind, batch, cost);
   cost.saved = saved_tensors(graph, op, family);
   cost.private_bytes = private_bytes(graph, op, family, kind, batch);
@@ -389,7 +394,7 @@ OperatorCost analytic_cost(const Graph& graph, OperatorId id, const DeviceKind& 
 }
 
 CostTable complete_costs(const Graph& graph, const Cluster& cluster, CostTable table,
-                         std::span<const BatchSize> micro_batches) {
+                         std::span<const BatchSize> micro_batches, Precision precision) {
   const std::vector<BatchSize> wanted(micro_batches.begin(), micro_batches.end());
   CostTableParts parts = table.parts();
   for (const DeviceKind& kind : cluster.kinds()) {
@@ -411,7 +416,8 @@ CostTable complete_costs(const Graph& graph, const Cluster& cluster, CostTable t
                                               [&](const auto& point) { return point.batch == batch; });
         const bool twice = std::any_of(points.begin(), points.end(),
                                        [&](const auto& point) { return point.batch == batch; });
-        if (!known && !twice) points.push_back({batch, analytic_cost(graph, OperatorId(i), kind, batch)});
+        if (!known && !twice)
+          points.push_back({batch, analytic_cost(graph, OperatorId(i), kind, batch, precision)});
       }
       if (points.empty()) continue;
       added = true;
@@ -423,10 +429,12 @@ CostTable complete_costs(const Graph& graph, const Cluster& cluster, CostTable t
     }
     if (!added || table.overhead(kind.name) != KindOverhead{kind.name, {}, 0, {}, {}}) continue;
     // An update reads parameter, gradient and state and writes all but the gradient: 4 passes over the
-    // parameters for SGD (with momentum 5), 7 for Adam.
+    // parameters for SGD (with momentum 5), 7 for Adam. In bf16 these passes, but for the gradient's and one
+    // more that writes the parameters, go over numbers of twice the size: 10 and 14.
     KindOverhead overhead;
     overhead.kind = kind.name;
-    const double picoseconds = 1e12 / (static_cast<double>(kind.memory_bandwidth) * kBandwidthShare);
+    const double copies = precision == Precision::kBF16 ? 2 : 1;
+    const double picoseconds = copies * 1e12 / (static_cast<double>(kind.memory_bandwidth) * kBandwidthShare);
     for (const auto& [optimizer, passes] :
          {std::pair(OptimizerKind::kSgd, 5), std::pair(OptimizerKind::kAdam, 7),
           std::pair(OptimizerKind::kAdamW, 7)}) {

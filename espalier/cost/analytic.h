@@ -23,16 +23,18 @@ struct Work {
   double bytes_written = 0;
   double input_gradient_bytes = 0;  // read and written
   double weight_gradient_bytes = 0;
-  double output_tiles = 1;  // independent pieces: what can be spread over multiprocessors
-  double tile_flops = 0;    // of one piece, padding included (matrix work)
-  double tile_splits = 1;   // into how many parts one piece may be split along its inner dimension
-  bool matrix = false;      // uses matrix units (and half-precision peak where the type is half)
-  bool half = false;        // its first floating-point tensor has two bytes an element
-  bool free = false;        // no kernel at all: a view, a size
+  double output_tiles = 1;   // independent pieces: what can be spread over multiprocessors
+  double tile_flops = 0;     // of one piece, padding included (matrix work)
+  double tile_splits = 1;    // into how many parts one piece may be split along its inner dimension
+  bool matrix = false;       // uses matrix units (and half-precision peak where the type is half)
+  DType type = DType::kF32;  // of its first floating-point tensor: which rate of the matrix units counts
+  bool free = false;         // no kernel at all: a view, a size
 };
 Work operator_work(const Graph& graph, OperatorId op, BatchSize batch);
 
 // A cell of origin kAnalytic. What is saved for backward follows the operator's kind (docs/cost-model.md).
-OperatorCost analytic_cost(const Graph& graph, OperatorId op, const DeviceKind& kind, BatchSize batch);
+// `precision` says whether matrix work on f32 numbers may use TF32; bf16 shows in the graph (with_precision).
+OperatorCost analytic_cost(const Graph& graph, OperatorId op, const DeviceKind& kind, BatchSize batch,
+                           Precision precision = Precision::kF32);
 
 }  // namespace espalier

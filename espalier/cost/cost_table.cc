@@ -113,29 +113,79 @@ void add_cost(Fingerprint& hash, const OperatorCost& cost) {
   hash.add(static_cast<std::uint64_t>(cost.origin) * 2 + (cost.extrapolated ? 1 : 0));
 }
 
-// How much of its backward an operator runs, given what requires a gradient around it.
-enum class GradientNeed : std::uint8_t { kNone, kWeightsOnly, kBoth };
+// Which part of its class's cell an operator runs. The first three stand in a forward graph, the others in a
+// training graph.
+enum class Part : std::uint8_t {
+  kForward,         // no gradient flows through it
+  kForwardWeights,  // with the weight half of its backward
+  kForwardBoth,
+  kForwardAlone,  // its backward is an operator of its own
+  kBackwardWeights,
+  kBackwardBoth,
+  kUpdate,
+};
+constexpr std::size_t kParts = 7;
 
-GradientNeed gradient_need(const Graph& graph, const Operator& op) {
+Part part_in_forward_graph(const Graph& graph, const Operator& op) {
   const auto requires_grad = [&](TensorId id) { return graph.tensor(id).requires_grad; };
-  if (std::none_of(op.outputs.begin(), op.outputs.end(), requires_grad)) return GradientNeed::kNone;
+  if (std::none_of(op.outputs.begin(), op.outputs.end(), requires_grad)) return Part::kForward;
   const bool input = std::any_of(op.inputs.begin(), op.inputs.end(), [&](TensorId id) {
     return requires_grad(id) && !graph.tensor(id).parameter;
   });
-  return input ? GradientNeed::kBoth : GradientNeed::kWeightsOnly;
+  return input ? Part::kForwardBoth : Part::kForwardWeights;
 }
 
-OperatorCost with_need(OperatorCost cost, GradientNeed need, double speed) {
+// `differentiated`, by tensor: its gradient, or a part of it, is a tensor of the graph.
+Part part_in_training_graph(const Graph& graph, const Operator& op, const std::vector<bool>& differentiated) {
+  switch (op.role) {
+    case OperatorRole::kForward: {
+      const bool any = std::any_of(op.outputs.begin(), op.outputs.end(),
+                                   [&](TensorId id) { return differentiated[id.index()]; });
+      return any ? Part::kForwardAlone : Part::kForward;
+    }
+    case OperatorRole::kBackward: {
+      const bool weights = std::all_of(op.outputs.begin(), op.outputs.end(), [&](TensorId id) {
+        const auto of = graph.tensor(id).gradient_of;
+        return of && graph.tensor(*of).parameter;
+      });
+      return weights ? Part::kBackwardWeights : Part::kBackwardBoth;
+    }
+    case OperatorRole::kUpdate:
+      break;
+  }
+  return Part::kUpdate;
+}
+
+std::vector<Part> parts_of(const Graph& graph) {
+  std::vector<Part> parts;
+  parts.reserve(graph.operators().size());
+  if (!is_training_graph(graph.operators())) {
+    for (const Operator& op : graph.operators()) parts.push_back(part_in_forward_graph(graph, op));
+    return parts;
+  }
+  std::vector<bool> differentiated(graph.tensors().size());
+  for (const Tensor& tensor : graph.tensors()) {
+    if (tensor.gradient_of) differentiated[tensor.gradient_of->index()] = true;
+  }
+  for (const Operator& op : graph.operators()) {
+    parts.push_back(part_in_training_graph(graph, op, differentiated));
+  }
+  return parts;
+}
+
+OperatorCost part_of(OperatorCost cost, Part part, double speed) {
   cost.forward = divided(cost.forward, speed);
   cost.input_gradient = divided(cost.input_gradient, speed);
   cost.weight_gradient = divided(cost.weight_gradient, speed);
-  if (need == GradientNeed::kNone) {
-    cost.input_gradient = cost.weight_gradient = Duration();
-    cost.saved.clear();
-    cost.private_bytes = cost.between_halves = Bytes();
-  } else if (need == GradientNeed::kWeightsOnly && cost.origin == Origin::kAnalytic) {
-    cost.input_gradient = Duration();
-  }
+  const bool weights = part == Part::kForwardWeights || part == Part::kBackwardWeights;
+  if (weights && cost.origin == Origin::kAnalytic) cost.input_gradient = Duration();
+  if (part == Part::kForwardWeights || part == Part::kForwardBoth) return cost;
+  if (part == Part::kBackwardWeights || part == Part::kBackwardBoth) cost.forward = cost.backward();
+  if (part == Part::kUpdate) cost.forward = Duration();
+  cost.input_gradient = cost.weight_gradient = Duration();
+  cost.saved.clear();
+  cost.between_halves = Bytes();
+  if (part != Part::kForwardAlone) cost.private_bytes = Bytes();
   return cost;
 }
 
@@ -326,26 +376,27 @@ Duration update_time(const KindOverhead& overhead, OptimizerKind optimizer, Byte
 
 OperatorCosts::OperatorCosts(const Graph& graph, const Cluster& cluster, const CostTable& table,
                              BatchSize micro_batch, Variant variant) {
-  // One column per operator class and gradient need; the first operator of each speaks for it.
+  // One column per operator class and part of its cell; the first operator of each speaks for it.
   constexpr std::uint32_t kUnseen = 0xffffffff;
-  std::unordered_map<std::string_view, std::array<std::uint32_t, 3>> columns;
-  std::vector<std::pair<std::size_t, GradientNeed>> first;
+  std::array<std::uint32_t, kParts> unseen{};
+  unseen.fill(kUnseen);
+  std::unordered_map<std::string_view, std::array<std::uint32_t, kParts>> columns;
+  std::vector<std::pair<std::size_t, Part>> first;
+  const std::vector<Part> parts = parts_of(graph);
   class_of_.reserve(graph.operators().size());
   for (std::size_t i = 0; i < graph.operators().size(); ++i) {
     const Operator& op = graph.operators()[i];
-    const GradientNeed need = gradient_need(graph, op);
-    auto& column = columns.try_emplace(op.op_class, std::array{kUnseen, kUnseen, kUnseen})
-                       .first->second[static_cast<std::size_t>(need)];
+    auto& column = columns.try_emplace(op.op_class, unseen).first->second[static_cast<std::size_t>(parts[i])];
     if (column == kUnseen) {
       column = static_cast<std::uint32_t>(first.size());
-      first.emplace_back(i, need);
+      first.emplace_back(i, parts[i]);
     }
     class_of_.push_back(column);
   }
   classes_ = first.size();
   costs_.reserve(classes_ * cluster.kinds().size());
   for (const DeviceKind& kind : cluster.kinds()) {
-    for (const auto& [index, need] : first) {
+    for (const auto& [index, part] : first) {
       const Operator& op = graph.operators()[index];
       const CostRow* row = table.find(op.op_class, kind.name, variant);
       if (!row) {
@@ -356,7 +407,7 @@ OperatorCosts::OperatorCosts(const Graph& graph, const Cluster& cluster, const C
                               : " for " + std::to_string(variant.tensor_parallel) + " devices") +
                          "; profile the model on that kind, or leave the cost file out");
       }
-      costs_.push_back(with_need(cost_at(*row, micro_batch), need, kind.speed));
+      costs_.push_back(part_of(cost_at(*row, micro_batch), part, kind.speed));
     }
   }
 }

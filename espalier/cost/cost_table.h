@@ -19,6 +19,7 @@
 
 #include "espalier/base/units.h"
 #include "espalier/cluster/cluster.h"
+#include "espalier/cost/precision.h"
 #include "espalier/graph/graph.h"
 
 namespace espalier {
@@ -150,7 +151,7 @@ std::vector<std::string> check_cost_table(const CostTableParts& parts);
 // Adds what `table` lacks, so that every operator of `graph` has a row for every kind of `cluster` at the
 // batches asked for (analytic cells; measured and profiled ones are kept). See analytic.h for the model.
 CostTable complete_costs(const Graph& graph, const Cluster& cluster, CostTable table,
-                         std::span<const BatchSize> micro_batches);
+                         std::span<const BatchSize> micro_batches, Precision precision = Precision::kF32);
 
 // Costs of a graph's operators, resolved once: costs(operator, kind) without a look-up by text. Throws
 // InputError naming the first operator without a cell and what to do.
@@ -159,6 +160,13 @@ CostTable complete_costs(const Graph& graph, const Cluster& cluster, CostTable t
 // `speed`; an operator none of whose outputs requires a gradient has no backward and keeps nothing for it; an
 // analytic cell of an operator without differentiable input (parameters apart) has no input gradient
 // (measured ones were measured that way).
+//
+// In a training graph the role decides. All that an operator takes is its `forward`, for nothing else runs
+// with it: of a forward operator the cell's forward, of a backward operator the cell's two halves (its class
+// is its forward operator's), less the input half as above where it gives gradients of parameters only. A
+// forward operator that has a backward keeps its private bytes; what it keeps in tensors are edges of the
+// graph. Updates take nothing here: the optimizer's time is that of their parameters together
+// (training_times.h).
 class OperatorCosts {
  public:
   OperatorCosts(const Graph& graph, const Cluster& cluster, const CostTable& table, BatchSize micro_batch,

@@ -240,6 +240,9 @@ constexpr std::array kTable = {
           "svd triangular_solve",
           {}},
     // Not of aten: ONNX, Python operators of an export, layers of published profiles.
+    // gradient_sum and update: of training graphs (expand_backward.h). What a forward graph's figures do not
+    // hold costs nothing there either; an update's time is the optimizer's.
+    Names{"gradient_sum update", {}, without_gradient(Family::kView), Known::kElsewhere},
     Names{"getitem sym_size sym_numel sym_stride size shape identity assert_tensor_metadata assert_scalar "
           "assert_async wrap_with_set_grad_enabled parameter input output placeholder",
           {},

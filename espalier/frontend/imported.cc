@@ -21,7 +21,7 @@ std::string_view without_spaces(std::string_view text) {
 Imported import_json(std::string_view bytes, const std::string& name, const ImportOptions& options) {
   const Json json = parse_json(bytes, name);
   const JsonCursor root(json, name);
-  // TMP if (root.has("format")) return {.graph = graph_from_json(json, name)};
+  if (root.has("format")) return {.graph = graph_from_json(json, name)};
   if (root.has("maxFPGAs")) return import_msr(bytes, name, options);
   if (root.has("mbsInBatch") || root.has("maxMemoryPerDevice")) return import_piper(bytes, name, options);
   if (root.has("fpgas")) {

@@ -53,7 +53,7 @@ Imported import_bytes(std::string_view bytes, const std::string& name, const Imp
 // where they can be read off), tensors and weights of type kOpaque in bytes, one row per operator and device
 // kind ("accelerator" and "cpu" for MSR, else "profiled"). A backward time is divided into halves for inputs
 // and weights. A graph that already holds its backward half (MSR training) keeps it as operators of role
-// kBackward, each with its time as `forward`: it is simulated, not run. Each importer's .cc lists the
+// kBackward, each with its time as an input half: it is simulated, not run. Each importer's .cc lists the
 // oddities of its files.
 Imported import_msr(std::string_view text, const std::string& name, const ImportOptions& options = {});
 Imported import_piper(std::string_view text, const std::string& name, const ImportOptions& options = {});

@@ -8,7 +8,8 @@
 //   milliseconds: where most costs × 2^31 equal the sizes, they are seconds, and are repaired.
 // - `size` of a node is all that it occupies. What its output does not take becomes a stored block.
 // - Training graphs hold their backward half as nodes of their own (role kBackward), each with its time as
-//   `forward`. They are simulated, not run; nothing is folded.
+// the
+//   input half of a backward. They are simulated, not run; nothing is folded.
 
 #include <algorithm>
 #include <unordered_map>
@@ -86,7 +87,8 @@ class MsrReader {
         CostRow row;
         row.kind = kind;
         OperatorCost cost;
-        cost.forward = round_duration(in.at(key).number(0, kMostMilliseconds) * 1e6);
+        (node.role == OperatorRole::kBackward ? cost.input_gradient : cost.forward) =
+            round_duration(in.at(key).number(0, kMostMilliseconds) * 1e6);
         cost.origin = Origin::kProfile;
         row.points.push_back({BatchSize(1), cost});
         node.costs.push_back(std::move(row));

@@ -53,6 +53,8 @@ class Builder {
     if (profile_.nodes.empty()) throw InputError(profile_.file + ": has no nodes");
     parts_.name = profile_.name;
     parts_.batch = {profile_.batch, profile_.batch};
+    training_ = std::any_of(profile_.nodes.begin(), profile_.nodes.end(),
+                            [](const ProfileNode& node) { return node.role != OperatorRole::kForward; });
     in_edges_.resize(profile_.nodes.size());
     out_edges_.resize(profile_.nodes.size());
     for (std::size_t e = 0; e < profile_.edges.size(); ++e) {
@@ -87,7 +89,7 @@ class Builder {
     return add_tensor({.name = node.name + ".stored",
                        .role = TensorRole::kParameter,
                        .sizes = {SizeExpr(node.stored.count())},
-                       .requires_grad = node.trainable,
+                       .requires_grad = node.trainable && !training_,
                        .parameter = parameter},
                       std::nullopt);
   }
@@ -101,7 +103,7 @@ class Builder {
     op.op_class = node.name;
     op.colocation = node.colocation;
     op.duplicable = node.duplicable;
-    bool grad = node.always_grad || (node.trainable && node.stored.count() > 0);
+    bool grad = !training_ && (node.always_grad || (node.trainable && node.stored.count() > 0));
     for (const std::size_t e : in_edges_[index]) {
       op.inputs.push_back(tensor_of_edge_[e]);
       grad = grad || parts_.tensors[tensor_of_edge_[e].index()].requires_grad;
@@ -151,6 +153,7 @@ class Builder {
   GraphParts parts_;
   CostTableParts costs_;
   std::size_t storages_ = 0;
+  bool training_ = false;  // the profile holds a backward half: nothing is left to autograd
   std::vector<std::vector<std::size_t>> in_edges_, out_edges_;
   std::vector<TensorId> tensor_of_edge_;
   std::vector<TensorId> first_output_;

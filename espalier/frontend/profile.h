@@ -66,8 +66,8 @@ class NodeNumbers {
 };
 
 // A graph of opaque tensors in an order that the edges allow (of several, the file's), and its costs. A
-// gradient flows from trainable weights on. `order[n]` is the operator of node n. Throws InputError if the
-// edges form a cycle, naming a node on it.
+// gradient flows from trainable weights on, but for a profile that holds its backward half. `order[n]` is the
+// operator of node n. Throws InputError if the edges form a cycle, naming a node on it.
 struct BuiltProfile {
   Graph graph;
   CostTable costs;

@@ -71,6 +71,7 @@ GraphParts with_colocation(GraphParts parts) {
   const std::size_t count = parts.operators.size();
   std::vector<std::optional<std::size_t>> last_mutation(sets.count());
   for (std::size_t i = 0; i < count; ++i) {
+    if (parts.operators[i].role == OperatorRole::kUpdate) continue;
     for (const TensorId t : parts.operators[i].mutates) last_mutation[sets.of(t)] = i;
   }
 
@@ -86,7 +87,7 @@ GraphParts with_colocation(GraphParts parts) {
     const Operator& op = parts.operators[i];
     if (op.colocation) join(first_of_number.try_emplace(*op.colocation, narrow(i)).first->second, i);
     for (const std::uint32_t set : sets.touched_by(op)) {
-      if (!sets.mutated(set) || (!sets.lives_on(set) && i > *last_mutation[set])) continue;
+      if (!last_mutation[set] || (!sets.lives_on(set) && i > *last_mutation[set])) continue;
       if (!first_of_set[set]) first_of_set[set] = narrow(i);
       join(*first_of_set[set], i);
     }

@@ -104,6 +104,7 @@ class Checker {
         report(named(t) + ": there is no operator " + std::to_string(t.producer->index()));
         in_range_ = false;
       }
+      if (t.gradient_of) in_range(*t.gradient_of, named(t) + ", a gradient");
       if (t.parameter && t.parameter->index() >= parts_.parameters.size()) {
         report(named(t) + ": there is no parameter " + std::to_string(t.parameter->index()));
         in_range_ = false;
@@ -231,7 +232,18 @@ class Checker {
   }
 
   void check_gradients() {
+    const bool training = is_training_graph(parts_.operators);
     for (const Tensor& t : parts_.tensors) {
+      if (t.requires_grad && training) {
+        report(named(t) + " requires a gradient, but the graph holds backward or update operators itself");
+      }
+      if (t.gradient_of &&
+          (tensor(*t.gradient_of).dtype != t.dtype || tensor(*t.gradient_of).sizes != t.sizes)) {
+        report(named(t) + " is " + type_text(t) + ", but a gradient of " + named(tensor(*t.gradient_of)) +
+               ", which is " + type_text(tensor(*t.gradient_of)));
+      }
+      if (t.gradient_of && !training)
+        report(named(t) + " is a gradient, but the graph has no backward operator");
       if (t.requires_grad && !is_floating_point(t.dtype)) {
         report(named(t) + " requires a gradient but is " + std::string(to_text(t.dtype)));
       }
@@ -262,19 +274,24 @@ class Checker {
     }
   }
 
-  // Every operator that a mutation ties to others has the number of the first of them.
+  // Every operator that a mutation, but for an update's, ties to others has the number of the first of them.
   void check_colocation() {
     const AliasSets sets(parts_);
     if (!sets.any_mutated()) return;
     std::vector<std::size_t> last_mutation(sets.count(), 0);
+    std::vector<char> binding(sets.count(), 0);
     for (std::size_t i = 0; i < parts_.operators.size(); ++i) {
-      for (const TensorId id : parts_.operators[i].mutates) last_mutation[sets.of(id)] = i;
+      if (parts_.operators[i].role == OperatorRole::kUpdate) continue;
+      for (const TensorId id : parts_.operators[i].mutates) {
+        last_mutation[sets.of(id)] = i;
+        binding[sets.of(id)] = 1;
+      }
     }
     std::vector<const Operator*> first(sets.count(), nullptr);
     for (std::size_t i = 0; i < parts_.operators.size(); ++i) {
       const Operator& op = parts_.operators[i];
       for (const std::uint32_t set : sets.touched_by(op)) {
-        const bool bound = sets.mutated(set) && (sets.lives_on(set) || i <= last_mutation[set]);
+        const bool bound = binding[set] != 0 && (sets.lives_on(set) || i <= last_mutation[set]);
         if (!bound) continue;
         if (!first[set]) {
           first[set] = &op;

@@ -85,6 +85,11 @@ Bytes Parameter::bytes() const {
   return checked_bytes(*product.constant(), dtype, names.empty() ? "" : names[0]);
 }
 
+bool is_training_graph(std::span<const Operator> operators) {
+  return std::any_of(operators.begin(), operators.end(),
+                     [](const Operator& op) { return op.role != OperatorRole::kForward; });
+}
+
 std::string type_text(const Tensor& tensor) {
   std::string text(to_text(tensor.dtype));
   text += '[';
@@ -232,6 +237,7 @@ std::uint64_t Graph::fingerprint() const {
     print.add(std::uint64_t{tensor.requires_grad});
     print.add(tensor.storage.index());
     print.add(tensor.parameter ? tensor.parameter->index() + 1 : 0);
+    if (tensor.gradient_of) print.add(tensor.gradient_of->index());
   }
   print.add(parts_.parameters.size());
   for (const Parameter& parameter : parts_.parameters) {

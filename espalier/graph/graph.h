@@ -4,7 +4,7 @@
 //
 // Operators read and produce tensors. Tensors that share memory (views, in-place results) share a storage.
 // Parameters and buffers are named storages; a tied parameter is one storage with several names. A training
-// graph, with backward and update operators in it, is a legal Graph too.
+// graph, with backward and update operators in it, is a legal Graph too (expand_backward.h makes one).
 //
 // Invariants (check_graph lists violations):
 // - operators are numbered in a legal execution order: an operator's inputs are produced by smaller ids or by
@@ -17,6 +17,8 @@
 // - sizes are at least zero and tensors fit into 2^62 bytes at both ends of the batch range;
 // - where memory is mutated, those that could see the difference have one colocation number
 //   (see with_colocation);
+// - in a training graph no tensor requires a gradient: nothing is left to autograd. A tensor that is the
+//   gradient of another has its type and sizes;
 // - a duplicable operator draws no random numbers, mutates nothing, gives nothing that needs a gradient, and
 //   reads only inputs, constants, buffers that nobody mutates, and other duplicables' outputs.
 // A Graph never changes once built; any number of threads may read it.
@@ -66,10 +68,11 @@ struct Tensor {
   TensorRole role = TensorRole::kActivation;
   DType dtype = DType::kF32;
   std::vector<SizeExpr> sizes = {};  // no sizes: a scalar
-  bool requires_grad = false;        // a gradient flows into it
+  bool requires_grad = false;        // autograd sends a gradient into it
   StorageId storage = {};            // equal for aliases; numbered by first appearance
   std::optional<OperatorId> producer = {};
   std::optional<ParameterId> parameter = {};
+  std::optional<TensorId> gradient_of = {};  // in a training graph: it is that tensor's gradient, or a part
 
   SizeExpr elements() const;
   Bytes bytes(BatchSize batch) const;  // elements × element size; throws InputError on overflow
@@ -107,6 +110,9 @@ struct Operator {
   bool known = true;           // false: the operator table does not know it; counted as possibly aliasing
   friend bool operator==(const Operator&, const Operator&) = default;
 };
+
+// Whether backward or update operators stand among them: a training graph's.
+bool is_training_graph(std::span<const Operator> operators);
 
 // The batches for which the graph was made: one (an export with constant sizes) or a range.
 struct BatchRange {
@@ -188,7 +194,8 @@ std::vector<std::string> check_graph(const GraphParts& parts);
 // for each storage that somebody mutates: its producer and everyone who reads or mutates it up to its last
 // mutation; for a parameter or a buffer everyone who touches it, since it lives on into the next step. The
 // outputs of an operator with `known == false` count as aliases of its inputs. Later readers of an activation
-// see a finished value, so they may stand elsewhere.
+// see a finished value, so they may stand elsewhere. An update (OperatorRole) binds nobody: it comes at the
+// end of the step, and until then a reader elsewhere has a copy, as holders of a tied parameter do.
 GraphParts with_colocation(GraphParts parts);
 
 // "linear(f32[b,16],f32[16,16])": a class for operators whose cost depends on nothing else. An operator

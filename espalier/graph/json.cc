@@ -64,6 +64,7 @@ Json tensor_to_json(const Graph& graph, const Tensor& t, std::size_t new_storage
   if (t.requires_grad) json["requires_grad"] = true;
   if (t.storage.index() != new_storage) json["storage"] = t.storage.index();
   if (t.parameter) json["parameter"] = graph.parameter(*t.parameter).names[0];
+  if (t.gradient_of) json["gradient_of"] = graph.tensor(*t.gradient_of).name;
   return json;
 }
 
@@ -136,7 +137,7 @@ class GraphJsonReader {
   }
 
   void read_tensor(const JsonCursor& cursor) {
-    cursor.only({"name", "role", "dtype", "sizes", "requires_grad", "storage", "parameter"});
+    cursor.only({"name", "role", "dtype", "sizes", "requires_grad", "storage", "parameter", "gradient_of"});
     Tensor t;
     t.name = cursor.at("name").string();
     if (cursor.has("role")) t.role = static_cast<TensorRole>(one_of(cursor.at("role"), kRoles));
@@ -156,6 +157,7 @@ class GraphJsonReader {
       if (found == parameters_.end()) name.fail("is no parameter of this graph");
       t.parameter = found->second;
     }
+    if (cursor.has("gradient_of")) t.gradient_of = tensor(cursor.at("gradient_of"));
     tensors_.emplace(t.name, TensorId(parts_.tensors.size()));
     parts_.tensors.push_back(std::move(t));
   }

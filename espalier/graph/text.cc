@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::string_view kPunctuation = "=(),:@[]";
 constexpr std::array<std::string_view, 4> kSources{"input", "parameter", "buffer", "constant"};
-constexpr std::array<std::string_view, 17> kAttributes{
+constexpr std::array<std::string_view, 18> kAttributes{
     "view",     "inplace",    "shares", "mutates", "name",    "module", "source", "backward", "update",
-    "colocate", "duplicable", "random", "mixes",   "unknown", "grad",   "nograd", "class"};
+    "colocate", "duplicable", "random", "mixes",   "unknown", "grad",   "nograd", "class",    "gradient_of"};
 
 bool is_source(const Word& word) {
   return !word.quoted && std::find(kSources.begin(), kSources.end(), word.text) != kSources.end();
@@ -33,8 +33,8 @@ bool derived_gradient(const Operator& op, const Tensor& output, std::span<const 
                      [&](TensorId id) { return tensors[id.index()].requires_grad; });
 }
 
-bool derived_gradient(const Tensor& source, std::span<const Parameter> parameters) {
-  return source.role == TensorRole::kParameter && is_floating_point(source.dtype) &&
+bool derived_gradient(const Tensor& source, std::span<const Parameter> parameters, bool training) {
+  return !training && source.role == TensorRole::kParameter && is_floating_point(source.dtype) &&
          parameters[source.parameter->index()].trainable;
 }
 
@@ -177,7 +177,10 @@ class GraphReader {
  public:
   Graph read(std::string_view text) {
     parts_.batch = {BatchSize(1), BatchSize(1024)};
-    for (const auto& [number, words] : split_lines(text, kPunctuation)) {
+    const auto lines = split_lines(text, kPunctuation);
+    training_ =
+        std::any_of(lines.begin(), lines.end(), [](const auto& line) { return has_role(line.second); });
+    for (const auto& [number, words] : lines) {
       try {
         read_line(words);
       } catch (const InputError& error) {
@@ -190,6 +193,13 @@ class GraphReader {
   }
 
  private:
+  static bool has_role(const std::vector<Word>& words) {
+    for (std::size_t i = 1; i < words.size(); ++i) {
+      if (words[i - 1].is("@") && (words[i].is("backward") || words[i].is("update"))) return true;
+    }
+    return false;
+  }
+
   void read_line(const std::vector<Word>& words) {
     const bool assignment = words.size() > 1 && (words[1].is("=") || words[1].is(",") || words[1].is("("));
     if (!assignment) return read_setting(words);
@@ -277,7 +287,7 @@ class GraphReader {
       throw InputError(call + "() takes nothing");
     }
     for (const auto& [key, value] : line.attributes) {
-      if (key != "shares" && key != "grad" && key != "nograd")
+      if (key != "shares" && key != "grad" && key != "nograd" && key != "gradient_of")
         throw InputError("'@" + key + "' is for operators");
     }
     if (line.outputs.empty() && stored) return;
@@ -302,20 +312,23 @@ class GraphReader {
     const std::optional<StorageId> known =
         parameter ? storage_of_parameter_[parameter->index()] : std::nullopt;
     if (line.has("shares")) {
-      t.storage = shared_storage(line, t.name);
+      t.storage = parts_.tensors[only_pair(line, "shares", t.name).index()].storage;
     } else {
       t.storage = known ? *known : new_storage();
     }
     if (parameter) storage_of_parameter_[parameter->index()] = t.storage;
-    t.requires_grad = (derived_gradient(t, parts_.parameters) || line.has("grad")) && !line.has("nograd");
+    t.requires_grad =
+        (derived_gradient(t, parts_.parameters, training_) || line.has("grad")) && !line.has("nograd");
+    if (line.has("gradient_of")) t.gradient_of = only_pair(line, "gradient_of", t.name);
     add_tensor(std::move(t));
   }
 
-  StorageId shared_storage(const Line& line, const std::string& name) const {
-    const auto& value = line.attributes.find("shares")->second;
+  // The other tensor of "@key=name:other".
+  TensorId only_pair(const Line& line, const std::string& key, const std::string& name) const {
+    const auto& value = line.attributes.find(key)->second;
     const bool pair = value && value->size() == 3 && (*value)[1].is(":") && (*value)[0].text == name;
-    if (!pair) throw InputError("expected @shares=" + name + ":other");
-    return parts_.tensors[tensor((*value)[2].text).index()].storage;
+    if (!pair) throw InputError("expected @" + key + "=" + name + ":other");
+    return tensor((*value)[2].text);
   }
 
   ParameterId read_parameter(const Line& line) {
@@ -417,7 +430,7 @@ class GraphReader {
     for (const auto& [key, value] : line.attributes) {
       const bool plain = key != "shares" && key != "mutates" && key != "name" && key != "module" &&
                          key != "source" && key != "colocate" && key != "class" && key != "grad" &&
-                         key != "nograd";
+                         key != "nograd" && key != "gradient_of";
       if (plain && value) throw InputError("'@" + key + "' takes no value");
     }
     if (line.has("backward") && line.has("update"))
@@ -436,23 +449,28 @@ class GraphReader {
     op.known = !line.has("unknown");
   }
 
-  void set_storages(const Line& line, const Operator& op) {
-    std::vector<std::pair<TensorId, TensorId>> shares;  // output, other
-    if (line.has("shares")) {
-      const std::vector<Word>& words = list(line, "shares");
-      for (std::size_t i = 0; i < words.size(); i += 4) {
-        const bool triple = i + 2 < words.size() && words[i + 1].is(":");
-        if (!triple || (i + 3 < words.size() && !words[i + 3].is(","))) {
-          throw InputError("expected @shares=output:other, …");
-        }
-        shares.emplace_back(tensor(words[i].text), tensor(words[i + 2].text));
+  // "@key=output:other, …"; none if the line has no such attribute.
+  std::vector<std::pair<TensorId, TensorId>> pairs(const Line& line, const std::string& key,
+                                                   const Operator& op) const {
+    std::vector<std::pair<TensorId, TensorId>> result;
+    if (!line.has(key)) return result;
+    const std::vector<Word>& words = list(line, key);
+    for (std::size_t i = 0; i < words.size(); i += 4) {
+      const bool triple = i + 2 < words.size() && words[i + 1].is(":");
+      if (!triple || (i + 3 < words.size() && !words[i + 3].is(","))) {
+        throw InputError("expected @" + key + "=output:other, …");
       }
-    }
-    for (const auto& [output, other] : shares) {
+      const TensorId output = tensor(words[i].text);
+      result.emplace_back(output, tensor(words[i + 2].text));
       const bool own = std::find(op.outputs.begin(), op.outputs.end(), output) != op.outputs.end();
-      if (!own || other >= output)
-        throw InputError("@shares=output:other: an output of this line and an earlier tensor");
+      if (!own || result.back().second >= output)
+        throw InputError("@" + key + "=output:other: an output of this line and an earlier tensor");
     }
+    return result;
+  }
+
+  void set_storages(const Line& line, const Operator& op) {
+    const auto shares = pairs(line, "shares", op);
     for (const TensorId id : op.outputs) {
       Tensor& t = parts_.tensors[id.index()];
       const auto shared =
@@ -468,6 +486,9 @@ class GraphReader {
   }
 
   void set_gradients(const Line& line, const Operator& op) {
+    for (const auto& [output, other] : pairs(line, "gradient_of", op)) {
+      parts_.tensors[output.index()].gradient_of = other;
+    }
     for (const std::string_view key : {"nograd", "grad"}) {
       if (!line.has(key)) continue;
       const auto& value = line.attributes.find(key)->second;
@@ -486,13 +507,15 @@ class GraphReader {
   std::unordered_map<std::string, ParameterId> parameters_;
   std::vector<std::optional<StorageId>> storage_of_parameter_;
   std::size_t storages_ = 0;
+  bool training_ = false;  // the graph holds backward or update operators
   bool outputs_given_ = false;
   bool loss_given_ = false;
 };
 
 class GraphPrinter {
  public:
-  explicit GraphPrinter(const Graph& graph) : graph_(graph) {}
+  explicit GraphPrinter(const Graph& graph)
+      : graph_(graph), training_(is_training_graph(graph.operators())) {}
 
   std::string print() {
     const GraphParts& parts = graph_.parts();
@@ -590,8 +613,10 @@ class GraphPrinter {
       out_ +=
           " @shares=" + word(t.name) + ":" + word(graph_.tensor(first_of_storage_[t.storage.index()]).name);
     }
-    if (derived_gradient(t, graph_.parameters()) != t.requires_grad)
+    if (derived_gradient(t, graph_.parameters(), training_) != t.requires_grad)
       out_ += t.requires_grad ? " @grad" : " @nograd";
+    if (t.gradient_of)
+      out_ += " @gradient_of=" + word(t.name) + ":" + word(graph_.tensor(*t.gradient_of).name);
     out_ += '\n';
   }
 
@@ -658,9 +683,18 @@ class GraphPrinter {
     }
     if (!off.empty()) out_ += any ? " @nograd=" + list(off) : " @nograd";
     if (!on.empty()) out_ += " @grad=" + list(on);
+    std::string pairs;
+    for (const TensorId id : op.outputs) {
+      const Tensor& t = graph_.tensor(id);
+      if (!t.gradient_of) continue;
+      pairs += (pairs.empty() ? " @gradient_of=" : ",") + word(t.name) + ":" +
+               word(graph_.tensor(*t.gradient_of).name);
+    }
+    out_ += pairs;
   }
 
   const Graph& graph_;
+  const bool training_;
   std::string out_;
   std::size_t next_operator_ = 0;
   std::vector<TensorId> first_of_storage_;

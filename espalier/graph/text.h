@@ -21,14 +21,15 @@
 //
 // Defaults keep tests short: batch 1..1024; type f32[b], of parameters and buffers f32[1], of a tensor called
 // loss f32[], of views and in-place results their first input's; requires_grad derived (a floating-point
-// output of a forward operator that reads a tensor requiring it; trainable parameters); op_class =
-// default_op_class; the outputs are what nobody reads; the loss is the output called so if it is one
-// floating-point number; colocation as with_colocation says. Operator name = first output's name.
+// output of a forward operator that reads a tensor requiring it; trainable parameters; nothing in a graph
+// with @backward or @update); op_class = default_op_class; the outputs are what nobody reads; the loss is the
+// output called so if it is one floating-point number; colocation as with_colocation says. Operator name =
+// first output's name.
 //
 // Attributes: @view (all outputs share the first input's storage), @inplace (also mutates it),
 // @shares=out:other (out has the storage of other), @mutates=t,u, @name=text, @module=path,
 // @source=file:line, @backward, @update, @colocate=n, @duplicable, @random, @mixes, @unknown, @grad[=t,u],
-// @nograd[=t,u], @class=text.
+// @nograd[=t,u], @class=text, @gradient_of=out:other (out is a gradient of other; of constants, too).
 
 #include <string>
 #include <string_view>

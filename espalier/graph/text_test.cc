@@ -9,7 +9,9 @@
 namespace espalier {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::Field;
 using ::testing::HasSubstr;
 using testing::refusal;
 
@@ -52,15 +54,16 @@ TEST(GraphText, EveryFeatureParsesBack) {
       "parameter(late) : bf16[4]\n"
       "parameter(lonely, frozen) : f32[3]\n"
       "buffer(stats, nonpersistent) : i64[]\n"
-      "x = input() : f32[b,max(b,4),(b+1)//2] @grad\n"
+      "x = input() : f32[b,max(b,4),(b+1)//2]\n"
       "s = buffer(stats)\n"
-      "p = parameter(early, tied=\"odd name\", tied=third) : f32[4-2+2] @nograd\n"
+      "p = parameter(early, tied=\"odd name\", tied=third) : f32[4-2+2]\n"
       "q = parameter(late)\n"
       "q2 = parameter(late)\n"
       "c = constant() : u8[] @shares=c:x\n"
       "a, \"b c\" = split(x, c) : f32[b], i64[] @module=net.0 @source=model.py:12 @class=\"split by 2\"\n"
       "v = \"aten::view\"(a, a) @view @random @mixes @unknown @name=other\n"
-      "m, n, o = three(v, q, q2) : f32[b], f32[], bf16[b] @shares=n:a,o:m @nograd=m @backward @grad=o\n"
+      "one = constant() : f32[b] @gradient_of=one:a\n"
+      "m, n, o = three(v, q, q2) : f32[b], f32[], bf16[4] @shares=n:a,o:m @backward @gradient_of=m:a,o:q2\n"
       "\"return\" = \"input\"(m) @colocate=7\n"
       "step(p, s) @mutates=p,s @name=update_p @update\n"
       "loss = sum(n) : f32[1]\n"
@@ -69,9 +72,20 @@ TEST(GraphText, EveryFeatureParsesBack) {
   const std::string text = print_graph(g);
   EXPECT_EQ(parse_graph(text), g) << text;
   EXPECT_EQ(print_graph(parse_graph(text)), text);
+  EXPECT_THAT(g.tensors(), Each(Field(&Tensor::requires_grad, false))) << "the graph holds its backward";
   EXPECT_EQ(g.loss(), std::nullopt);
   EXPECT_EQ(g.batch(), (BatchRange{BatchSize(2), BatchSize(64)}));
   EXPECT_THAT(g.parameter(ParameterId(3)).names, ElementsAre("early", "odd name", "third"));
+}
+
+TEST(GraphText, GradientFlagsParseBack) {
+  const Graph g = parse_graph(
+      "x = input() : f32[b,2] @grad\n"
+      "p = parameter(p) : f32[4] @nograd\n"
+      "q = parameter(q)\n"
+      "m, n, o = three(x, p, q) : f32[b], f32[], bf16[b] @nograd=m\n"
+      "k = one(p) @grad=k\n");
+  EXPECT_EQ(parse_graph(print_graph(g)), g) << print_graph(g);
 }
 
 TEST(GraphText, ErrorsNameTheLine) {

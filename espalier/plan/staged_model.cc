@@ -39,9 +39,12 @@ struct LocalStorage {
   bool kept_again = false;               // by operators that are recomputed
   bool crosses = false;
   bool gradient = false;
+  bool updates = false;  // in a training graph: an update reads it, so it counts as the gradient
 
   bool counts_as_saved() const { return (kind == Kind::kOwn || kind == Kind::kInput) && kept && !crosses; }
-  bool transient() const { return (kind == Kind::kOwn || kind == Kind::kInput) && !kept && !crosses; }
+  bool transient() const {
+    return (kind == Kind::kOwn || kind == Kind::kInput) && !kept && !crosses && !updates;
+  }
 };
 
 // The largest sum of intervals [first, last] that are alive at once, plus what each position needs itself.
@@ -287,6 +290,7 @@ class Stager {
       for (const TensorId input : op.inputs) {
         read(input, i);
         if (backward) local(input).last_gradient = i;
+        if (op.role == OperatorRole::kUpdate) local(input).updates = true;
       }
       for (const TensorId output : op.outputs) produce(op, output, i);
     }

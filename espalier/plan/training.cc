@@ -37,14 +37,8 @@ double learning_rate_factor(const LearningRateSchedule& schedule, std::uint64_t 
 }
 
 Bytes optimizer_state(const Optimizer& optimizer, Bytes parameters) {
-  switch (optimizer.kind) {
-    case OptimizerKind::kAdam:
-    case OptimizerKind::kAdamW:
-      return 2 * parameters;
-    case OptimizerKind::kSgd:
-      return optimizer.momentum != 0 ? parameters : Bytes();
-  }
-  return Bytes();
+  const std::int64_t moments = optimizer.kind != OptimizerKind::kSgd ? 2 : optimizer.momentum != 0 ? 1 : 0;
+  return (optimizer.master_weights ? 2 * (moments + 1) : moments) * parameters;
 }
 
 }  // namespace espalier

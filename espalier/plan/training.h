@@ -43,14 +43,15 @@ struct Optimizer {
   std::optional<double> clip_norm = {};
   // Parameters whose name matches one of these patterns ('*' stands for any characters) have no weight decay.
   std::vector<std::string> no_decay = {};
+  // Keeps its state and a copy of the parameters in f32, where those have two bytes a number (precision.h).
+  bool master_weights = false;
   friend bool operator==(const Optimizer&, const Optimizer&) = default;
 };
 
 // Bytes that the optimizer keeps for trainable parameters of that many bytes: Adam and AdamW two moments, SGD
-// one with momentum, else none.
+// one with momentum, else none. With master weights each of them twice as large, and a copy of the
+// parameters.
 Bytes optimizer_state(const Optimizer& optimizer, Bytes parameters);
-
-enum class Precision : std::uint8_t { kF32 };
 
 struct Training {
   BatchSize batch;                       // samples of one step
@@ -59,7 +60,7 @@ struct Training {
   // Parameters whose name matches one of these patterns stay as they are: they get no gradient. The model is
   // read with them, so graph and costs know it.
   std::vector<std::string> frozen = {};
-  Precision precision = Precision::kF32;
+  Precision precision = Precision::kF32;  // that the plan supposes; a run computes in the model's types
   friend bool operator==(const Training&, const Training&) = default;
 };
 

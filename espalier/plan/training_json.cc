@@ -33,12 +33,13 @@ Json optimizer_to_json(const Optimizer& o) {
   }
   if (o.clip_norm) json["clip_norm"] = *o.clip_norm;
   if (!o.no_decay.empty()) json["no_decay"] = o.no_decay;
+  if (o.master_weights) json["master_weights"] = true;
   return json;
 }
 
 Optimizer optimizer_from_json(const JsonCursor& json) {
   json.only({"kind", "learning_rate", "momentum", "beta1", "beta2", "epsilon", "weight_decay", "schedule",
-             "clip_norm", "no_decay"});
+             "clip_norm", "no_decay", "master_weights"});
   const auto kind = parse_optimizer(json.at("kind").string());
   if (!kind) json.at("kind").fail("is not known; expected sgd, adam or adamw");
   Optimizer optimizer;
@@ -52,6 +53,7 @@ Optimizer optimizer_from_json(const JsonCursor& json) {
   if (json.has("schedule")) optimizer.schedule = schedule_from_json(json.at("schedule"));
   if (json.has("clip_norm")) optimizer.clip_norm = json.at("clip_norm").number(0, 1e300);
   if (json.has("no_decay")) optimizer.no_decay = json.at("no_decay").strings();
+  if (json.has("master_weights")) optimizer.master_weights = json.at("master_weights").boolean();
   return optimizer;
 }
 
@@ -63,7 +65,7 @@ nlohmann::ordered_json training_to_json(const Training& training) {
   Json json = {{"batch", training.batch.count()},
                {"micro_batches", std::move(sizes)},
                {"optimizer", optimizer_to_json(training.optimizer)},
-               {"precision", "f32"}};
+               {"precision", to_text(training.precision)}};
   if (!training.frozen.empty()) json["frozen"] = training.frozen;
   return json;
 }
@@ -85,7 +87,9 @@ Training training_from_json(const nlohmann::ordered_json& value, const std::stri
   }
   training.optimizer = optimizer_from_json(json.at("optimizer"));
   if (json.has("frozen")) training.frozen = json.at("frozen").strings();
-  if (json.at("precision").string() != "f32") json.at("precision").fail("is not known; expected f32");
+  const auto precision = parse_precision(json.at("precision").string());
+  if (!precision) json.at("precision").fail("is not known; expected f32, tf32 or bf16");
+  training.precision = *precision;
   return training;
 }
 

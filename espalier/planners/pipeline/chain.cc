@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "espalier/base/check.h"
+#include "espalier/graph/algorithms.h"
+#include "espalier/graph/orders.h"
 
 namespace espalier {
 namespace {
@@ -208,28 +210,12 @@ std::vector<OperatorId> chain_order(const Graph& graph) {
 std::vector<OperatorId> branch_by_branch_order(const Graph& graph) {
   // Reverse post-order of a depth-first walk against the edges from the last operator back would interleave
   // towers; walking from each sink, inputs first, finishes what one input needs before the next is begun.
-  const std::size_t n = graph.operators().size();
-  std::vector<char> state(n, 0);  // 0 new, 1 entered, 2 placed
-  std::vector<OperatorId> order;
-  std::vector<OperatorId> stack;
-  for (std::size_t sink = n; sink-- > 0;) {
-    if (!graph.successors(OperatorId(sink)).empty()) continue;
-    stack.push_back(OperatorId(sink));
+  std::vector<OperatorId> sinks;
+  for (const OperatorId op : graph_order(graph)) {
+    if (graph.successors(op).empty()) sinks.push_back(op);
   }
-  while (!stack.empty()) {
-    const OperatorId op = stack.back();
-    if (state[op.index()] == 0) {
-      state[op.index()] = 1;
-      const auto inputs = graph.predecessors(op);
-      for (std::size_t i = inputs.size(); i-- > 0;) {
-        if (state[inputs[i].index()] == 0) stack.push_back(inputs[i]);
-      }
-    } else {
-      stack.pop_back();
-      if (std::exchange(state[op.index()], char{2}) != 2 && !graph.op(op).duplicable) order.push_back(op);
-    }
-  }
-  ESP_CHECK(order.size() == chain_order(graph).size(), order.size());
+  std::vector<OperatorId> order = depth_first_walk(graph, sinks, Along::kPredecessors, Emit::kOnExit);
+  std::erase_if(order, [&](OperatorId op) { return graph.op(op).duplicable; });
   return order;
 }
 

@@ -1,0 +1,36 @@
+#include "espalier/cost/training_times.h"
+
+namespace espalier {
+
+std::vector<Duration> operator_durations(const Graph& graph, const Cluster& cluster, const CostTable& table,
+                                         const OperatorCosts& costs, KindId kind, OptimizerKind optimizer) {
+  const DeviceKind& description = cluster.kind(kind);
+  const KindOverhead overhead = table.overhead(description.name);
+  const auto update_of = [&](Bytes parameters) {
+    const Duration time = update_time(overhead, optimizer, parameters);
+    return description.speed == 1 ? time
+                                  : round_duration(static_cast<double>(time.count()) / description.speed);
+  };
+  std::vector<Duration> times;
+  times.reserve(graph.operators().size());
+  Bytes updated;
+  Duration taken;
+  for (std::size_t i = 0; i < graph.operators().size(); ++i) {
+    const Operator& op = graph.operators()[i];
+    const OperatorCost& cost = costs.of(OperatorId(i), kind);
+    Duration time = cost.forward + cost.backward();
+    if (op.role == OperatorRole::kUpdate) {
+      for (const TensorId written : op.mutates) {
+        if (const auto parameter = graph.tensor(written).parameter)
+          updated += graph.parameter(*parameter).bytes();
+      }
+      const Duration all = update_of(updated);
+      time = all - taken;
+      taken = all;
+    }
+    times.push_back(time);
+  }
+  return times;
+}
+
+}  // namespace espalier

@@ -1,0 +1,20 @@
+#pragma once
+
+// What each operator of a graph takes by itself: what a placement is simulated with, and what orders and
+// policies see as an operator's time.
+
+#include <vector>
+
+#include "espalier/cost/cost_table.h"
+
+namespace espalier {
+
+// By operator, on one kind. In a training graph: its own time by its role (OperatorCosts), and each update
+// takes a share of what the optimizer takes for all of them together, by parameter bytes, so that the shares
+// add up to update_time of the sum to the nanosecond; the first update pays what is fixed. In a forward
+// graph: forward and backward. The sum over a training graph is the sum over its forward graph plus one
+// update of all, where every operator with a gradient leads to the loss (a forward graph cannot tell).
+std::vector<Duration> operator_durations(const Graph& graph, const Cluster& cluster, const CostTable& table,
+                                         const OperatorCosts& costs, KindId kind, OptimizerKind optimizer);
+
+}  // namespace espalier

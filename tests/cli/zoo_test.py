@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Models of the zoo, planning precision and short forms of clusters, as a user meets them.
+
+Standard library only. Skipped (77) where the program is not built.
+"""
+
+import json
+import sys
+import unittest
+
+from command import BINARY, FIXTURES, Command
+
+SMALL = {"mmt": ["--layers", "2", "--positions", "8", "--hidden", "32", "--heads", "4", "--feed-forward", "64"],
+         "gnmt": ["--layers", "2", "--length", "3", "--hidden", "8", "--vocabulary", "16"]}
+MODEL = str(FIXTURES / "three_branch.pt2")
+
+
+class Zoo(Command):
+    def write_model(self, name, *arguments, output="g.json"):
+        self.espalier("zoo", name, *SMALL[name], *arguments, "-o", output)
+        return output
+
+    def test_every_model_is_read_by_every_verb_that_reads_one(self):
+        for name in SMALL:
+            for output in ("g.json", "g.txt"):
+                self.write_model(name, output=output)
+                self.assertIn("every operator is supported", self.espalier("inspect", output, "-b", "8").stdout)
+                self.espalier("plan", output, "-c", "4xA100-80GB", "-b", "8", "-o", "plan.json")
+                self.espalier("simulate", "plan.json")
+                self.espalier("compare", output, "-c", "2xT4", "-b", "8")
+
+    def test_the_list_names_models_and_settings(self):
+        listed = self.espalier("zoo", "--list").stdout
+        for word in ("mmt", "gnmt", "--branches", "--vocabulary"):
+            self.assertIn(word, listed)
+        self.assertEqual([row["model"] for row in json.loads(self.espalier("zoo", "--list", "--json").stdout)["models"]],
+                         ["mmt", "gnmt"])
+
+    def test_a_training_graph_takes_as_long_as_its_forward_graph(self):
+        forward = json.loads(self.espalier("inspect", self.write_model("gnmt"), "-c", "1xA100-80GB", "-b", "8",
+                                           "--json").stdout)
+        training = json.loads(self.espalier("inspect", self.write_model("gnmt", "--training"), "-c", "1xA100-80GB",
+                                            "-b", "8", "--json").stdout)
+        for key in ("forward_ns", "backward_ns", "forward_flops", "backward_flops"):
+            self.assertEqual(forward[key], training[key], key)
+        self.assertGreater(training["operators"], 2 * forward["operators"])
+
+    def test_the_same_command_writes_the_same_bytes(self):
+        first = (self.folder / self.write_model("gnmt", "--training", output="a.json")).read_bytes()
+        self.assertEqual(first, (self.folder / self.write_model("gnmt", "--training", output="b.json")).read_bytes())
+
+    def test_wrong_input_is_refused(self):
+        self.refused("zoo", "gnmd", "-o", "g.json", says="did you mean 'gnmt'?")
+        self.refused("zoo", "-o", "g.json", says="expected the name of a model")
+        self.refused("zoo", "gnmt", says="-o names the file")
+        self.refused("zoo", "mmt", "--length", "5", "-o", "g.json", says="mmt has no setting 'length'")
+        self.refused("zoo", "gnmt", "--layers", "1", "-o", "g.json", says="expected 2 to 100")
+        self.refused("zoo", "mmt", "--heads", "7", "-o", "g.json", says="7 heads do not divide")
+        self.refused("zoo", "mmt", "--list", says="leave 'mmt' out")
+        self.refused("zoo", "mmt", "-o", "gone/g.json", says="there is no folder 'gone'")
+
+
+class Precision(Command):
+    def plan(self, *arguments):
+        done = self.espalier("plan", MODEL, "-c", "2xA100-80GB", "-o", "plan.json", *arguments)
+        return done.stderr
+
+    def test_the_output_says_which(self):
+        self.assertIn("precision: f32: matrix work at 19.5 Tflop/s on A100-80GB (--precision: tf32 156, bf16 312)",
+                      self.plan())
+        self.assertIn("precision: tf32: matrix work at 156 Tflop/s", self.plan("--precision", "tf32"))
+        self.assertIn("precision: bf16: matrix work at 312 Tflop/s", self.plan("--precision", "bf16"))
+        self.assertEqual(json.loads((self.folder / "plan.json").read_text())["training"]["precision"], "bf16")
+
+    def test_bf16_halves_parameters_and_keeps_master_weights(self):
+        memory = {}
+        for precision in ("f32", "bf16"):
+            self.plan("--precision", precision, "--planner", "single")
+            memory[precision] = json.loads((self.folder / "plan.json").read_text())["staged"]["stages"][0]["memory"]
+        self.assertEqual(2 * memory["bf16"]["parameters"], memory["f32"]["parameters"])
+        self.assertEqual(2 * memory["bf16"]["gradients"], memory["f32"]["gradients"])
+        self.assertEqual(2 * memory["bf16"]["optimizer_state"], 3 * memory["f32"]["optimizer_state"])  # 12 to 8 bytes
+
+    def test_a_plan_simulates_with_its_bounds(self):
+        self.plan("--precision", "bf16")
+        self.assertIn("no plan can take less than", self.espalier("simulate", "plan.json").stdout)
+
+    def test_wrong_input_is_refused(self):
+        self.refused("plan", MODEL, "--precision", "fp8", says="expected f32, tf32 or bf16")
+        self.write("costs.txt", "cost a cpu batch=1 f=1ms\n")
+        self.refused("plan", MODEL, "--precision", "bf16", "--costs", "costs.txt", says="measured in the model's own types")
+
+    def test_the_links_that_a_short_form_assumes_are_printed(self):
+        self.assertIn("2xA100-80GB is taken to have 300GB/s and 5us inside a host of A100-80GB", self.plan())
+
+
+if __name__ == "__main__":
+    if not BINARY:
+        print("skipped: ESPALIER_BINARY is not set")
+        sys.exit(77)
+    unittest.main()
