@@ -8,8 +8,9 @@
 
 #include "espalier/app/planning.h"
 #include "espalier/cost/analytic.h"
+#include "espalier/cost/work.h"
 #include "espalier/frontend/libtorch_operators.h"
-#include "espalier/planners/pipeline/branches.h"
+#include "espalier/graph/algorithms.h"
 
 namespace espalier {
 namespace {
@@ -63,13 +64,29 @@ class RoleWork {
   std::map<std::string_view, OperatorId> forward_of_class_;
 };
 
+void add_structure(const Graph& graph, const OperatorCosts& costs, std::span<const Duration> times,
+                   ModelSummary& summary) {
+  summary.structure = make_structure(graph, work_weights(graph, costs, summary.at));
+  const Structure& structure = summary.structure;
+  summary.outline = outline(structure, graph, times);
+  summary.waits.count = structure.waits.size();
+  if (structure.longest_path.count() > 0) {
+    summary.waits.growth =
+        static_cast<double>(structure.growth().count()) / static_cast<double>(structure.longest_path.count());
+  }
+  if (structure.empty() || structure.parts[0].kind != PartKind::kSeries) return;
+  for (const Bytes bytes : carried_over(structure, graph, PartId(0), summary.at)) {
+    summary.carried = std::max(summary.carried, bytes);
+  }
+}
+
 // Times of operators, their sum by kind, and the longest dependent path.
 void add_work(const PlanningJob& job, ModelSummary& summary) {
   const Graph& graph = job.graph;
   const OperatorCosts costs(graph, job.cluster, job.costs, summary.at);
   const KindId device = job.cluster.devices().front().kind;
   std::map<std::string, ModelSummary::Kind> kinds;
-  std::vector<Duration> path(graph.operators().size());
+  std::vector<Duration> times;
   std::set<StorageId> saved;
   const RoleWork role_work(graph, summary.at);
   for (std::size_t i = 0; i < graph.operators().size(); ++i) {
@@ -96,11 +113,9 @@ void add_work(const PlanningJob& job, ModelSummary& summary) {
       if (kept.role == TensorRole::kParameter || kept.role == TensorRole::kBuffer) continue;
       if (saved.insert(kept.storage).second) summary.saved += kept.bytes(summary.at);
     }
-    for (const OperatorId before : graph.predecessors(OperatorId(i)))
-      path[i] = std::max(path[i], path[before.index()]);
-    path[i] += time;
-    summary.critical_path = std::max(summary.critical_path, path[i]);
+    times.push_back(time);
   }
+  summary.critical_path = critical_path(graph, times).length;
   const Duration all = summary.forward + summary.backward;
   if (summary.critical_path.count() > 0) {
     summary.parallelism = ratio(all, summary.critical_path);
@@ -113,18 +128,7 @@ void add_work(const PlanningJob& job, ModelSummary& summary) {
     return std::pair(b.time, b.count) < std::pair(a.time, a.count);
   });
 
-  for (const BranchGroup& group : branch_groups(graph)) {
-    ModelSummary::Branches branches;
-    for (const std::vector<OperatorId>& branch : group.branches) {
-      Duration time;
-      for (const OperatorId op : branch)
-        time += costs.of(op, device).forward + costs.of(op, device).backward();
-      if (ratio(time, all) < 0.005) continue;  // a stray addition is not a branch worth a device
-      branches.modules.push_back(module_text(graph, branch, 40));
-      branches.share.push_back(ratio(time, all));
-    }
-    if (branches.modules.size() > 1) summary.branches.push_back(std::move(branches));
-  }
+  add_structure(graph, costs, times, summary);
 }
 
 void add_largest_tensor(const Graph& graph, ModelSummary& summary) {

@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "espalier/app/outline.h"
 #include "espalier/app/planning_job.h"
+#include "espalier/graph/structure.h"
 #include "espalier/report/table.h"
 
 namespace espalier {
@@ -19,9 +21,9 @@ struct ModelSummary {
     Duration time;     // forward and backward
     double share = 0;  // of the time of all
   };
-  struct Branches {                    // parts of the graph between which nothing leads
-    std::vector<std::string> modules;  // of each branch
-    std::vector<double> share;         // of the time of all
+  struct Waits {  // of the structure, where it is not series and parallel parts
+    std::size_t count = 0;
+    double growth = 0;  // of the longest path by work
   };
 
   std::string name;
@@ -51,7 +53,10 @@ struct ModelSummary {
   Bytes saved;                 // kept for backward, private bytes apart from tensors included
   std::string largest_tensor;  // "logits f32[8,1000], 31.3 KiB, model.py:40"
 
-  std::vector<Branches> branches;
+  Outline outline;      // its parts, by module
+  Structure structure;  // the whole tree
+  Waits waits;
+  Bytes carried;  // the most that skips carry over one part of the outermost series, at this micro-batch
   std::vector<std::string>
       unknown;  // operators that the operator table does not know: "custom.op ×3, model.py:4"
   std::vector<std::string> foreign;  // operators that libtorch does not have: a program must register them

@@ -47,19 +47,15 @@ void print(Console& console, const PlanningJob& job, const ModelSummary& s) {
   if (!s.largest_tensor.empty()) out << "; largest tensor " << s.largest_tensor;
   out << "\n\n";
 
-  if (s.branches.empty()) {
-    out << "No branches: a chain\n\n";
-  } else {
-    out << "Branches that can run side by side, with their share of the time\n";
-    for (const ModelSummary::Branches& group : s.branches) {
-      out << ' ';
-      for (std::size_t b = 0; b < group.modules.size(); ++b) {
-        out << (b > 0 ? " |" : "") << fmt::format(" {} {:.0f} %", group.modules[b], 100 * group.share[b]);
-      }
-      out << '\n';
-    }
-    out << '\n';
+  out << "What follows what, and what can run side by side ( | ), with shares of the time\n"
+      << to_text(s.outline);
+  if (s.waits.count > 0) {
+    out << fmt::format("  parts wait for more than they read at {} places; {}\n", s.waits.count,
+                       s.waits.growth == 0
+                           ? "the longest path by work stays as it is"
+                           : fmt::format("the longest path by work grows by {:.2g} %", 100 * s.waits.growth));
   }
+  out << '\n';
   out << print_text(kind_table(s, 15)) << '\n';
   for (const auto& names : s.ties) out << "tied parameter: " << list(names) << '\n';
   if (!s.random.empty()) out << "draw random numbers: " << list(s.random) << '\n';
@@ -72,14 +68,45 @@ void print(Console& console, const PlanningJob& job, const ModelSummary& s) {
   console.notes(job.notes);
 }
 
-Json to_json(const PlanningJob& job, const ModelSummary& s) {
-  Json branches = Json::array();
-  for (const ModelSummary::Branches& group : s.branches) {
-    Json parts = Json::array();
-    for (std::size_t b = 0; b < group.modules.size(); ++b) {
-      parts.push_back({{"modules", group.modules[b]}, {"share", group.share[b]}});
+Json outline_json(const std::vector<Outline::Section>& sections) {
+  Json result = Json::array();
+  for (const Outline::Section& section : sections) {
+    Json branches = Json::array();
+    for (const Outline::Branch& branch : section.branches) {
+      Json one{{"name", branch.name}, {"share", branch.share}, {"operators", branch.operators}};
+      if (!branch.sections.empty()) one["sections"] = outline_json(branch.sections);
+      branches.push_back(std::move(one));
     }
-    branches.push_back(std::move(parts));
+    result.push_back({{"branches", std::move(branches)}, {"equal_steps", section.equal_steps}});
+  }
+  return result;
+}
+
+// Parts in preorder. A leaf has the names of its operators, the others the numbers of their children.
+Json tree_json(const Graph& graph, const Structure& structure) {
+  Json result = Json::array();
+  for (std::size_t p = 0; p < structure.parts.size(); ++p) {
+    const Structure::Part& part = structure.parts[p];
+    Json one{{"kind", part.kind == PartKind::kLeaf     ? "leaf"
+                      : part.kind == PartKind::kSeries ? "series"
+                                                       : "parallel"},
+             {"work", part.work.count()}};
+    if (part.like != PartId(p)) one["like"] = part.like.index();
+    Json list = Json::array();
+    for (const PartId child : structure.children_of(PartId(p))) list.push_back(child.index());
+    if (part.kind == PartKind::kLeaf) {
+      for (const OperatorId op : structure.operators_of(PartId(p))) list.push_back(graph.op(op).name);
+    }
+    one[part.kind == PartKind::kLeaf ? "operators" : "children"] = std::move(list);
+    result.push_back(std::move(one));
+  }
+  return result;
+}
+
+Json to_json(const PlanningJob& job, const ModelSummary& s) {
+  Json inside = Json::array();
+  for (const Outline::Inside& entry : s.outline.inside) {
+    inside.push_back({{"branches", entry.branches}, {"count", entry.count}});
   }
   Json kinds = Json::array();
   for (const ModelSummary::Kind& kind : s.kinds) {
@@ -110,7 +137,11 @@ Json to_json(const PlanningJob& job, const ModelSummary& s) {
           {"parallelism", s.parallelism},
           {"saved_bytes", s.saved.count()},
           {"largest_tensor", s.largest_tensor},
-          {"branches", std::move(branches)},
+          {"structure", outline_json(s.outline.sections)},
+          {"inside_layers", std::move(inside)},
+          {"waits", {{"places", s.waits.count}, {"growth", s.waits.growth}}},
+          {"carried_bytes", s.carried.count()},
+          {"tree", tree_json(job.graph, s.structure)},
           {"kinds", std::move(kinds)},
           {"unknown_operators", s.unknown},
           {"foreign_operators", s.foreign},

@@ -5,64 +5,10 @@
 #include <set>
 
 #include "espalier/base/check.h"
+#include "espalier/graph/part_names.h"
 
 namespace espalier {
 namespace {
-
-// The first component of a module path that tells stages apart: "vision.layers.0.linear1" → "vision", and for
-// numbered containers the number too: "layers.3.attn" → "layers.3".
-std::string module_head(const std::string& path) {
-  const std::size_t dot = path.find('.');
-  if (dot == std::string::npos) return path;
-  const std::size_t second = path.find('.', dot + 1);
-  const std::string next = path.substr(dot + 1, second == std::string::npos ? second : second - dot - 1);
-  const bool number =
-      !next.empty() && std::all_of(next.begin(), next.end(), [](char c) { return c >= '0' && c <= '9'; });
-  return path.substr(0, number ? (second == std::string::npos ? path.size() : second) : dot);
-}
-
-// The module that most of a stage's operators belong to, unless it has a name already; numbers are appended
-// where two stages would share a name.
-std::vector<std::string> stage_names(const Graph& graph, const std::vector<Stage>& stages) {
-  std::vector<std::string> names;
-  std::map<std::string, int> uses;
-  for (const Stage& stage : stages) {
-    std::map<std::string, int> votes;
-    for (const OperatorId op : stage.operators) {
-      if (!graph.op(op).module_path.empty()) ++votes[module_head(graph.op(op).module_path)];
-    }
-    std::string name;
-    int most = 0;
-    for (const auto& [module, count] : votes) {
-      if (count > most) most = count, name = module;
-    }
-    const auto allowed = [](char c) {
-      return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '-';
-    };
-    if (name.empty() || !std::all_of(name.begin(), name.end(), allowed)) name = "stage";
-    if (!stage.name.empty()) name = stage.name;
-    ++uses[name];
-    names.push_back(name);
-  }
-  // A name that was given or that one stage alone has stays; a number is added to the others, the first that
-  // makes a name that nobody has.
-  std::map<std::string, int> next;
-  const auto stays = [&](std::size_t s) {
-    return !stages[s].name.empty() || (uses[names[s]] == 1 && names[s] != "stage");
-  };
-  std::set<std::string> taken;
-  for (std::size_t s = 0; s < names.size(); ++s) {
-    if (stays(s)) taken.insert(names[s]);
-  }
-  for (std::size_t s = 0; s < names.size(); ++s) {
-    if (stays(s)) continue;
-    const std::string stem = names[s] + (names[s] == "stage" ? "" : "#");
-    do {
-      names[s] = stem + std::to_string(next[stem]++);
-    } while (!taken.insert(names[s]).second);
-  }
-  return names;
-}
 
 // Which draft owns each operator that is not duplicable.
 constexpr std::size_t kNobody = static_cast<std::size_t>(-1);
@@ -127,10 +73,9 @@ void attach_duplicables(const Graph& graph, std::vector<Stage>& stages) {
   std::sort(stages.back().operators.begin(), stages.back().operators.end());
 }
 
-}  // namespace
-
-std::optional<PipelinePlan> complete_plan(const Graph& graph, const std::vector<StageDraft>& drafts,
-                                          BatchSize batch, BatchSize micro_batch, ScheduleKind schedule) {
+// A plan of these drafts; only locked stages have names.
+std::optional<PipelinePlan> plan_of(const Graph& graph, const std::vector<StageDraft>& drafts,
+                                    BatchSize batch, BatchSize micro_batch, ScheduleKind schedule) {
   const std::vector<std::size_t> owner = owners(graph, drafts);
   std::vector<std::vector<std::size_t>> before(drafts.size());
   for (std::size_t i = 0; i < owner.size(); ++i) {
@@ -171,10 +116,29 @@ std::optional<PipelinePlan> complete_plan(const Graph& graph, const std::vector<
     plan.stages.push_back(std::move(stage));
   }
   attach_duplicables(graph, plan.stages);
-  const std::vector<std::string> names = stage_names(graph, plan.stages);
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) plan.stages[s].name = names[s];
   const std::vector<std::uint32_t> limits = in_flight_limits(plan);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) plan.stages[s].in_flight = limits[s];
+  return plan;
+}
+
+// Names for the stages that have none, from their modules.
+void name_stages(const Graph& graph, PipelinePlan& plan) {
+  std::vector<std::vector<OperatorId>> sets;
+  std::vector<std::string> given;
+  for (const Stage& stage : plan.stages) {
+    sets.push_back(stage.operators);
+    given.push_back(stage.name);
+  }
+  const std::vector<std::string> names = part_names(graph, sets, given);
+  for (std::size_t s = 0; s < names.size(); ++s) plan.stages[s].name = names[s];
+}
+
+}  // namespace
+
+std::optional<PipelinePlan> complete_plan(const Graph& graph, const std::vector<StageDraft>& drafts,
+                                          BatchSize batch, BatchSize micro_batch, ScheduleKind schedule) {
+  auto plan = plan_of(graph, drafts, batch, micro_batch, schedule);
+  if (plan) name_stages(graph, *plan);
   return plan;
 }
 
@@ -202,7 +166,7 @@ std::optional<Duration> Judge::consider(const std::vector<StageDraft>& drafts, B
       }
     }
   }
-  const auto plan = complete_plan(problem_.graph, drafts, problem_.training.batch, micro_batch, schedule);
+  const auto plan = plan_of(problem_.graph, drafts, problem_.training.batch, micro_batch, schedule);
   return plan ? consider(*plan, estimate) : std::nullopt;
 }
 
@@ -260,7 +224,9 @@ Outcome Judge::outcome(const Context& context) const {
       "the budget of " + std::to_string(context.budget.max_states) + " states was spent";
   if (best_) {
     outcome.status = Status::kFeasible;
-    outcome.plan = *best_;
+    PipelinePlan best = *best_;
+    name_stages(problem_.graph, best);
+    outcome.plan = std::move(best);
     outcome.estimate = best_estimate_;
     if (context.budget_spent) outcome.why = budget + ": a larger --budget may find a better plan";
   } else if (context.budget_spent) {

@@ -23,8 +23,8 @@ struct StageDraft {
 };
 
 // The plan of these drafts: duplicable operators attached, stages in a topological order (stable), `after`
-// completed by data edges, shares dealt round robin, in-flight limits set, stages named after their modules
-// or as locked, each name once. Drafts must cover every other operator. Nothing if the drafts' stage graph
+// completed by data edges, shares dealt round robin, in-flight limits set, stages named as locked or by
+// part_names, each name once. Drafts must cover every other operator. Nothing if the drafts' stage graph
 // has a cycle. O(operators + edges).
 std::optional<PipelinePlan> complete_plan(const Graph& graph, const std::vector<StageDraft>& drafts,
                                           BatchSize batch, BatchSize micro_batch, ScheduleKind schedule);

@@ -116,29 +116,6 @@ TEST(Pins, PatternsMatchModulesAndNamesAndErrorsNameThem) {
               HasSubstr("'audio.*' matches no operator"));
 }
 
-TEST(BranchGroups, TowersBeforeAHeadAreOneGroup) {
-  const Graph graph = parse_graph(kTowers);
-  EXPECT_THAT(branch_groups(graph),
-              ElementsAre(BranchGroup{{}, {{OperatorId(0)}, {OperatorId(1)}}, {OperatorId(2)}}));
-}
-
-TEST(BranchGroups, AnIdentitySkipIsNoBranch) {
-  const Graph graph = parse_graph(
-      "x = input() : f32[b]\na = f(x) : f32[b]\nb = f(a) : f32[b]\nc = add(a, b) : f32[b]\nloss = sum(c) : "
-      "f32[]\n");
-  EXPECT_THAT(branch_groups(graph), IsEmpty());
-}
-
-TEST(BranchGroups, AForkInTheMiddleKnowsWhatStandsBeforeAndBehind) {
-  // 0:a → 1:l, 2:r → 3:j → loss 4
-  const Graph graph = parse_graph(
-      "x = input() : f32[b]\na = f(x) : f32[b]\nl = f(a) : f32[b]\nr = f(a) : f32[b]\nj = add(l, r) : "
-      "f32[b]\nloss = sum(j) : f32[]\n");
-  EXPECT_THAT(branch_groups(graph),
-              ElementsAre(BranchGroup{
-                  {OperatorId(0)}, {{OperatorId(1)}, {OperatorId(2)}}, {OperatorId(3), OperatorId(4)}}));
-}
-
 TEST(Branches, PlansTheWorkedExampleAsAGraphPipeline) {
   const Toy toy(kTowers, kThreeDevices, 4);
   Context context;
@@ -356,10 +333,10 @@ TEST(Single, ALaterDeviceOfTheKindIsTriedWhereTheFirstHasLessMemory) {
   EXPECT_EQ(std::get<PipelinePlan>(*outcome.plan).stages[0].replicas[0].devices, std::vector{DeviceId(1)});
 }
 
-TEST(Planners, AModuleCalledStage0DoesNotMeetAMadeUpName) {
-  // The head has no module: it would be called stage0, too.
+TEST(Planners, AModuleWithAMadeUpNameDoesNotMeetIt) {
+  // A stage of all operators is called model, those without a module after their operators.
   std::string text = kTowers;
-  text.replace(text.find("@class=c2"), 9, "@class=c2 @module=stage0");
+  text.replace(text.find("@class=c2"), 9, "@class=c2 @module=model");
   const Toy toy(text, kThreeDevices, 4);
   for (const NamedPlanner& planner : all_planners()) {
     Context context;

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <span>
 
 #include "espalier/base/check.h"
+#include "espalier/cost/work.h"
+#include "espalier/graph/structure.h"
 #include "espalier/planners/candidate.h"
 #include "espalier/planners/pipeline/pipedream.h"
 
@@ -25,109 +28,27 @@
 namespace espalier {
 namespace {
 
-constexpr std::size_t kNone = static_cast<std::size_t>(-1);
-
-class Components {
- public:
-  explicit Components(std::size_t n) : parent_(n) {
-    std::iota(parent_.begin(), parent_.end(), std::size_t{0});
-  }
-  std::size_t find(std::size_t i) {
-    while (parent_[i] != i) i = parent_[i] = parent_[parent_[i]];
-    return i;
-  }
-  void join(std::size_t a, std::size_t b) {
-    a = find(a), b = find(b);
-    parent_[std::max(a, b)] = std::min(a, b);
-  }
-
- private:
-  std::vector<std::size_t> parent_;
+// A parallel part of the structure, and what may run before and behind it.
+struct BranchGroup {
+  std::vector<OperatorId> before;
+  std::vector<std::vector<OperatorId>> branches;  // at least two; ascending
+  std::vector<OperatorId> after;
 };
 
-// The operators that decide the structure, in graph order, and where the others stay.
-struct Skeleton {
-  std::vector<OperatorId> order;
-  std::vector<std::size_t> position;               // by operator; kNone if it is not in `order`
-  std::vector<std::vector<OperatorId>> followers;  // by position: operators that stay with it
-};
-
-// Leaves out duplicable operators, and those from which neither the loss nor an output that needs a gradient
-// can be reached.
-Skeleton skeleton(const Graph& graph) {
-  const std::size_t n = graph.operators().size();
-  std::vector<char> needed(n, 0);
-  const auto need_producer = [&](TensorId t) {
-    if (const auto producer = graph.tensor(t).producer) needed[producer->index()] = 1;
+BranchGroup group_of(const Structure& structure, PartId part) {
+  const auto ascending = [](std::span<const OperatorId> operators) {
+    std::vector<OperatorId> sorted(operators.begin(), operators.end());
+    std::sort(sorted.begin(), sorted.end());
+    return sorted;
   };
-  if (graph.loss()) need_producer(*graph.loss());
-  bool any = std::any_of(needed.begin(), needed.end(), [](char c) { return c != 0; });
-  for (std::size_t i = n; i-- > 0;) {
-    if (!any && graph.successors(OperatorId(i)).empty())
-      needed[i] = 1;  // a profile has no loss: every sink counts
-    if (!needed[i]) continue;
-    for (const OperatorId p : graph.predecessors(OperatorId(i))) needed[p.index()] = 1;
+  const std::span<const OperatorId> all = structure.operators;
+  BranchGroup group;
+  group.before = ascending(all.first(structure.part(part).first_operator));
+  group.after = ascending(all.subspan(structure.part(part).end_operator));
+  for (const PartId branch : structure.children_of(part)) {
+    group.branches.push_back(ascending(structure.operators_of(branch)));
   }
-  Skeleton result;
-  result.position.assign(n, kNone);
-  for (std::size_t i = 0; i < n; ++i) {
-    if (!needed[i] || graph.operators()[i].duplicable) continue;
-    result.position[i] = result.order.size();
-    result.order.push_back(OperatorId(i));
-  }
-  result.followers.resize(result.order.size());
-  std::map<std::uint32_t, std::size_t> colocated;
-  for (std::size_t p = 0; p < result.order.size(); ++p) {
-    if (const auto group = graph.op(result.order[p]).colocation) colocated[*group] = p;
-  }
-  std::vector<std::size_t> home(n, kNone);
-  for (std::size_t i = 0; i < n; ++i) {
-    if (result.position[i] != kNone) {
-      home[i] = result.position[i];
-      continue;
-    }
-    if (graph.operators()[i].duplicable) continue;
-    std::size_t& mine = home[i];
-    if (const auto group = graph.operators()[i].colocation; group && colocated.contains(*group))
-      mine = colocated[*group];
-    for (const OperatorId p : graph.predecessors(OperatorId(i))) {
-      if (mine == kNone && home[p.index()] != kNone) mine = home[p.index()];
-    }
-    if (mine == kNone) mine = 0;
-    if (const auto group = graph.operators()[i].colocation) colocated.try_emplace(*group, mine);
-    if (!result.followers.empty()) result.followers[mine].push_back(OperatorId(i));
-  }
-  return result;
-}
-
-// serial[p]: every other operator of the skeleton is an ancestor or a descendant of the one at p. All before
-// p lead to it exactly if each of them has a successor at or before p; likewise behind it.
-std::vector<char> serial_positions(const Graph& graph, const Skeleton& s) {
-  const std::size_t n = s.order.size();
-  std::vector<std::size_t> nearest_successor(n, n), nearest_predecessor(n, kNone);
-  for (std::size_t p = 0; p < n; ++p) {
-    for (const OperatorId q : graph.successors(s.order[p])) {
-      const std::size_t to = s.position[q.index()];
-      if (to != kNone) nearest_successor[p] = std::min(nearest_successor[p], to);
-    }
-    for (const OperatorId q : graph.predecessors(s.order[p])) {
-      const std::size_t from = s.position[q.index()];
-      if (from != kNone && (nearest_predecessor[p] == kNone || from > nearest_predecessor[p]))
-        nearest_predecessor[p] = from;
-    }
-  }
-  std::vector<char> serial(n, 1);
-  std::size_t furthest = 0;
-  for (std::size_t p = 0; p < n; ++p) {
-    if (furthest > p) serial[p] = 0;
-    furthest = std::max(furthest, nearest_successor[p]);
-  }
-  std::size_t earliest = n;
-  for (std::size_t p = n; p-- > 0;) {
-    if (earliest < p + 1) serial[p] = 0;
-    earliest = std::min(earliest, nearest_predecessor[p] == kNone ? 0 : nearest_predecessor[p] + 1);
-  }
-  return serial;
+  return group;
 }
 
 // Work of one micro-batch of the operators, on a kind.
@@ -135,11 +56,12 @@ class WorkOf {
  public:
   WorkOf(const Problem& problem, BatchSize micro_batch)
       : costs_(problem.graph, problem.cluster, problem.costs, micro_batch) {}
-  Duration operator()(const std::vector<OperatorId>& operators, KindId kind) const {
+  Duration operator()(std::span<const OperatorId> operators, KindId kind) const {
     Duration sum;
     for (const OperatorId op : operators) sum += costs_.of(op, kind).forward + costs_.of(op, kind).backward();
     return sum;
   }
+  const OperatorCosts& costs() const { return costs_; }
 
  private:
   OperatorCosts costs_;
@@ -271,80 +193,31 @@ class BranchSearch {
   std::map<std::pair<std::vector<OperatorId>, std::vector<DeviceId>>, std::vector<StageDraft>> parts_;
 };
 
-// Groups by the work that can run beside the heaviest branch, most first; those without any are left out.
-std::vector<BranchGroup> worthwhile(const Problem& problem, BatchSize micro_batch, std::size_t most) {
-  const WorkOf work(problem, micro_batch);
-  const KindId kind = problem.cluster.devices().front().kind;
-  std::vector<std::pair<Duration, BranchGroup>> rated;
-  for (BranchGroup& group : branch_groups(problem.graph)) {
+// Parallel parts by the work that can run beside the heaviest branch, most first; those without any are left
+// out.
+std::vector<PartId> worthwhile(const Structure& structure, const WorkOf& work, KindId kind,
+                               std::size_t most) {
+  std::vector<std::pair<Duration, PartId>> rated;
+  for (std::size_t p = 0; p < structure.parts.size(); ++p) {
+    if (structure.parts[p].kind != PartKind::kParallel) continue;
     Duration sum, heaviest;
-    for (const auto& branch : group.branches) {
-      const Duration w = work(branch, kind);
+    for (const PartId branch : structure.children_of(PartId(p))) {
+      const Duration w = work(structure.operators_of(branch), kind);
       sum += w;
       heaviest = std::max(heaviest, w);
     }
-    if (sum > heaviest) rated.emplace_back(sum - heaviest, std::move(group));
+    if (sum > heaviest) rated.emplace_back(sum - heaviest, PartId(p));
   }
   std::stable_sort(rated.begin(), rated.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::vector<BranchGroup> result;
-  for (auto& [gain, group] : rated) {
-    if (result.size() < most) result.push_back(std::move(group));
+  std::vector<PartId> result;
+  for (const auto& [gain, part] : rated) {
+    if (result.size() < most) result.push_back(part);
   }
   return result;
 }
 
 }  // namespace
-
-std::vector<BranchGroup> branch_groups(const Graph& graph) {
-  const Skeleton s = skeleton(graph);
-  const std::size_t n = s.order.size();
-  const std::vector<char> serial = serial_positions(graph, s);
-  std::vector<BranchGroup> groups;
-  for (std::size_t begin = 0; begin < n;) {
-    if (serial[begin]) {
-      ++begin;
-      continue;
-    }
-    std::size_t end = begin;
-    while (end < n && !serial[end]) ++end;
-    Components components(end - begin);
-    std::map<std::uint32_t, std::size_t> colocated;
-    for (std::size_t p = begin; p < end; ++p) {
-      for (const OperatorId q : graph.successors(s.order[p])) {
-        const std::size_t to = s.position[q.index()];
-        if (to != kNone && to < end) components.join(p - begin, to - begin);
-      }
-      if (const auto group = graph.op(s.order[p]).colocation) {
-        components.join(colocated.try_emplace(*group, p - begin).first->second, p - begin);
-      }
-    }
-    std::map<std::size_t, std::vector<OperatorId>> by_root;  // ordered by first operator
-    for (std::size_t p = begin; p < end; ++p) {
-      std::vector<OperatorId>& branch = by_root[components.find(p - begin)];
-      branch.push_back(s.order[p]);
-      append(branch, s.followers[p]);
-    }
-    if (by_root.size() >= 2) {
-      BranchGroup group;
-      for (std::size_t p = 0; p < n; ++p) {
-        if (p >= begin && p < end) continue;
-        std::vector<OperatorId>& side = p < begin ? group.before : group.after;
-        side.push_back(s.order[p]);
-        append(side, s.followers[p]);
-      }
-      for (auto& [root, branch] : by_root) {
-        std::sort(branch.begin(), branch.end());
-        group.branches.push_back(std::move(branch));
-      }
-      std::sort(group.before.begin(), group.before.end());
-      std::sort(group.after.begin(), group.after.end());
-      groups.push_back(std::move(group));
-    }
-    begin = end;
-  }
-  return groups;
-}
 
 Outcome branches(const Problem& problem, const BranchesOptions& options, Context& context) {
   if (problem.cluster.devices().size() < 2) {
@@ -354,10 +227,14 @@ Outcome branches(const Problem& problem, const BranchesOptions& options, Context
   Judge judge(problem);
   bool any = false;
   for (const BatchSize micro_batch : usable_micro_batches(problem)) {
+    const WorkOf work(problem, micro_batch);
+    const Structure structure =
+        make_structure(problem.graph, work_weights(problem.graph, work.costs(), micro_batch));
     BranchSearch search(problem, options, micro_batch, judge, context);
-    for (const BranchGroup& group : worthwhile(problem, micro_batch, options.max_groups)) {
+    for (const PartId part :
+         worthwhile(structure, work, problem.cluster.devices().front().kind, options.max_groups)) {
       any = true;
-      search.run(group);
+      search.run(group_of(structure, part));
     }
   }
   if (!any) {

@@ -1,0 +1,99 @@
+"""Models whose structure is known, and what a person who knows them would say.
+
+`MODELS[name]` is (make, mode, person, branches): what exports it, the mode, a sentence, and what `espalier inspect` must
+show of it: for each section with several branches the words that must be among their names, in order. Numbered layers
+are one section; what is side by side inside them is not a branch of the model.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "bench" / "models"), str(ROOT / "examples" / "models")]
+
+import espalier_export  # noqa: E402
+import torch  # noqa: E402
+import zoo  # noqa: E402
+
+
+def example(name, size="tiny"):
+    """A model of examples/models."""
+
+    def make(path, mode):
+        import export
+
+        export.export_model(name, path, batch=4, size=size, mode=mode)
+
+    return make
+
+
+def of_zoo(make_model):
+    def make(path, mode):
+        torch.manual_seed(0)
+        model, inputs, targets, loss = make_model()
+        espalier_export.export(model, inputs, path, targets=targets, loss=loss, mode=mode)
+
+    return make
+
+
+def transformer(name):
+    return of_zoo(zoo.TRANSFORMERS[name])
+
+
+IMAGE = {k: v for k, v in zoo.IMAGE.items() if k != "num_labels"}
+IMAGE_TOKEN = 63
+
+
+def picture_and_words():
+    """Four words that stand for the four patches of the picture, and eight others."""
+    words = zoo.tokens()
+    words[:, :4] = IMAGE_TOKEN
+    words[:, 4:] = words[:, 4:] % 60
+    return {"input_ids": words, "pixel_values": zoo.pixels(16), "labels": zoo.tokens() % 60}
+
+
+llava = zoo.transformer(
+    "llava", "AutoModelForImageTextToText", picture_and_words,
+    dict(text_config={**zoo.TEXT, "model_type": "llama", "num_key_value_heads": 2},
+         vision_config={**IMAGE, "model_type": "clip_vision_model", "image_size": 16},
+         image_token_index=IMAGE_TOKEN, vision_feature_select_strategy="default"))  # fmt: skip
+
+EXAMPLES = {
+    "two_tower": (example("two_tower"), "train", "an image tower beside a text tower, then their similarity", [("image", "text")]),
+    "three_branch": (example("three_branch"), "train", "three branches side by side, then a head", [("image", "sequence", "numbers")]),
+    "gpt": (example("gpt"), "train", "a chain of layers", []),
+    "resnet": (example("resnet"), "train", "a chain of residual blocks; a convolution on some shortcuts", []),
+    "dlrm": (example("dlrm"), "train", "embedding tables beside a network for the numbers, then the top network", "dlrm"),
+    "unet": (example("unet"), "train", "a chain; the way down reaches the way up by skips, which are carried", []),
+    "gpt2": (example("gpt2"), "train", "a chain of layers", []),
+    "llama": (example("llama"), "train", "a chain of layers", []),
+}  # fmt: skip
+
+ENCODER_DECODER = "the encoder beside the decoder's embedding and first self-attention; then the decoder's layers, a chain"
+TRANSFORMERS = {
+    "CLIP": (transformer("CLIP"), "eval", "a vision tower beside a text tower", [("vision", "text")]),
+    "SigLIP": (transformer("SigLIP"), "eval", "a vision tower beside a text tower", [("vision", "text")]),
+    "T5": (transformer("T5"), "eval", ENCODER_DECODER, [("encoder", "decoder")]),
+    "BART": (transformer("BART"), "eval", ENCODER_DECODER, [("encoder", "decoder")]),
+    "Marian": (transformer("Marian"), "eval", ENCODER_DECODER, [("encoder", "decoder")]),
+    "Whisper": (transformer("Whisper"), "eval", ENCODER_DECODER, [("encoder", "decoder")]),
+    "LLaVA": (of_zoo(llava), "eval", "the vision tower and its projector beside the word embeddings; then the language model",
+              [("vision", "embed")]),
+    "BERT": (transformer("BERT"), "eval", "a chain of layers", []),
+    "DeBERTa-v2": (transformer("DeBERTa-v2"), "eval", "a chain of layers; position terms beside the content inside them", []),
+    "ALBERT": (transformer("ALBERT"), "eval", "one layer again and again", []),
+    "GPT-2": (transformer("GPT-2"), "eval", "a chain of layers", []),
+    "GPT-J": (transformer("GPT-J"), "eval", "a chain of layers, attention beside the feed-forward part in each", []),
+    "Llama": (transformer("Llama"), "eval", "a chain of layers", []),
+    "Mixtral": (transformer("Mixtral"), "eval", "a chain of layers; the experts of a layer are one operator", []),
+    "Qwen2-MoE": (transformer("Qwen2-MoE"), "eval", "a chain of layers, a shared expert beside the others in each", []),
+    "Mamba": (transformer("Mamba"), "eval", "a chain of layers", []),
+    "ViT": (transformer("ViT"), "eval", "a chain of layers", []),
+    "Swin": (transformer("Swin"), "eval", "a chain of stages", []),
+    "SegFormer": (transformer("SegFormer"), "eval", "a chain of stages; each stage's result goes to the decoder by a layer of its own",
+                  "segformer"),
+    "wav2vec 2": (transformer("wav2vec 2"), "eval", "a chain: convolutions, then layers", []),
+}  # fmt: skip
+MODELS = {**EXAMPLES, **TRANSFORMERS}
