@@ -139,6 +139,29 @@ OperatorCost with_need(OperatorCost cost, GradientNeed need, double speed) {
   return cost;
 }
 
+// One column per operator class and gradient need; the first operator of each speaks for it.
+struct Columns {
+  explicit Columns(const Graph& graph) {
+    constexpr std::uint32_t kUnseen = 0xffffffff;
+    std::unordered_map<std::string_view, std::array<std::uint32_t, 3>> known;
+    of_operator.reserve(graph.operators().size());
+    for (std::size_t i = 0; i < graph.operators().size(); ++i) {
+      const Operator& op = graph.operators()[i];
+      const GradientNeed need = gradient_need(graph, op);
+      auto& column = known.try_emplace(op.op_class, std::array{kUnseen, kUnseen, kUnseen})
+                         .first->second[static_cast<std::size_t>(need)];
+      if (column == kUnseen) {
+        column = static_cast<std::uint32_t>(first.size());
+        first.emplace_back(i, need);
+      }
+      of_operator.push_back(column);
+    }
+  }
+
+  std::vector<std::uint32_t> of_operator;
+  std::vector<std::pair<std::size_t, GradientNeed>> first;  // by column
+};
+
 }  // namespace
 
 std::string_view to_text(Origin origin) {
@@ -326,26 +349,12 @@ Duration update_time(const KindOverhead& overhead, OptimizerKind optimizer, Byte
 
 OperatorCosts::OperatorCosts(const Graph& graph, const Cluster& cluster, const CostTable& table,
                              BatchSize micro_batch, Variant variant) {
-  // One column per operator class and gradient need; the first operator of each speaks for it.
-  constexpr std::uint32_t kUnseen = 0xffffffff;
-  std::unordered_map<std::string_view, std::array<std::uint32_t, 3>> columns;
-  std::vector<std::pair<std::size_t, GradientNeed>> first;
-  class_of_.reserve(graph.operators().size());
-  for (std::size_t i = 0; i < graph.operators().size(); ++i) {
-    const Operator& op = graph.operators()[i];
-    const GradientNeed need = gradient_need(graph, op);
-    auto& column = columns.try_emplace(op.op_class, std::array{kUnseen, kUnseen, kUnseen})
-                       .first->second[static_cast<std::size_t>(need)];
-    if (column == kUnseen) {
-      column = static_cast<std::uint32_t>(first.size());
-      first.emplace_back(i, need);
-    }
-    class_of_.push_back(column);
-  }
-  classes_ = first.size();
+  Columns columns(graph);
+  class_of_ = std::move(columns.of_operator);
+  classes_ = columns.first.size();
   costs_.reserve(classes_ * cluster.kinds().size());
   for (const DeviceKind& kind : cluster.kinds()) {
-    for (const auto& [index, need] : first) {
+    for (const auto& [index, need] : columns.first) {
       const Operator& op = graph.operators()[index];
       const CostRow* row = table.find(op.op_class, kind.name, variant);
       if (!row) {
@@ -358,6 +367,17 @@ OperatorCosts::OperatorCosts(const Graph& graph, const Cluster& cluster, const C
       }
       costs_.push_back(with_need(cost_at(*row, micro_batch), need, kind.speed));
     }
+  }
+}
+
+KindCosts::KindCosts(const Graph& graph, const DeviceKind& kind, const CostTable& table,
+                     BatchSize micro_batch, Variant variant) {
+  Columns columns(graph);
+  class_of_ = std::move(columns.of_operator);
+  for (const auto& [index, need] : columns.first) {
+    const CostRow* row = table.find(graph.operators()[index].op_class, kind.name, variant);
+    costs_.emplace_back();
+    if (row) costs_.back() = with_need(cost_at(*row, micro_batch), need, kind.speed);
   }
 }
 
