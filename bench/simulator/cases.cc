@@ -195,7 +195,10 @@ Planned random_cuts(const Problem& problem, Case which, std::size_t stages, Rng&
     Stage stage;
     stage.name = "s" + std::to_string(s);
     for (std::size_t i = cuts[s]; i < cuts[s + 1]; ++i) stage.operators.push_back(OperatorId(i));
-    const bool reads_mask = which == Case::kFar && (s == 0 || cuts[s] / 8 != cuts[s + 1] / 8);
+    bool reads_mask = which == Case::kFar && s == 0;
+    for (const OperatorId op : graph.successors(OperatorId(0))) {
+      reads_mask = reads_mask || (which == Case::kFar && op.index() >= cuts[s] && op.index() < cuts[s + 1]);
+    }
     if (reads_mask) stage.operators.insert(stage.operators.begin(), OperatorId(0));
     const bool large = which == Case::kUnequal && s % 2 == 1;
     stage.micro_batch = BatchSize(large ? 8 : 4);

@@ -155,7 +155,10 @@ void evaluator(bench::Case which, std::size_t operators, std::size_t stages) {
   auto scratch = Evaluator::make_scratch();
   const std::size_t compared = large ? 5 : plans.size();
   for (std::size_t i = 0; i < compared; ++i) {
-    if (i < 20) ESP_CHECK(check_plan(problem.layers.graph, problem.cluster, plans[i].plan).empty());
+    if (i < 20) {
+      const auto broken = check_plan(problem.layers.graph, problem.cluster, plans[i].plan);
+      ESP_CHECK(broken.empty(), broken[0]);
+    }
     ESP_CHECK(evaluate(evaluator, plans[i], *scratch) == in_full(evaluator, plans[i]), i);
   }
   const std::string size = std::to_string(operators) + " layers; " + bench::name_of(which);

@@ -14,12 +14,15 @@
 // is a ListFree. Entries with equal stage, kind and terms share a change.
 
 #include <algorithm>
-#include <unordered_map>
 
-#include "espalier/base/rng.h"
 #include "espalier/sim/list_builder.h"
 
 namespace espalier::internal {
+namespace {
+
+constexpr std::size_t kKinds = static_cast<std::size_t>(ActionKind::kUpdate) + 1;
+
+}  // namespace
 
 void ListBuilder::add_term(std::uint32_t slot, ListTerm::When when, std::uint32_t figure,
                            std::int32_t times) {
@@ -124,31 +127,24 @@ void ListBuilder::number_changes() {
 
   const std::vector<ListChange> raw = std::move(out_.changes);
   out_.changes.clear();
-  std::unordered_multimap<std::uint64_t, std::uint32_t> known;  // by hash
+  // Equal ones stand close together: mostly the last of the same stage and kind.
+  std::vector<std::uint32_t> latest(model_.stages.size() * kKinds, kNone);
+  std::vector<std::uint32_t> before;  // by change: the one before it of the same stage and kind
   for (std::size_t slot = 0; slot < slots; ++slot) {
     const auto first = terms.begin() + begin[slot], last = terms.begin() + begin[slot + 1];
-    std::uint64_t hash = std::uint64_t{raw[slot].stage} << 8 | static_cast<std::uint64_t>(raw[slot].kind);
-    for (auto term = first; term != last; ++term) {
-      hash = mix64(hash ^ (std::uint64_t{term->figure} << 32 |
-                           std::uint64_t{static_cast<std::uint8_t>(term->when)} << 30 |
-                           static_cast<std::uint32_t>(term->times & 0xffffff)));
-    }
-    std::uint32_t number = kNone;
-    const auto [from, to] = known.equal_range(hash);
-    for (auto at = from; at != to && number == kNone; ++at) {
-      const ListChange& other = out_.changes[at->second];
-      const auto theirs = out_.terms.begin() + other.first_term;
-      if (other.stage == raw[slot].stage && other.kind == raw[slot].kind &&
-          std::equal(first, last, theirs, theirs + other.terms)) {
-        number = at->second;
-      }
+    std::uint32_t& head = latest[raw[slot].stage * kKinds + static_cast<std::size_t>(raw[slot].kind)];
+    std::uint32_t number = head;
+    for (; number != kNone; number = before[number]) {
+      const auto theirs = out_.terms.begin() + out_.changes[number].first_term;
+      if (std::equal(first, last, theirs, theirs + out_.changes[number].terms)) break;
     }
     if (number == kNone) {
       number = narrow(out_.changes.size());
       out_.changes.push_back({raw[slot].stage, raw[slot].kind, narrow(out_.terms.size()),
                               narrow(static_cast<std::size_t>(last - first))});
       out_.terms.insert(out_.terms.end(), first, last);
-      known.emplace(hash, number);
+      before.push_back(head);
+      head = number;
     }
     out_.entries[slot].change = number;
   }

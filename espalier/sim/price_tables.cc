@@ -40,6 +40,8 @@ PriceGraph::PriceGraph(const Graph& g) : graph(g) {
         if (storage.kind == Storage::Kind::kUnused) {
           storage.kind = storage_kind(tensor);
           storage.first = storage.gradient_end = op;
+          storage.requires_grad = tensor.requires_grad;
+          storage.duplicable = what.duplicable;
           storage.tensor = number;
         } else if (storage.tensor != number) {
           storage.kind = Storage::Kind::kOdd;
@@ -98,17 +100,16 @@ KindTable::KindTable(const Graph& graph, const DeviceKind& kind, const CostTable
                      BatchSize micro_batch, std::uint32_t degree)
     : costs(graph, kind, table, micro_batch, {degree, false}) {
   before.emplace_back();
-  forbidden_before.push_back(0);
   for (std::size_t op = 0; op < graph.operators().size(); ++op) {
-    StagePrice::Times times = before.back();
-    const OperatorCost* cost = costs.of(OperatorId(op));
-    if (cost) {
-      times.forward += cost->forward;
-      times.input_gradient += cost->input_gradient;
-      times.weight_gradient += cost->weight_gradient;
+    Before next = before.back();
+    if (const OperatorCost* cost = costs.of(OperatorId(op))) {
+      next.times.forward += cost->forward;
+      next.times.input_gradient += cost->input_gradient;
+      next.times.weight_gradient += cost->weight_gradient;
+    } else {
+      ++next.forbidden;
     }
-    before.push_back(times);
-    forbidden_before.push_back(forbidden_before.back() + (cost ? 0 : 1));
+    before.push_back(next);
   }
 }
 
@@ -122,7 +123,7 @@ MemoryTable::MemoryTable(const PriceGraph& flat, std::span<const KindTable* cons
 // Bytes that any kind needs: replicas of one stage hold the same.
 void MemoryTable::add_costs(std::span<const KindTable* const> kinds) {
   const Graph& graph = flat_.graph;
-  before.emplace_back();
+  rows[0].emplace_back();
   saved_begin_.push_back(0);
   for (std::size_t i = 0; i < graph.operators().size(); ++i) {
     const Operator& op = graph.operators()[i];
@@ -155,8 +156,10 @@ void MemoryTable::add_costs(std::span<const KindTable* const> kinds) {
         fresh_gradients += share_of(graph.parameter(*parameter).bytes().count());
       }
     }
-    before.push_back(
-        {before.back().private_bytes + private_bytes, before.back().between_halves + between_halves});
+    Row next = rows[0].back();
+    next.private_bytes += private_bytes;
+    next.between_halves += between_halves;
+    rows[0].push_back(next);
     forward_own_.push_back(workspace);
     backward_own_.push_back(flat_.operators[i].has_backward ? workspace + fresh_gradients : 0);
   }
@@ -168,10 +171,7 @@ void MemoryTable::add_storages() {
   for (const std::uint32_t tensor : saved_) kept_[flat_.graph.tensors()[tensor].storage.index()] = true;
   std::vector<std::int64_t> live[3];  // forward by again, backward: changes, then sums
   for (auto& each : live) each.assign(count + 1, 0);
-  for (int again = 0; again < 2; ++again) {
-    begun[again].assign(count + 1, {});
-    ended[again].assign(count + 1, {});
-  }
+  rows[1] = rows[0];
   PriceSink sink;
   const auto add = [](std::vector<std::int64_t>& changes, const std::vector<PriceInterval>& intervals) {
     for (const PriceInterval& interval : intervals) {
@@ -184,16 +184,16 @@ void MemoryTable::add_storages() {
     for (int again = 0; again < 2; ++again) {
       sink.clear();
       measure_whole(s, again, sink);
-      begun[again][storage.first + 1] += sink.sums;
-      ended[again][storage.last + 1] += sink.sums;
+      rows[again][storage.first + 1].begun += sink.sums;
+      rows[again][storage.last + 1].ended += sink.sums;
       add(live[again], sink.forward);
       if (again == 0) add(live[2], sink.backward);
     }
   }
   for (int again = 0; again < 2; ++again) {
     for (std::size_t op = 1; op <= count; ++op) {
-      begun[again][op] += begun[again][op - 1];
-      ended[again][op] += ended[again][op - 1];
+      rows[again][op].begun += rows[again][op - 1].begun;
+      rows[again][op].ended += rows[again][op - 1].ended;
     }
   }
   for (auto& each : live) {
@@ -232,7 +232,7 @@ void MemoryTable::measure_whole(std::uint32_t index, int again, PriceSink& sink)
   const std::int64_t bytes = bytes_of(storage.tensor);
   if (kept_[index]) (again ? sink.sums.recomputed : sink.sums.saved) += bytes;
   if (again || !kept_[index]) sink.forward.push_back({storage.first, storage.last, bytes});
-  if (flat_.graph.tensors()[storage.tensor].requires_grad) {
+  if (storage.requires_grad) {
     sink.backward.push_back({storage.first, storage.gradient_end, bytes});
   }
 }
@@ -241,7 +241,6 @@ void MemoryTable::measure_whole(std::uint32_t index, int again, PriceSink& sink)
 void MemoryTable::measure_own(const Storage& storage, std::span<const PriceSegment> stage,
                               PriceSink& sink) const {
   const std::uint32_t tensor = storage.tensor;
-  const Tensor& what = flat_.graph.tensors()[tensor];
   const bool input = storage.kind == Storage::Kind::kInput;
   const PriceSegment* const producer = input ? nullptr : segment_of(stage, storage.first);
   const bool made_again = producer && producer->again;
@@ -279,15 +278,14 @@ void MemoryTable::measure_own(const Storage& storage, std::span<const PriceSegme
     }
     return;
   }
-  const bool duplicable = flat_.operators[storage.first].duplicable;
   if (!producer) {
-    if (here > 0 && !duplicable) {
-      sink.received.push_back({TensorId(tensor), kept, what.requires_grad && gradient});
+    if (here > 0 && !storage.duplicable) {
+      sink.received.push_back({TensorId(tensor), kept, storage.requires_grad && gradient});
     }
     return;
   }
   if (kept_again && !kept) sink.sums.recomputed += bytes;
-  if (!duplicable && here < readers.size()) {
+  if (!storage.duplicable && here < readers.size()) {
     sink.outputs.push_back({TensorId(tensor), Bytes(bytes), kept});
     return;
   }
@@ -296,7 +294,7 @@ void MemoryTable::measure_own(const Storage& storage, std::span<const PriceSegme
   } else {
     sink.forward.push_back({storage.first, last, bytes});
   }
-  if (what.requires_grad) sink.backward.push_back({storage.first, last_gradient, bytes});
+  if (storage.requires_grad) sink.backward.push_back({storage.first, last_gradient, bytes});
 }
 
 }  // namespace espalier::internal

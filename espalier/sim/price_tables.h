@@ -34,6 +34,8 @@ struct PriceGraph {
       kOdd      // several tensors
     } kind = Kind::kUnused;
     bool with_input = false;         // an input is among its tensors
+    bool requires_grad = false;      // kOwn
+    bool duplicable = false;         // kOwn: its producer is
     std::uint32_t first = 0;         // operator that touches it
     std::uint32_t last = 0;          // the last one
     std::uint32_t tensor = 0;        // the first
@@ -117,8 +119,11 @@ struct KindTable {
   KindTable(const Graph& graph, const DeviceKind& kind, const CostTable& table, BatchSize micro_batch,
             std::uint32_t degree);
   KindCosts costs;
-  std::vector<StagePrice::Times> before;        // sums over all smaller operators
-  std::vector<std::uint32_t> forbidden_before;  // how many of them have no cell
+  struct Before {  // sums over smaller operators
+    StagePrice::Times times;
+    std::uint32_t forbidden = 0;  // how many of them have no cell
+  };
+  std::vector<Before> before;  // one more than operators
 };
 
 class MemoryTable {
@@ -132,12 +137,11 @@ class MemoryTable {
   // To a stage that holds all its operators and recomputes all of them or none (again = 1 or 0).
   void measure_whole(std::uint32_t storage, int again, PriceSink& sink) const;
 
-  struct Before {  // sums over smaller operators
-    std::int64_t private_bytes = 0, between_halves = 0;
+  struct Row {                                           // what stands together is read together
+    std::int64_t private_bytes = 0, between_halves = 0;  // sums over smaller operators
+    PriceSums begun, ended;                              // over storages that begin, or have ended, before
   };
-  std::vector<Before> before;
-  // Sums over storages that begin, or have ended, before an operator, by again.
-  std::vector<PriceSums> begun[2], ended[2];
+  std::vector<Row> rows[2];           // by again; one more than operators
   RangeMaximum forward[2], backward;  // by again: what lives and what the operator needs itself
 
  private:

@@ -194,21 +194,20 @@ bool StagePrices::Scratch::add_times(const StageQuestion& question, const Tables
     const KindTable& table = *tables.kinds[k];
     StagePrice::Times times;
     for (const PriceSegment& segment : segments_) {
-      const std::uint32_t before = table.forbidden_before[segment.first];
-      if (table.forbidden_before[segment.last + 1] > before) {
-        const auto at = std::upper_bound(table.forbidden_before.begin() + segment.first,
-                                         table.forbidden_before.end(), before);
-        const OperatorId op(static_cast<std::size_t>(at - table.forbidden_before.begin()) - 1);
+      const KindTable::Before &begin = table.before[segment.first], &end = table.before[segment.last + 1];
+      if (end.forbidden > begin.forbidden) {
+        const auto at = std::find_if(table.before.begin() + segment.first, table.before.end(),
+                                     [&](const auto& each) { return each.forbidden > begin.forbidden; });
+        const OperatorId op(static_cast<std::size_t>(at - table.before.begin()) - 1);
         if (!price_.forbidden || op < price_.forbidden->op) {
           price_.forbidden = ForbiddenCell{op, question.kinds[k], question.degree};
         }
         break;
       }
-      const StagePrice::Times &begin = table.before[segment.first], &end = table.before[segment.last + 1];
-      times.forward += end.forward - begin.forward;
-      times.input_gradient += end.input_gradient - begin.input_gradient;
-      times.weight_gradient += end.weight_gradient - begin.weight_gradient;
-      if (segment.again) times.recompute += end.forward - begin.forward;
+      times.forward += end.times.forward - begin.times.forward;
+      times.input_gradient += end.times.input_gradient - begin.times.input_gradient;
+      times.weight_gradient += end.times.weight_gradient - begin.times.weight_gradient;
+      if (segment.again) times.recompute += end.times.forward - begin.times.forward;
     }
     price_.times.push_back(times);
   }
@@ -219,9 +218,10 @@ bool StagePrices::Scratch::add_times(const StageQuestion& question, const Tables
 void StagePrices::Scratch::add_segment(const PriceGraph& flat, const MemoryTable& table,
                                        const PriceSegment& segment) {
   const int again = segment.again ? 1 : 0;
-  sink_.sums += table.ended[again][segment.last + 1];
-  sink_.sums -= table.begun[again][segment.first];
-  const MemoryTable::Before &begin = table.before[segment.first], &end = table.before[segment.last + 1];
+  const MemoryTable::Row &begin = table.rows[again][segment.first],
+                         &end = table.rows[again][segment.last + 1];
+  sink_.sums += end.ended;
+  sink_.sums -= begin.begun;
   (again ? sink_.sums.recomputed : sink_.sums.saved) += end.private_bytes - begin.private_bytes;
   price_.memory.between_halves += Bytes(end.between_halves - begin.between_halves);
   const auto border = [&](std::uint32_t s) {
