@@ -44,6 +44,7 @@ bool FlatPlan::read(const PipelinePlan& plan) {
   outputs_begin_.assign(1, 0);
   received_begin_.assign(1, 0);
   find_hosts(plan);
+  ask_ahead(plan);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     if (!add_stage(plan, s)) return false;
   }
@@ -92,19 +93,47 @@ void FlatPlan::collect_kinds(const Stage& stage) {
   kinds_.erase(std::unique(kinds_.begin(), kinds_.end()), kinds_.end());
 }
 
+// All questions first, so that the memory works on several at once.
+void FlatPlan::ask_ahead(const PipelinePlan& plan) {
+  runs_.clear();
+  asked_.clear();
+  all_kinds_.clear();
+  kinds_begin_.assign(1, 0);
+  for (const Stage& stage : plan.stages) {
+    collect_kinds(stage);
+    all_kinds_.insert(all_kinds_.end(), kinds_.begin(), kinds_.end());
+    kinds_begin_.push_back(narrow(all_kinds_.size()));
+    Asked asked;
+    asked.first = asked.first_again = narrow(runs_.size());
+    append_runs(stage.operators, runs_);
+    asked.count = narrow(runs_.size()) - asked.first;
+    if (stage.recompute.size() == stage.operators.size()) {
+      asked.count_again = asked.count;
+    } else if (!stage.recompute.empty()) {
+      asked.first_again = narrow(runs_.size());
+      append_runs(stage.recompute, runs_);
+      asked.count_again = narrow(runs_.size()) - asked.first_again;
+    }
+    asked_.push_back(asked);
+  }
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    prices_.prefetch(question_of(plan.stages[s], s), *scratch_);
+  }
+}
+
+StageQuestion FlatPlan::question_of(const Stage& stage, std::size_t index) const {
+  const std::span<const OperatorRun> runs(runs_);
+  const Asked& asked = asked_[index];
+  return {runs.subspan(asked.first, asked.count), runs.subspan(asked.first_again, asked.count_again),
+          stage.micro_batch, narrow(stage.replicas[0].devices.size()),
+          std::span<const KindId>(all_kinds_)
+              .subspan(kinds_begin_[index], kinds_begin_[index + 1] - kinds_begin_[index])};
+}
+
 bool FlatPlan::add_stage(const PipelinePlan& plan, std::size_t index) {
   const Stage& stage = plan.stages[index];
-  collect_kinds(stage);
-  runs_ = runs_of(stage.operators);
-  recompute_runs_.clear();
-  if (stage.recompute.size() == stage.operators.size()) {
-    recompute_runs_ = runs_;
-  } else if (!stage.recompute.empty()) {
-    recompute_runs_ = runs_of(stage.recompute);
-  }
-  const auto degree = narrow(stage.replicas[0].devices.size());
-  const StagePrice& price =
-      prices_.price({runs_, recompute_runs_, stage.micro_batch, degree, kinds_}, *scratch_);
+  const StageQuestion question = question_of(stage, index);
+  const StagePrice& price = prices_.price(question, *scratch_);
   if (price.forbidden) {
     forbidden_ = price.forbidden;
     return false;
@@ -118,18 +147,19 @@ bool FlatPlan::add_stage(const PipelinePlan& plan, std::size_t index) {
   outputs_begin_.push_back(narrow(outputs_.size()));
   received_begin_.push_back(narrow(received_.size()));
   memory_.push_back(price.memory);
-  for (const Replica& replica : stage.replicas) times_.push_back(times_of(stage, replica, price));
+  for (const Replica& replica : stage.replicas) times_.push_back(times_of(stage, replica, question, price));
   return true;
 }
 
 // The slowest device of the replica in each.
-StageTimes FlatPlan::times_of(const Stage& stage, const Replica& replica, const StagePrice& price) const {
+StageTimes FlatPlan::times_of(const Stage& stage, const Replica& replica, const StageQuestion& question,
+                              const StagePrice& price) const {
   StageTimes slowest;
   for (const DeviceId id : replica.devices) {
     const Device& device = facts_.cluster.device(id);
     const std::size_t kind = device.kind.index();
     const StagePrice::Times& sums = price.times[static_cast<std::size_t>(
-        std::find(kinds_.begin(), kinds_.end(), device.kind) - kinds_.begin())];
+        std::find(question.kinds.begin(), question.kinds.end(), device.kind) - question.kinds.begin())];
     const std::int32_t neighbour =
         busy_in_group_[device.group.index()] > 1 ? facts_.overheads[kind].neighbour_per_mille : 0;
     StageTimes own;

@@ -66,10 +66,13 @@ class FlatPlan {
     std::uint32_t first = 0, stages = 0;  // in held_
   };
 
+  void ask_ahead(const PipelinePlan& plan);
+  StageQuestion question_of(const Stage& stage, std::size_t index) const;
   bool add_stage(const PipelinePlan& plan, std::size_t index);
   void find_hosts(const PipelinePlan& plan);
   void collect_kinds(const Stage& stage);
-  StageTimes times_of(const Stage& stage, const Replica& replica, const StagePrice& price) const;
+  StageTimes times_of(const Stage& stage, const Replica& replica, const StageQuestion& question,
+                      const StagePrice& price) const;
   void add_edges(const PipelinePlan& plan);
   void number_crossings();
   void add_ties();
@@ -90,7 +93,13 @@ class FlatPlan {
   std::uint32_t plan_ = 0;
   std::vector<std::uint32_t> busy_in_group_;  // by group
   std::vector<KindId> kinds_;                 // of the stage at hand
-  std::vector<OperatorRun> runs_, recompute_runs_;
+  struct Asked {                              // of a stage, in runs_
+    std::uint32_t first = 0, count = 0, first_again = 0, count_again = 0;
+  };
+  std::vector<OperatorRun> runs_;  // of all stages, and of what they recompute
+  std::vector<Asked> asked_;       // by stage
+  std::vector<KindId> all_kinds_;  // by stage
+  std::vector<std::uint32_t> kinds_begin_;
   std::vector<StageMemory> memory_;           // by stage
   std::vector<StageTimes> times_;             // by stage and replica
   std::vector<Output> outputs_;               // ascending (stage, tensor)

@@ -55,6 +55,12 @@ struct PriceGraph {
     }
   }
 
+  void prefetch(std::uint32_t cut) const {
+    __builtin_prefetch(&listed_begin[cut / stride]);
+    __builtin_prefetch(&begun_before[cut]);
+    __builtin_prefetch(&by_first[begun_before[cut] - (begun_before[cut] > 0 ? 1 : 0)]);
+  }
+
   const Graph& graph;
   std::vector<FlatOperator> operators;
   std::vector<Storage> storages;            // by StorageId, and one more

@@ -11,6 +11,7 @@ class RangeMaximum {
   RangeMaximum() = default;
   explicit RangeMaximum(std::vector<std::int64_t> values);
   std::int64_t of(std::size_t first, std::size_t last) const;  // both included
+  void prefetch(std::size_t at) const { __builtin_prefetch(&values_[at]); }
 
  private:
   static constexpr std::size_t kBlock = 8;

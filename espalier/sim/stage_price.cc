@@ -21,6 +21,16 @@ using internal::RangeMaximum;
 
 std::vector<OperatorRun> runs_of(std::span<const OperatorId> operators) {
   std::vector<OperatorRun> runs;
+  append_runs(operators, runs);
+  return runs;
+}
+
+void append_runs(std::span<const OperatorId> operators, std::vector<OperatorRun>& runs) {
+  if (operators.empty()) return;
+  if (operators.back().index() - operators.front().index() + 1 == operators.size()) {  // the usual case
+    runs.push_back({narrow(operators.front().index()), narrow(operators.back().index())});
+    return;
+  }
   std::size_t begin = 0;
   while (begin < operators.size()) {
     // The last place whose operator is as far from the first as the places are: doubled, then halved.
@@ -37,7 +47,6 @@ std::vector<OperatorRun> runs_of(std::span<const OperatorId> operators) {
     runs.push_back({narrow(operators[begin].index()), narrow(operators[last].index())});
     begin = last + 1;
   }
-  return runs;
 }
 
 namespace {
@@ -329,6 +338,22 @@ const StagePrice& StagePrices::price(const StageQuestion& question, Scratch& scr
   State& state = *state_;
   const Scratch::Tables& tables = scratch.tables_for(state, question);
   return scratch.answer(state.flat, tables, question, state.optimizer);
+}
+
+void StagePrices::prefetch(const StageQuestion& question, Scratch& scratch) const {
+  const Scratch::Tables& tables = scratch.tables_for(*state_, question);
+  const std::size_t again = question.recompute.empty() ? 0 : 1;
+  for (const OperatorRun& run : question.operators) {
+    for (const std::uint32_t border : {run.first, run.last + 1}) {
+      for (const KindTable* kind : tables.kinds) __builtin_prefetch(&kind->before[border]);
+      const char* const row = reinterpret_cast<const char*>(&tables.memory->rows[again][border]);
+      __builtin_prefetch(row);
+      __builtin_prefetch(row + 64);
+      state_->flat.prefetch(border);
+      tables.memory->forward[again].prefetch(std::min(border, run.last));
+      tables.memory->backward.prefetch(std::min(border, run.last));
+    }
+  }
 }
 
 Bytes StagePrices::tensor_bytes(TensorId tensor, BatchSize micro_batch, Scratch& scratch) const {

@@ -37,6 +37,7 @@ struct OperatorRun {
 
 // The fewest runs that hold exactly these operators; `operators` ascend, each once. O(runs · log operators).
 std::vector<OperatorRun> runs_of(std::span<const OperatorId> operators);
+void append_runs(std::span<const OperatorId> operators, std::vector<OperatorRun>& runs);
 
 // A cell that the cost table lacks: this operator cannot run on devices of this kind in groups of this size.
 struct ForbiddenCell {
@@ -96,6 +97,10 @@ class StagePrices {
   // that span their borders, with their readers in the stage + log operators). Throws InputError if a cell
   // names a tensor that its operator lacks.
   const StagePrice& price(const StageQuestion& question, Scratch& scratch) const;
+
+  // Begins to fetch what price() will look up: for questions that are asked soon, one after the other. On a
+  // large graph their time is that of the memory.
+  void prefetch(const StageQuestion& question, Scratch& scratch) const;
 
   // Of a tensor that crosses, at a micro-batch.
   Bytes tensor_bytes(TensorId tensor, BatchSize micro_batch, Scratch& scratch) const;
