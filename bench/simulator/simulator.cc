@@ -3,10 +3,11 @@
 //   engine N              run_tasks on a compiled pipeline schedule (8 stages, one switch whose links carry
 //   one
 //                         transfer at a time) of about N tasks
-//   evaluator N [skips]   fresh PipelinePlans, 8 stages × 32 micro-batches, the same switch, random cuts of N
-//                         layers: each plan once, with a scratch that has seen none of them ("new stages"),
-//                         then again ("known stages", what a planner's neighbouring plans mostly are), and in
-//                         full: stage_model + make_schedule + compile + run_tasks + memory
+//   evaluator N S [case]  fresh PipelinePlans, S stages × 32 micro-batches, the same switch, random cuts of N
+//   layers,
+//                         with what the case says (cases.h; without one: all of them in turn); and in full:
+//                         stage_model + make_schedule + compile + run_tasks + memory
+//   threads               the same plans on one thread and on two
 //   reference             simulate and the slow second simulator of the tests, in turn, on such schedules
 //
 // Contenders' answers are compared before anything is timed. Times are of one thread's processor time, the
@@ -19,9 +20,11 @@
 #include <fstream>
 #include <functional>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
+#include "bench/simulator/cases.h"
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
 #include "espalier/sim/evaluator.h"
@@ -64,119 +67,6 @@ double best_of(int rounds, const std::function<void()>& work) {
   return best;
 }
 
-Cluster one_switch(std::size_t devices) {
-  ClusterParts parts;
-  DeviceKind kind;
-  kind.name = "gpu";
-  kind.memory = gibibytes(80);
-  kind.flops_f32 = kind.flops_f16 = 1e14;
-  kind.memory_bandwidth = 2'000'000'000'000;
-  parts.kinds = {kind};
-  Group network;
-  network.name = "network";
-  network.bandwidth = 3'125'000'000;
-  network.latency = microseconds(10);
-  parts.groups = {network};
-  for (std::size_t d = 0; d < devices; ++d) {
-    parts.devices.push_back({"gpu:" + std::to_string(d), KindId(0), GroupId(0), kind.memory});
-  }
-  return Cluster(std::move(parts));
-}
-
-// A chain of layers, perhaps with a skip over every second one; each has a weight and keeps its input.
-struct Layers {
-  Graph graph;
-  CostTable costs;
-};
-enum class Skips : std::uint8_t { kNone, kEverySecond };
-Layers layered_graph(std::size_t operators, Skips skips, Rng& rng) {
-  GraphParts parts;
-  parts.name = "layers";
-  parts.batch = {BatchSize(1), BatchSize(1024)};
-  CostTableParts costs;
-  const auto add_tensor = [&](std::string name, TensorRole role, std::int64_t features) {
-    Tensor tensor;
-    tensor.name = std::move(name);
-    tensor.role = role;
-    tensor.sizes = {SizeExpr::batch(), SizeExpr(features)};
-    tensor.requires_grad = role == TensorRole::kActivation || role == TensorRole::kParameter;
-    tensor.storage = StorageId(parts.tensors.size());
-    parts.tensors.push_back(tensor);
-    return TensorId(parts.tensors.size() - 1);
-  };
-  TensorId last = add_tensor("x", TensorRole::kInput, 1024), skipped = last;
-  for (std::size_t i = 0; i < operators; ++i) {
-    const std::string name = "layer" + std::to_string(i);
-    Parameter parameter;
-    parameter.names = {name + ".weight"};
-    parameter.sizes = {1024, 1024};
-    const TensorId weight = add_tensor(name + ".weight", TensorRole::kParameter, 1024);
-    parts.tensors[weight.index()].sizes = {SizeExpr(1024), SizeExpr(1024)};
-    parts.tensors[weight.index()].parameter = ParameterId(parts.parameters.size());
-    parts.parameters.push_back(parameter);
-    Operator op;
-    op.name = op.target = op.op_class = name;
-    op.inputs = {last, weight};
-    if (skips == Skips::kEverySecond && i % 2 == 1) op.inputs.push_back(skipped);
-    const TensorId output = add_tensor(name, TensorRole::kActivation, 1024);
-    parts.tensors[output.index()].producer = OperatorId(i);
-    op.outputs = {output};
-    skipped = last;
-    last = output;
-    parts.operators.push_back(op);
-    OperatorCost cost;
-    cost.forward = microseconds(static_cast<std::int64_t>(50 + rng.below(100)));
-    cost.input_gradient = cost.weight_gradient = cost.forward;
-    cost.saved = {{SavedTensor::Side::kInput, 0}};
-    cost.workspace = kibibytes(static_cast<std::int64_t>(rng.below(64)));
-    costs.rows.push_back({op.op_class, "gpu", {}, {{BatchSize(4), cost}}});
-  }
-  parts.outputs = {last};
-  return {Graph(std::move(parts)), CostTable(std::move(costs))};
-}
-
-Training training() {
-  Training result;
-  result.batch = BatchSize(128);
-  result.micro_batches = {BatchSize(4)};
-  return result;
-}
-
-// 8 stages at random cuts, 32 micro-batches.
-PipelinePlan random_cuts(const Graph& graph, Rng& rng) {
-  constexpr std::size_t kStages = 8;
-  const std::size_t operators = graph.operators().size();
-  std::vector<std::size_t> cuts{0, operators};
-  while (cuts.size() < kStages + 1) {
-    const std::size_t cut = 1 + rng.below(operators - 1);
-    if (std::find(cuts.begin(), cuts.end(), cut) == cuts.end()) cuts.push_back(cut);
-  }
-  std::sort(cuts.begin(), cuts.end());
-  PipelinePlan plan;
-  plan.batch = BatchSize(128);
-  for (std::size_t s = 0; s < kStages; ++s) {
-    Stage stage;
-    stage.name = "s" + std::to_string(s);
-    for (std::size_t i = cuts[s]; i < cuts[s + 1]; ++i) stage.operators.push_back(OperatorId(i));
-    stage.replicas = {{{DeviceId(s)}, round_robin(32, 0, 1)}};
-    stage.micro_batch = BatchSize(4);
-    std::vector<StageId> after;
-    for (const OperatorId op : stage.operators) {
-      for (const OperatorId before : graph.predecessors(op)) {
-        const auto at = std::upper_bound(cuts.begin(), cuts.end(), before.index()) - cuts.begin() - 1;
-        if (static_cast<std::size_t>(at) < s) after.push_back(StageId(static_cast<std::size_t>(at)));
-      }
-    }
-    std::sort(after.begin(), after.end());
-    after.erase(std::unique(after.begin(), after.end()), after.end());
-    stage.after = after;
-    plan.stages.push_back(stage);
-  }
-  const std::vector<std::uint32_t> limits = in_flight_limits(plan);
-  for (std::size_t s = 0; s < kStages; ++s) plan.stages[s].in_flight = limits[s];
-  return plan;
-}
-
 std::size_t bytes_of(const TaskGraph& graph) {
   const auto bytes = [](const auto& vector) { return vector.size() * sizeof(vector[0]); };
   return bytes(graph.duration) + bytes(graph.delay) + bytes(graph.lane) + bytes(graph.priority) +
@@ -210,14 +100,14 @@ StagedModel chain(std::uint32_t micro_batches) {
 // Each micro-batch is 2 actions on each device and 2 messages between neighbours: 30 tasks.
 void engine(std::size_t about) {
   const StagedModel model = chain(static_cast<std::uint32_t>(about / 30));
-  const CompiledSchedule compiled = compile(model, one_switch(8), make_schedule(model, 8));
+  const CompiledSchedule compiled = compile(model, bench::one_switch(8), make_schedule(model, 8));
   const std::size_t tasks = compiled.tasks.size();
   Duration makespan = run_tasks(compiled.tasks).makespan;
   // The second simulator is slow: the shortest chain only.
   const StagedModel small = chain(34);
   const Schedule schedule = make_schedule(small, 8);
-  ESP_CHECK(run_tasks(compile(small, one_switch(8), schedule).tasks).makespan ==
-            testing::reference_simulate(small, one_switch(8), schedule).iteration);
+  ESP_CHECK(run_tasks(compile(small, bench::one_switch(8), schedule).tasks).makespan ==
+            testing::reference_simulate(small, bench::one_switch(8), schedule).iteration);
   const int repeat = tasks < 10'000 ? 200 : 1;
   const auto run = [&] {
     for (int i = 0; i < repeat; ++i) makespan = run_tasks(compiled.tasks).makespan;
@@ -232,52 +122,117 @@ void engine(std::size_t about) {
   print("engine", std::to_string(about) + " tasks", tasks, "tasks", seconds, note);
 }
 
-void evaluator(std::size_t operators, Skips skips) {
+Evaluation evaluate(const Evaluator& evaluator, const bench::Planned& planned, Evaluator::Scratch& scratch) {
+  return planned.orders.empty() ? evaluator.evaluate(planned.plan, scratch)
+                                : evaluator.evaluate(planned.plan, planned.orders, scratch);
+}
+Evaluation in_full(const Evaluator& evaluator, const bench::Planned& planned) {
+  return planned.orders.empty() ? evaluator.simulate_in_full(planned.plan)
+                                : evaluator.simulate_in_full(planned.plan, planned.orders);
+}
+
+std::size_t tasks_of(const bench::Problem& problem, const bench::Planned& planned) {
+  const StagedModel model = stage_model(problem.layers.graph, problem.cluster, problem.layers.costs,
+                                        problem.training, planned.plan);
+  const std::size_t devices = problem.cluster.devices().size();
+  return compile(
+             model, problem.cluster,
+             planned.orders.empty() ? make_schedule(model, devices) : with_channels(model, planned.orders))
+      .tasks.size();
+}
+
+// Fresh plans of one case, checked against the full way, then timed: all of them with a scratch that has seen
+// one plan, in full some of them.
+void evaluator(bench::Case which, std::size_t operators, std::size_t stages) {
   Rng rng(operators);
-  const Layers layers = layered_graph(operators, skips, rng);
-  const Cluster cluster = one_switch(8);
-  const Evaluator evaluator(layers.graph, cluster, layers.costs, training());
-  std::vector<PipelinePlan> plans;
-  for (int i = 0; i < 500; ++i) plans.push_back(random_cuts(layers.graph, rng));
+  const bench::Problem problem = bench::make_problem(which, operators, stages, rng);
+  const Evaluator evaluator(problem.layers.graph, problem.cluster, problem.layers.costs, problem.training);
+  const bool large = operators > 10'000;
+  std::vector<bench::Planned> plans;
+  for (int i = 0; i < (large ? 60 : 500); ++i)
+    plans.push_back(bench::random_cuts(problem, which, stages, rng));
 
   auto scratch = Evaluator::make_scratch();
-  for (const PipelinePlan& plan : plans) {
-    ESP_CHECK(check_plan(layers.graph, cluster, plan).empty());
-    ESP_CHECK(evaluator.evaluate(plan, *scratch) == evaluator.simulate_in_full(plan));
+  const std::size_t compared = large ? 5 : plans.size();
+  for (std::size_t i = 0; i < compared; ++i) {
+    if (i < 20) {
+      const auto broken = check_plan(problem.layers.graph, problem.cluster, plans[i].plan);
+      ESP_CHECK(broken.empty(), broken[0]);
+    }
+    ESP_CHECK(evaluate(evaluator, plans[i], *scratch) == in_full(evaluator, plans[i]), i);
   }
-  ESP_CHECK(Evaluator::counts(*scratch).fast == plans.size());
-  const StagedModel first = stage_model(layers.graph, cluster, layers.costs, training(), plans[0]);
-  const std::size_t tasks = compile(first, cluster, make_schedule(first, 8)).tasks.size();
-  const std::string size =
-      std::to_string(operators) + (skips == Skips::kNone ? " layers" : " layers with skips");
-  const std::string about = "about " + std::to_string(tasks) + " tasks a plan";
+  const std::string size = std::to_string(operators) + " layers; " + bench::name_of(which);
+  const std::string about = "about " + std::to_string(tasks_of(problem, plans[0])) + " tasks a plan";
 
   std::int64_t sum = 0;
   const auto evaluate_all = [&] {
-    for (const PipelinePlan& plan : plans) sum += evaluator.evaluate(plan, *scratch).iteration.count();
+    for (const bench::Planned& plan : plans) sum += evaluate(evaluator, plan, *scratch).iteration.count();
   };
   double fresh = 1e30;
-  std::uint64_t walked = 0;
-  for (int round = 0; round < 200; ++round) {
+  std::uint64_t made = 0;
+  for (int round = 0; round < (large ? 20 : 100); ++round) {
     scratch = Evaluator::make_scratch();
-    evaluator.evaluate(plans[0], *scratch);
-    const std::uint64_t before = Evaluator::counts(*scratch).stages_walked;
+    evaluate(evaluator, plans[0], *scratch);
     fresh = std::min(fresh, best_of(1, evaluate_all));
-    walked = Evaluator::counts(*scratch).stages_walked - before;
+    made = Evaluator::counts(*scratch).structures - 1;
   }
-  print("evaluator; new stages", size, plans.size(), "plans", fresh,
-        about + "; " + std::to_string(walked) + " of " + std::to_string(8 * plans.size()) + " stages walked");
-  const std::uint64_t before = Evaluator::counts(*scratch).stages_walked;
-  const double known = best_of(200, evaluate_all);
-  walked = (Evaluator::counts(*scratch).stages_walked - before) / 200;
-  print("evaluator; known stages", size, plans.size(), "plans", known,
-        about + "; " + std::to_string(walked) + " of " + std::to_string(8 * plans.size()) + " stages walked");
-  const std::vector<PipelinePlan> few(plans.begin(), plans.begin() + 20);
-  const auto in_full = [&] {
-    for (const PipelinePlan& plan : few) sum += evaluator.simulate_in_full(plan).iteration.count();
-  };
-  print("in full", size, few.size(), "plans", best_of(5, in_full), about);
+  const std::size_t few = large ? 2 : 20;
+  const double full = best_of(large ? 2 : 5, [&] {
+    for (std::size_t i = 0; i < few; ++i) sum += in_full(evaluator, plans[i]).iteration.count();
+  });
+  const double ratio = full / static_cast<double>(few) / (fresh / static_cast<double>(plans.size()));
+  char note[120];
+  std::snprintf(note, sizeof note, "%s; %llu structures made; %.1f times the full way", about.c_str(),
+                static_cast<unsigned long long>(made), ratio);
+  print("evaluator", size, plans.size(), "plans", fresh, note);
+  print("in full", size, few, "plans", full, about);
   ESP_CHECK(sum > 0);
+}
+
+double wall_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// Plans that one thread does in a second, and two threads together: by the clock, the median of several
+// turns.
+void threads() {
+  Rng rng(7);
+  const bench::Problem problem = bench::make_problem(bench::Case::kChain, 256, 8, rng);
+  const Evaluator evaluator(problem.layers.graph, problem.cluster, problem.layers.costs, problem.training);
+  std::vector<bench::Planned> plans;
+  for (int i = 0; i < 500; ++i) plans.push_back(bench::random_cuts(problem, bench::Case::kChain, 8, rng));
+  constexpr int kTurns = 10;
+  const auto work = [&] {
+    const auto scratch = Evaluator::make_scratch();
+    std::int64_t sum = 0;
+    for (int turn = 0; turn < kTurns; ++turn) {
+      for (const bench::Planned& plan : plans) sum += evaluate(evaluator, plan, *scratch).iteration.count();
+    }
+    ESP_CHECK(sum > 0);
+  };
+  const auto timed = [&](int count) {
+    const double begin = wall_seconds();
+    std::vector<std::thread> workers;
+    for (int i = 0; i < count; ++i) workers.emplace_back(work);
+    for (std::thread& worker : workers) worker.join();
+    return wall_seconds() - begin;
+  };
+  std::vector<double> gains;
+  double one = 1e30, two = 1e30;
+  for (int turn = 0; turn < 15; ++turn) {
+    const double a = timed(1), b = timed(2);
+    one = std::min(one, a);
+    two = std::min(two, b);
+    gains.push_back(2 * a / b);
+  }
+  std::sort(gains.begin(), gains.end());
+  char note[100];
+  std::snprintf(note, sizeof note, "two threads do %.2f times as much as one: median of 15; %.2f to %.2f",
+                gains[7], gains.front(), gains.back());
+  print("evaluator; one thread", "256 layers; chain", kTurns * plans.size(), "plans", one, "by the clock");
+  print("evaluator; two threads", "256 layers; chain", 2 * kTurns * plans.size(), "plans", two, note);
 }
 
 // Spans of equal (device, stream, start, end) may stand in any order.
@@ -293,7 +248,7 @@ Trace canonical(Trace trace) {
 
 void reference() {
   const StagedModel model = chain(32);
-  const Cluster cluster = one_switch(8);
+  const Cluster cluster = bench::one_switch(8);
   const Schedule schedule = make_schedule(model, 8);
   const std::size_t tasks = compile(model, cluster, schedule).tasks.size();
   Trace ours, theirs;
@@ -324,11 +279,16 @@ int main(int argc, char** argv) {
   if (part == "engine") {
     espalier::engine(size);
   } else if (part == "evaluator") {
-    espalier::evaluator(size, argc > 3 ? espalier::Skips::kEverySecond : espalier::Skips::kNone);
+    const std::size_t stages = argc > 3 ? std::stoul(argv[3]) : 8;
+    for (const espalier::bench::Case which : espalier::bench::kCases) {
+      if (argc < 5 || argv[4] == espalier::bench::name_of(which)) espalier::evaluator(which, size, stages);
+    }
+  } else if (part == "threads") {
+    espalier::threads();
   } else if (part == "reference") {
     espalier::reference();
   } else {
-    std::fprintf(stderr, "bench_simulator engine N | evaluator N [skips] | reference\n");
+    std::fprintf(stderr, "bench_simulator engine N | evaluator N S [case] | threads | reference\n");
     return 2;
   }
   espalier::print_peak_memory();

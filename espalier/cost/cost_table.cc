@@ -189,6 +189,30 @@ OperatorCost part_of(OperatorCost cost, Part part, double speed) {
   return cost;
 }
 
+// One column per operator class and part of its cell; the first operator of each speaks for it.
+struct Columns {
+  explicit Columns(const Graph& graph) {
+    constexpr std::uint32_t kUnseen = 0xffffffff;
+    std::array<std::uint32_t, kParts> unseen{};
+    unseen.fill(kUnseen);
+    std::unordered_map<std::string_view, std::array<std::uint32_t, kParts>> known;
+    const std::vector<Part> parts = parts_of(graph);
+    of_operator.reserve(parts.size());
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      auto& column = known.try_emplace(graph.operators()[i].op_class, unseen)
+                         .first->second[static_cast<std::size_t>(parts[i])];
+      if (column == kUnseen) {
+        column = static_cast<std::uint32_t>(first.size());
+        first.emplace_back(i, parts[i]);
+      }
+      of_operator.push_back(column);
+    }
+  }
+
+  std::vector<std::uint32_t> of_operator;
+  std::vector<std::pair<std::size_t, Part>> first;  // by column
+};
+
 }  // namespace
 
 std::string_view to_text(Origin origin) {
@@ -376,27 +400,12 @@ Duration update_time(const KindOverhead& overhead, OptimizerKind optimizer, Byte
 
 OperatorCosts::OperatorCosts(const Graph& graph, const Cluster& cluster, const CostTable& table,
                              BatchSize micro_batch, Variant variant) {
-  // One column per operator class and part of its cell; the first operator of each speaks for it.
-  constexpr std::uint32_t kUnseen = 0xffffffff;
-  std::array<std::uint32_t, kParts> unseen{};
-  unseen.fill(kUnseen);
-  std::unordered_map<std::string_view, std::array<std::uint32_t, kParts>> columns;
-  std::vector<std::pair<std::size_t, Part>> first;
-  const std::vector<Part> parts = parts_of(graph);
-  class_of_.reserve(graph.operators().size());
-  for (std::size_t i = 0; i < graph.operators().size(); ++i) {
-    const Operator& op = graph.operators()[i];
-    auto& column = columns.try_emplace(op.op_class, unseen).first->second[static_cast<std::size_t>(parts[i])];
-    if (column == kUnseen) {
-      column = static_cast<std::uint32_t>(first.size());
-      first.emplace_back(i, parts[i]);
-    }
-    class_of_.push_back(column);
-  }
-  classes_ = first.size();
+  Columns columns(graph);
+  class_of_ = std::move(columns.of_operator);
+  classes_ = columns.first.size();
   costs_.reserve(classes_ * cluster.kinds().size());
   for (const DeviceKind& kind : cluster.kinds()) {
-    for (const auto& [index, part] : first) {
+    for (const auto& [index, part] : columns.first) {
       const Operator& op = graph.operators()[index];
       const CostRow* row = table.find(op.op_class, kind.name, variant);
       if (!row) {
@@ -409,6 +418,17 @@ OperatorCosts::OperatorCosts(const Graph& graph, const Cluster& cluster, const C
       }
       costs_.push_back(part_of(cost_at(*row, micro_batch), part, kind.speed));
     }
+  }
+}
+
+KindCosts::KindCosts(const Graph& graph, const DeviceKind& kind, const CostTable& table,
+                     BatchSize micro_batch, Variant variant) {
+  Columns columns(graph);
+  class_of_ = std::move(columns.of_operator);
+  for (const auto& [index, part] : columns.first) {
+    const CostRow* row = table.find(graph.operators()[index].op_class, kind.name, variant);
+    costs_.emplace_back();
+    if (row) costs_.back() = part_of(cost_at(*row, micro_batch), part, kind.speed);
   }
 }
 

@@ -182,4 +182,21 @@ class OperatorCosts {
   std::vector<OperatorCost> costs_;      // kind-major
 };
 
+// The same for one kind, where a missing cell is no error: whoever needs it may choose another kind.
+class KindCosts {
+ public:
+  KindCosts(const Graph& graph, const DeviceKind& kind, const CostTable& table, BatchSize micro_batch,
+            Variant variant = {});
+
+  // Null where the table has no cell.
+  const OperatorCost* of(OperatorId op) const {
+    const std::optional<OperatorCost>& cost = costs_[class_of_[op.index()]];
+    return cost ? &*cost : nullptr;
+  }
+
+ private:
+  std::vector<std::uint32_t> class_of_;  // by operator
+  std::vector<std::optional<OperatorCost>> costs_;
+};
+
 }  // namespace espalier

@@ -21,7 +21,8 @@ std::vector<Candidate> run_all(const Problem& problem, const std::vector<NamedPl
     Candidate candidate{planners[i].name, planners[i].plan(problem, own), std::nullopt};
     if (candidate.outcome.plan) {
       if (const auto* pipeline = std::get_if<PipelinePlan>(&*candidate.outcome.plan)) {
-        candidate.simulated = evaluator.evaluate(*pipeline, *scratch).iteration;
+        const Evaluation evaluation = evaluator.evaluate(*pipeline, *scratch);
+        if (evaluation.can_run()) candidate.simulated = evaluation.iteration;
       }
     }
     candidates.push_back(std::move(candidate));
@@ -31,7 +32,7 @@ std::vector<Candidate> run_all(const Problem& problem, const std::vector<NamedPl
       const Evaluation evaluation = evaluator.evaluate(*start, *scratch);
       Candidate candidate{
           "start", {.status = Status::kInfeasible, .why = "the plan to start from does not fit"}, {}};
-      if (!evaluation.overflow) {
+      if (evaluation.can_run() && !evaluation.overflow) {
         candidate.outcome = {.status = Status::kFeasible, .plan = *start};
         candidate.simulated = evaluation.iteration;
       }

@@ -173,6 +173,7 @@ std::optional<Duration> Judge::consider(const std::vector<StageDraft>& drafts, B
 std::optional<Duration> Judge::consider(const PipelinePlan& plan, std::optional<Duration> estimate) {
   ++evaluations_;
   Evaluation evaluation = evaluator_.evaluate(plan, *scratch_);
+  if (!evaluation.can_run()) return std::nullopt;
   if (evaluation.overflow) {
     note_overflow(plan, evaluation);
     return std::nullopt;

@@ -5,10 +5,7 @@
 // decides whether a destination device already has the samples from a lower reader's message.
 
 #include <algorithm>
-#include <map>
 #include <numeric>
-#include <optional>
-#include <tuple>
 
 #include "espalier/base/check.h"
 #include "espalier/schedule/schedule.h"
@@ -69,32 +66,44 @@ class Positions {
 };
 
 struct PlacedMessage {
-  DeviceId from;
-  DeviceId to;
-  std::uint32_t position = 0;  // of its producer in the list of `from`
+  std::uint64_t channel = 0;   // its two devices, the sender first
+  std::uint32_t position = 0;  // of its producer in the sender's list
   Message message;
-  auto key() const { return std::tuple(from, to, position, message); }
+  friend bool operator<(const PlacedMessage& a, const PlacedMessage& b) {
+    if (a.channel != b.channel) return a.channel < b.channel;
+    return a.position != b.position ? a.position < b.position : a.message < b.message;
+  }
 };
 
-// The samples a device already has of one micro-batch of one crossing.
+// The samples that travel between devices of one micro-batch of one crossing.
 class Delivered {
  public:
-  // Adds the piece unless all its samples are there already; says whether it was added.
-  bool add(std::uint64_t begin, std::uint64_t end) {
+  void clear() { pieces_.clear(); }
+
+  // Adds the piece unless all its samples went this way already; says whether it was added.
+  bool add(std::uint64_t way, std::uint64_t begin, std::uint64_t end) {
     std::uint64_t covered = 0;
-    for (const auto& [b, e] : pieces_) {
-      const std::uint64_t low = std::max(b, begin);
-      const std::uint64_t high = std::min(e, end);
+    for (const Piece& piece : pieces_) {
+      if (piece.way != way) continue;
+      const std::uint64_t low = std::max(piece.begin, begin);
+      const std::uint64_t high = std::min(piece.end, end);
       if (low < high) covered += high - low;
     }
     if (covered >= end - begin) return false;
-    pieces_.emplace_back(begin, end);
+    pieces_.push_back({way, begin, end});
     return true;
   }
 
  private:
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> pieces_;
+  struct Piece {
+    std::uint64_t way = 0, begin = 0, end = 0;
+  };
+  std::vector<Piece> pieces_;
 };
+
+std::uint64_t channel_of(DeviceId from, DeviceId to) {
+  return std::uint64_t{from.index()} << 32 | to.index();
+}
 
 class ChannelBuilder {
  public:
@@ -111,14 +120,15 @@ class ChannelBuilder {
         if (model_.crossings[c].returns) backward_of(c, j);
       }
     }
-    std::sort(messages_.begin(), messages_.end(),
-              [](const PlacedMessage& a, const PlacedMessage& b) { return a.key() < b.key(); });
+    std::sort(messages_.begin(), messages_.end());
     std::vector<Channel> channels;
-    for (const PlacedMessage& placed : messages_) {
-      if (channels.empty() || channels.back().from != placed.from || channels.back().to != placed.to) {
-        channels.push_back({placed.from, placed.to, {}});
-      }
-      channels.back().messages.push_back(placed.message);
+    for (auto first = messages_.begin(); first != messages_.end();) {
+      const auto last = std::find_if(
+          first, messages_.end(), [&](const PlacedMessage& each) { return each.channel != first->channel; });
+      Channel channel{DeviceId(first->channel >> 32), DeviceId(first->channel & 0xffffffff), {}};
+      channel.messages.reserve(static_cast<std::size_t>(last - first));
+      for (; first != last; ++first) channel.messages.push_back(first->message);
+      channels.push_back(std::move(channel));
     }
     return channels;
   }
@@ -139,14 +149,14 @@ class ChannelBuilder {
   void forward_of(std::uint32_t c, std::uint32_t j) {
     const Crossing& crossing = model_.crossings[c];
     const std::vector<DeviceId>& sources = replica_of(crossing.from, j).devices;
-    std::map<DeviceId, Delivered> delivered;
+    delivered_.clear();  // by target, whoever sends
     for (const Crossing::Reader& reader : crossing.readers) {
       const auto range = overlapping(j, count(crossing.from), count(reader.stage));
       for (std::uint32_t k = range.begin; k < range.end; ++k) {
         const std::vector<DeviceId>& targets = replica_of(reader.stage, k).devices;
         const auto [begin, end] = piece(crossing.from, j, reader.stage, k);
         for (std::size_t i = 0; i < targets.size(); ++i) {
-          if (contains(sources, targets[i]) || !delivered[targets[i]].add(begin, end)) continue;
+          if (contains(sources, targets[i]) || !delivered_.add(targets[i].index(), begin, end)) continue;
           const DeviceId source = sources[i % sources.size()];
           add(source, targets[i], positions_.forward(source, crossing.from, j),
               {Message::Direction::kForward, c, reader.stage, j, k});
@@ -158,7 +168,7 @@ class ChannelBuilder {
   void backward_of(std::uint32_t c, std::uint32_t j) {
     const Crossing& crossing = model_.crossings[c];
     const std::vector<DeviceId>& targets = replica_of(crossing.from, j).devices;
-    std::map<std::pair<DeviceId, DeviceId>, Delivered> delivered;  // by (source, target)
+    delivered_.clear();  // by source and target
     for (const Crossing::Reader& reader : crossing.readers) {
       if (!flows_back(crossing, reader)) continue;
       const auto range = overlapping(j, count(crossing.from), count(reader.stage));
@@ -167,7 +177,8 @@ class ChannelBuilder {
         const auto [begin, end] = piece(crossing.from, j, reader.stage, k);
         for (std::size_t i = 0; i < targets.size(); ++i) {
           const DeviceId source = sources[i % sources.size()];
-          if (contains(sources, targets[i]) || !delivered[{source, targets[i]}].add(begin, end)) continue;
+          if (contains(sources, targets[i]) || !delivered_.add(channel_of(source, targets[i]), begin, end))
+            continue;
           add(source, targets[i], last_backward(source, crossing, j, begin, end),
               {Message::Direction::kBackward, c, reader.stage, j, k});
         }
@@ -194,13 +205,14 @@ class ChannelBuilder {
 
   // A message whose producer stands nowhere is left out: such lists are refused as incomplete.
   void add(DeviceId from, DeviceId to, std::uint32_t position, const Message& message) {
-    if (position != kAbsent) messages_.push_back({from, to, position, message});
+    if (position != kAbsent) messages_.push_back({channel_of(from, to), position, message});
   }
 
   const StagedModel& model_;
   Owners owners_;
   Positions positions_;
   std::uint64_t unit_ = 1;
+  Delivered delivered_;
   std::vector<PlacedMessage> messages_;
 };
 

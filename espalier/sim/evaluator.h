@@ -10,41 +10,50 @@
 #include <vector>
 
 #include "espalier/plan/plan.h"
+#include "espalier/sim/stage_price.h"
 #include "espalier/trace/trace.h"
 
 namespace espalier {
 
+// What a plan comes to. If a cell is missing or its order deadlocks, it cannot run, and all else is empty.
 struct Evaluation {
+  std::optional<ForbiddenCell> forbidden;
+  bool deadlock = false;  // check_schedule shows the cycle
   Duration iteration;
   std::vector<MemoryByCategory> peak;  // by DeviceId
   std::optional<DeviceId> overflow;    // the first device whose peak exceeds its memory
+  bool can_run() const { return !forbidden && !deadlock; }
   friend bool operator==(const Evaluation&, const Evaluation&) = default;
 };
 
 class Evaluator {
  public:
-  // Keeps references to graph and cluster; costs are copied, and resolved at each allowed micro-batch.
+  // Keeps references to graph and cluster; costs are copied, and resolved when first needed.
   Evaluator(const Graph& graph, const Cluster& cluster, const CostTable& costs, const Training& training);
   ~Evaluator();
   Evaluator(Evaluator&&) noexcept;
 
-  // Room to work in, for one thread at a time: grows to the largest plan seen and remembers the stages it has
-  // met, so reuse it. Given to another evaluator, it begins anew.
+  // Room to work in, for one thread at a time: grows to the largest plan seen and remembers the structures of
+  // plans that it has met (at most about 32 MiB), so reuse it. Given to another evaluator, it begins anew.
   class Scratch;
   static std::unique_ptr<Scratch, void (*)(Scratch*)> make_scratch();
 
-  // The plan must pass check_plan. Its schedule is that of make_schedule. Throws InternalError if that
-  // deadlocks, which unequal micro-batches with small in-flight limits can. The fast way is for stages on
-  // single devices of their own, equal micro-batches among those allowed, shares j mod r, and limits that do
-  // not grow along an edge; anything else is staged, scheduled and simulated in full.
+  // The plan must pass check_plan. Its schedule is that of make_schedule. Any plan goes this one way.
   Evaluation evaluate(const PipelinePlan& plan, Scratch& scratch) const;
 
-  // The full way for any plan: what evaluate is tested against.
-  Evaluation simulate_in_full(const PipelinePlan& plan) const;
+  // The same with given compute orders, one list for each device: all rules of check_schedule must hold, but
+  // `deadlock` is an answer.
+  Evaluation evaluate(const PipelinePlan& plan, const std::vector<std::vector<Action>>& orders,
+                      Scratch& scratch) const;
 
-  // Plans that took the fast way on this scratch, and stages that were walked because they were new to it.
+  // The full way: what evaluate is tested against. Throws InputError where a cell is missing, InternalError
+  // where the order deadlocks.
+  Evaluation simulate_in_full(const PipelinePlan& plan) const;
+  Evaluation simulate_in_full(const PipelinePlan& plan, std::vector<std::vector<Action>> orders) const;
+
+  // Plans that were evaluated on this scratch, and structures that were made because they were new to it.
   struct Counts {
-    std::uint64_t fast = 0, full = 0, stages_walked = 0;
+    std::uint64_t plans = 0, structures = 0;
   };
   static Counts counts(const Scratch& scratch);
 

@@ -1,0 +1,64 @@
+// The figures of a StagedModel in the places that a structure's layout says.
+
+#include "espalier/sim/list_structure.h"
+
+namespace espalier::internal {
+
+ListLayout layout_of(const StagedModel& model) {
+  ListLayout layout;
+  layout.stages = narrow(model.stages.size());
+  layout.crossings = narrow(model.crossings.size());
+  layout.ties = narrow(model.ties.size());
+  for (const Crossing& crossing : model.crossings) layout.readers += narrow(crossing.readers.size());
+  for (const StagedStage& stage : model.stages) layout.replicas += narrow(stage.replicas.size());
+  return layout;
+}
+
+ListCosts costs_of(const StagedModel& model) {
+  const ListLayout layout = layout_of(model);
+  ListCosts costs;
+  costs.durations.reserve(std::size_t{layout.replicas} * ListLayout::kWorks);
+  costs.bytes.resize(layout.size());
+  for (std::size_t s = 0; s < model.stages.size(); ++s) {
+    const StageMemory& memory = model.stages[s].memory;
+    const Bytes figures[ListLayout::kFigures] = {memory.saved,
+                                                 memory.recomputed,
+                                                 memory.between_halves,
+                                                 memory.forward_workspace,
+                                                 memory.backward_workspace,
+                                                 memory.buffers,
+                                                 model.stages[s].reduced};
+    for (std::uint32_t i = 0; i < ListLayout::kFigures; ++i) {
+      costs.bytes[layout.of_stage(s, static_cast<ListLayout::Figure>(i))] = figures[i].count();
+    }
+    for (const StagedReplica& replica : model.stages[s].replicas) {
+      const StageTimes& t = replica.times;
+      for (const Duration time :
+           {t.forward, t.backward(), t.input_gradient, t.weight_gradient, t.recompute, t.update}) {
+        costs.durations.push_back(time.count());
+      }
+    }
+  }
+  std::size_t reader = 0;
+  for (std::size_t c = 0; c < model.crossings.size(); ++c) {
+    costs.bytes[layout.output(c)] = model.crossings[c].output.count();
+    for (const Crossing::Reader& each : model.crossings[c].readers) {
+      costs.bytes[layout.bytes(reader)] = each.bytes.count();
+      costs.bytes[layout.gradient(reader++)] = each.gradient.count();
+    }
+  }
+  for (std::size_t t = 0; t < model.ties.size(); ++t)
+    costs.bytes[layout.tie(t)] = model.ties[t].bytes.count();
+  return costs;
+}
+
+std::size_t bytes_of(const ListStructure& s) {
+  const auto bytes = [](const auto&... vectors) { return ((vectors.size() * sizeof(vectors[0])) + ...); };
+  return sizeof s + bytes(s.work_count, s.devices, s.lane_begin, s.entries, s.waits, s.posts_begin,
+                          s.sends_begin, s.receives_begin, s.frees_begin, s.posts, s.receives, s.frees,
+                          s.channels, s.hops, s.messages, s.message_of_rank, s.channel_of_rank, s.routes,
+                          s.collectives, s.legs, s.members, s.collective_links, s.changes, s.terms, s.initial,
+                          s.crossings_begin);
+}
+
+}  // namespace espalier::internal

@@ -1,0 +1,131 @@
+#pragma once
+
+// One training step from a structure and its costs, for any schedule: stages that share a device, split
+// backwards, recomputation, any order, unequal micro-batches, replicas, tensor-parallel groups, collectives
+// anywhere in a list. The evaluator's inner loop; equal to compile, run_tasks and the memory of trace.h to
+// the nanosecond and byte, by test.
+//
+// Everything is flat and reused: one engine serves one thread, for structures of any size in turn.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "espalier/sim/list_structure.h"
+
+namespace espalier::internal {
+
+struct ListPeak {  // the first of the largest samples of a lane's device, parameters and their like apart
+  std::int64_t buffers = 0, activations = 0;
+  friend bool operator==(const ListPeak&, const ListPeak&) = default;
+};
+
+class ListEngine {
+ public:
+  // False if the step deadlocks: some list waits forever. Then nothing below is of use. Refers to both until
+  // it runs again.
+  bool run(const ListStructure& structure, const ListCosts& costs);
+  Time iteration() const { return iteration_; }
+  std::span<const Time> ends() const { return {ends_.data(), structure_->entries.size()}; }  // by slot
+
+  // By lane. After a run that was true.
+  std::span<const ListPeak> measure_memory();
+
+ private:
+  static constexpr Time kNever = Duration::max().count();
+
+  struct Lane {
+    Time free = 0;
+    std::uint32_t slot = 0, end = 0;
+  };
+
+  // Messages go in order, the first may be waiting for links. `producer` is `never` while it does.
+  struct Channel {
+    std::uint32_t producer = 0, release = 0;  // of its first message
+    std::uint32_t message = 0, to = 0;
+    Time wire_free = 0;
+    LinkIndex two_links[2] = {0, 0};  // the first two, or one twice
+    const LinkIndex* links = nullptr;
+  };
+
+  struct Hop {
+    Time hold = 0, latency = 0;
+    Time send = 0, receive = 0;    // endpoints
+    std::uint32_t link_count = 0;  // 0 if there is nothing to wait for
+  };
+
+  struct Collective {
+    Time hold = 0, latency = 0, ready = 0;
+    std::uint32_t arrived = 0;
+  };
+
+  struct Waiting {  // for links
+    Time ready = 0;
+    std::uint64_t rank = 0;
+    friend bool operator<(const Waiting& a, const Waiting& b) {
+      return a.ready != b.ready ? a.ready < b.ready : a.rank < b.rank;
+    }
+  };
+
+  void price_hops();
+  void price_collectives();
+  bool times_fit(std::uint32_t bits) const;
+  void begin();
+  template <bool kEndpoints, bool kPacked>
+  bool run_all();
+  template <bool kEndpoints, bool kPacked>
+  void advance(std::uint32_t index);
+  template <bool kPacked>
+  void arrive(std::uint32_t index, Time time);
+  void run_collective(std::uint32_t index, Time ready);
+  bool goes_on(Lane& lane);
+  Time start_after_endpoints(std::uint32_t slot, Time lane);
+  void run_send_endpoints(std::uint32_t slot, Lane& lane);
+  template <bool kEndpoints, bool kPacked>
+  void post(Channel& channel);
+  void deliver(Channel& channel, Time ready);
+  template <class Key>
+  void insert(std::vector<Key>& queue, Key key);
+  template <bool kPacked>
+  void enqueue(Time ready, std::uint64_t rank);
+  template <bool kPacked>
+  bool take_first(Waiting& first);
+
+  // Memory, in list_memory.cc.
+  struct Change {
+    std::int64_t start_activations = 0, end_activations = 0, end_buffers = 0;
+  };
+  struct Freed {
+    Time time = 0;
+    std::int64_t bytes = 0;
+  };
+  struct Held;
+  void price_changes();
+  ListPeak peak_of(std::uint32_t lane);
+
+  const ListStructure* structure_ = nullptr;
+  const ListCosts* costs_ = nullptr;
+  std::vector<Time> durations_;       // by work, collectives' zeros included
+  std::vector<Time> ends_, ready_;    // by slot; ends_ has `never` and `always` as well
+  std::vector<std::uint32_t> waits_;  // by slot
+  std::vector<Time> arrival_, sent_;  // by rank
+  std::vector<Lane> lanes_;
+  std::vector<Channel> channels_;
+  std::vector<Hop> hops_;
+  std::vector<Collective> collectives_;
+  std::vector<Time> link_free_;
+  // What waits, ascending, from queue_head_ to queue_end_; with room for all that ever will, so that nothing
+  // need be asked when one is added. Time and rank in one number, or apart where they do not fit.
+  std::vector<std::uint64_t> packed_queue_;
+  std::vector<Waiting> queue_;
+  std::size_t queue_head_ = 0, queue_end_ = 0;
+  std::uint32_t rank_bits_ = 1;
+  std::vector<std::uint32_t> runnable_;
+  std::size_t unfinished_ = 0;
+  Time iteration_ = 0;
+  std::vector<Change> changes_;
+  std::vector<Freed> freed_;
+  std::vector<ListPeak> peaks_;
+};
+
+}  // namespace espalier::internal

@@ -1,0 +1,130 @@
+// Peak memory of each lane's device, from recorded ends (the intervals: trace.h, "What a device holds").
+//
+// Memory only grows when one of the device's own entries starts or ends; what others cause (a message that
+// arrived) only shrinks it. So the walk over the list suffices, and what arrivals free is applied when a
+// sample is looked at. A sample counts when the clock moves on, so that changes of one instant add up.
+
+#include <algorithm>
+
+#include "espalier/sim/list_engine.h"
+
+namespace espalier::internal {
+
+void ListEngine::price_changes() {
+  const ListStructure& structure = *structure_;
+  const ListLayout& layout = structure.layout;
+  const std::vector<std::int64_t>& bytes = costs_->bytes;
+  changes_.resize(structure.changes.size());
+  for (std::size_t c = 0; c < changes_.size(); ++c) {
+    const ListChange& from = structure.changes[c];
+    const auto of = [&](ListLayout::Figure figure) { return bytes[layout.of_stage(from.stage, figure)]; };
+    Change change;
+    const bool again = from.kind == ActionKind::kRecompute;
+    if (from.kind == ActionKind::kForward || again) {
+      change.start_activations = of(again ? ListLayout::kRecomputed : ListLayout::kSaved);
+      if (!again) {
+        for (std::uint32_t i = structure.crossings_begin[from.stage];
+             i < structure.crossings_begin[from.stage + 1]; ++i) {
+          change.start_activations += bytes[layout.output(i)];
+        }
+      }
+      change.start_activations += of(ListLayout::kForwardWorkspace);
+      change.end_activations = -of(ListLayout::kForwardWorkspace);
+    } else if (from.kind < ActionKind::kAllReduce) {
+      change.start_activations = of(ListLayout::kBackwardWorkspace);
+      change.end_activations = -of(ListLayout::kBackwardWorkspace);
+      if (from.kind == ActionKind::kInputGradient) {
+        change.end_activations += of(ListLayout::kBetweenHalves);
+      } else {
+        change.end_activations -= of(ListLayout::kSaved) + of(ListLayout::kRecomputed);
+      }
+      if (from.kind == ActionKind::kWeightGradient) change.end_activations -= of(ListLayout::kBetweenHalves);
+    }
+    for (std::uint32_t i = from.first_term; i < from.first_term + from.terms; ++i) {
+      const ListTerm& term = structure.terms[i];
+      const std::int64_t sum = bytes[term.figure] * term.times;
+      (term.when == ListTerm::When::kStartActivations ? change.start_activations
+       : term.when == ListTerm::When::kEndActivations ? change.end_activations
+                                                      : change.end_buffers) += sum;
+    }
+    changes_[c] = change;
+  }
+}
+
+std::span<const ListPeak> ListEngine::measure_memory() {
+  price_changes();
+  peaks_.resize(lanes_.size());
+  for (std::uint32_t lane = 0; lane < lanes_.size(); ++lane) peaks_[lane] = peak_of(lane);
+  return peaks_;
+}
+
+// What is held after everything up to `now`, except frees not yet applied.
+struct ListEngine::Held {
+  std::vector<Freed>& freed;  // ascending from freed_head
+  std::size_t freed_head = 0;
+  std::int64_t buffers = 0, activations = 0;
+  Time now = 0;
+  bool grew = true;  // at this instant; if not, its sample cannot be a new peak
+  std::int64_t most = -1;
+  ListPeak peak = {};
+
+  void move_to(Time time) {
+    if (time == now) return;
+    if (grew && buffers + activations > most) look();
+    grew = false;
+    now = time;
+  }
+
+  void look() {
+    while (freed_head < freed.size() && freed[freed_head].time <= now) {
+      activations -= freed[freed_head++].bytes;
+    }
+    if (buffers + activations > most) {
+      most = buffers + activations;
+      peak = {buffers, activations};
+    }
+  }
+
+  void free_later(Time time, std::int64_t bytes) {
+    std::size_t at = freed.size();
+    freed.push_back({time, bytes});
+    for (; at > freed_head && time < freed[at - 1].time; --at) freed[at] = freed[at - 1];
+    freed[at] = {time, bytes};
+  }
+};
+
+ListPeak ListEngine::peak_of(std::uint32_t lane) {
+  const ListStructure& structure = *structure_;
+  const std::vector<std::int64_t>& bytes = costs_->bytes;
+  freed_.clear();
+  Held held{freed_};
+  for (std::uint32_t i = structure.initial_begin[lane]; i < structure.initial_begin[lane + 1]; ++i) {
+    held.buffers += bytes[structure.initial[i].figure] * structure.initial[i].times;
+  }
+  for (std::uint32_t slot = structure.lane_begin[lane]; slot < structure.lane_begin[lane + 1]; ++slot) {
+    const ListEntry& entry = structure.entries[slot];
+    const Change& change = changes_[entry.change];
+    const Time end = ends_[slot];
+    if (change.start_activations != 0) {
+      held.move_to(end - durations_[entry.work]);
+      held.activations += change.start_activations;
+      held.grew = true;
+    }
+    held.move_to(end);
+    held.activations += change.end_activations;
+    held.buffers += change.end_buffers;
+    held.grew = held.grew || change.end_activations + change.end_buffers > 0;
+    for (std::uint32_t i = structure.frees_begin[slot]; i < structure.frees_begin[slot + 1]; ++i) {
+      const ListFree& free = structure.frees[i];
+      Time time = end;
+      for (std::uint32_t rank = free.first; rank < free.first + free.count; ++rank) {
+        time = std::max(time, arrival_[rank]);
+      }
+      held.free_later(time, bytes[free.figure]);
+    }
+  }
+  held.look();
+  return held.peak;
+}
+
+}  // namespace espalier::internal

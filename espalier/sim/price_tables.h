@@ -1,0 +1,186 @@
+#pragma once
+
+// What StagePrices looks up (stage_price.h): the graph's storages, and for each (micro-batch, kinds, degree)
+// sums and maxima over its operators.
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "espalier/sim/range_maximum.h"
+#include "espalier/sim/stage_price.h"
+
+namespace espalier::internal {
+
+// The graph, flat.
+struct PriceGraph {
+  explicit PriceGraph(const Graph& graph);
+
+  struct FlatOperator {
+    bool has_backward = false;
+    bool duplicable = false;
+  };
+
+  // The tensors of one memory, and who touches them.
+  struct Storage {
+    enum class Kind : std::uint8_t {
+      kUnused,  // nobody touches it
+      kOwn,     // one tensor that an operator makes
+      kState,   // one parameter, buffer or constant
+      kInput,   // one input of the model
+      kOdd      // several tensors
+    } kind = Kind::kUnused;
+    bool with_input = false;         // an input is among its tensors
+    bool requires_grad = false;      // kOwn
+    bool duplicable = false;         // kOwn: its producer is
+    std::uint32_t first = 0;         // operator that touches it
+    std::uint32_t last = 0;          // the last one
+    std::uint32_t tensor = 0;        // the first
+    std::uint32_t gradient_end = 0;  // kOwn with a gradient: that lives from `first` to here
+    std::uint32_t events = 0;        // kOdd: begin in `events`; the next storage's is the end
+  };
+
+  // Visits the storages that are touched before operator `cut` and there or later; not those with inputs.
+  template <class Visit>
+  void for_spanning(std::uint32_t cut, Visit visit) const {
+    const std::uint32_t near = cut / stride;
+    for (std::uint32_t i = listed_begin[near]; i < listed_begin[near + 1]; ++i) {
+      if (storages[listed[i]].last >= cut) visit(listed[i]);
+    }
+    for (std::uint32_t i = begun_before[std::size_t{near} * stride]; i < begun_before[cut]; ++i) {
+      if (storages[by_first[i]].last >= cut) visit(by_first[i]);
+    }
+  }
+
+  void prefetch(std::uint32_t cut) const {
+    __builtin_prefetch(&listed_begin[cut / stride]);
+    __builtin_prefetch(&begun_before[cut]);
+    __builtin_prefetch(&by_first[begun_before[cut] - (begun_before[cut] > 0 ? 1 : 0)]);
+  }
+
+  const Graph& graph;
+  std::vector<FlatOperator> operators;
+  std::vector<Storage> storages;            // by StorageId, and one more
+  std::vector<std::uint32_t> events;        // operators, ascending
+  std::vector<std::uint32_t> with_inputs;   // storages
+  std::vector<std::uint32_t> by_first;      // storages without inputs, by `first`
+  std::vector<std::uint32_t> begun_before;  // by operator, one more: how many of by_first
+  std::uint32_t stride = 16;                // operators between the cuts whose storages are listed
+  std::vector<std::uint32_t> listed, listed_begin;
+};
+
+struct PriceSegment {  // of a stage: a run, or a part of one that is recomputed
+  std::uint32_t first = 0, last = 0;
+  bool again = false;
+};
+
+// From one operator to another, both included.
+struct PriceInterval {
+  std::uint32_t first = 0, last = 0;
+  std::int64_t bytes = 0;
+};
+
+// What storages add to a stage.
+struct PriceSums {
+  std::int64_t saved = 0, recomputed = 0, parameters = 0, buffers = 0;
+  PriceSums& operator+=(const PriceSums& other) {
+    saved += other.saved;
+    recomputed += other.recomputed;
+    parameters += other.parameters;
+    buffers += other.buffers;
+    return *this;
+  }
+  PriceSums& operator-=(const PriceSums& other) {
+    saved -= other.saved;
+    recomputed -= other.recomputed;
+    parameters -= other.parameters;
+    buffers -= other.buffers;
+    return *this;
+  }
+};
+
+// Where a stage's storages add what they need.
+struct PriceSink {
+  PriceSums sums;
+  std::vector<PriceInterval> forward, backward;  // alive
+  std::vector<StagePrice::Output> outputs;
+  std::vector<StagePrice::Received> received;
+  std::vector<ParameterId> shared_parameters;
+
+  void clear() {
+    sums = {};
+    forward.clear();
+    backward.clear();
+    outputs.clear();
+    received.clear();
+    shared_parameters.clear();
+  }
+};
+
+// Times on one kind, and the cells of its operators.
+struct KindTable {
+  KindTable(const Graph& graph, const DeviceKind& kind, const CostTable& table, BatchSize micro_batch,
+            std::uint32_t degree);
+  KindCosts costs;
+  struct Before {  // sums over smaller operators
+    StagePrice::Times times;
+    std::uint32_t forbidden = 0;  // how many of them have no cell
+  };
+  std::vector<Before> before;  // one more than operators
+};
+
+class MemoryTable {
+ public:
+  // `tensor_bytes` by tensor, at the micro-batch: referred to.
+  MemoryTable(const PriceGraph& flat, std::span<const KindTable* const> kinds,
+              const std::vector<std::int64_t>& tensor_bytes, std::uint32_t degree);
+
+  // What a storage adds to a stage.
+  void measure(std::uint32_t storage, std::span<const PriceSegment> stage, PriceSink& sink) const;
+  // To a stage that holds all its operators and recomputes all of them or none (again = 1 or 0).
+  void measure_whole(std::uint32_t storage, int again, PriceSink& sink) const;
+
+  struct Row {                                           // what stands together is read together
+    std::int64_t private_bytes = 0, between_halves = 0;  // sums over smaller operators
+    PriceSums begun, ended;                              // over storages that begin, or have ended, before
+  };
+  std::vector<Row> rows[2];           // by again; one more than operators
+  RangeMaximum forward[2], backward;  // by again: what lives and what the operator needs itself
+
+ private:
+  struct Walk;
+  void add_costs(std::span<const KindTable* const> kinds);
+  void add_storages();
+  bool keeps(std::uint32_t op, std::uint32_t tensor) const;
+  std::int64_t bytes_of(std::uint32_t tensor) const { return tensor_bytes_[tensor]; }
+  std::int64_t share_of(std::int64_t bytes) const { return (bytes + degree_ - 1) / degree_; }
+  void add_state(std::uint32_t tensor, PriceSink& sink, bool shared) const;
+  void measure_own(const PriceGraph::Storage& storage, std::span<const PriceSegment> stage,
+                   PriceSink& sink) const;
+
+  const PriceGraph& flat_;
+  std::int64_t degree_;
+  const std::vector<std::int64_t>& tensor_bytes_;
+  std::vector<std::uint32_t> saved_begin_, saved_;  // by operator: tensors that it keeps on some kind
+  std::vector<bool> kept_;                          // by storage, kOwn: by some operator
+  std::vector<std::int64_t> forward_own_, backward_own_;
+};
+
+// The segment that an operator stands in; null if it is not in the stage.
+inline const PriceSegment* segment_of(std::span<const PriceSegment> stage, std::uint32_t op) {
+  std::size_t low = 0, high = stage.size();
+  while (low < high) {
+    const std::size_t middle = (low + high) / 2;
+    if (stage[middle].last < op) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low < stage.size() && stage[low].first <= op ? &stage[low] : nullptr;
+}
+
+}  // namespace espalier::internal
