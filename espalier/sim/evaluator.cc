@@ -158,7 +158,7 @@ void Evaluator::Scratch::bind(const std::shared_ptr<const State>& state) {
 }
 
 bool Evaluator::Scratch::stage(const PipelinePlan& plan) {
-  if (plan.stages.empty()) return false;
+  if (plan.stages.empty() || !plan.orders.rule() || !plan.orders.rule()->is_plain()) return false;
   const BatchSize size = plan.stages[0].micro_batch;
   const auto micro_batch = state_->tables.micro_batch_index(size);
   if (!micro_batch || !take_devices(plan)) return false;
@@ -215,7 +215,7 @@ bool Evaluator::Scratch::take_devices(const PipelinePlan& plan) {
 
 bool Evaluator::Scratch::add_stage(const PipelinePlan& plan, std::uint32_t index) {
   const Stage& stage = plan.stages[index];
-  if (stage.micro_batch != plan.stages[0].micro_batch) return false;
+  if (stage.micro_batch != plan.stages[0].micro_batch || stage.slots) return false;
   if (!shares_are_round_robin(stage) || !collect_kinds(stage)) return false;
   const StageProfile& profile = profile_of(stage);
   for (const StageProfile::Output& output : profile.outputs) {
@@ -231,7 +231,7 @@ bool Evaluator::Scratch::add_stage(const PipelinePlan& plan, std::uint32_t index
   internal::StepStage step;
   step.first_unit = static_cast<std::uint32_t>(input.units.size());
   step.replicas = static_cast<std::uint32_t>(stage.replicas.size());
-  step.limit = plan.schedule == ScheduleKind::kGPipe ? input.micro_batches : stage.in_flight;
+  step.limit = plan.orders.has_kind(ScheduleKind::kGPipe) ? input.micro_batches : stage.in_flight;
   step.slots = stage.in_flight + 1;
   step.saved = profile.memory.saved.count();
   step.recomputed = profile.memory.recomputed.count();

@@ -10,7 +10,7 @@ namespace espalier {
 
 struct BranchesOptions {
   std::size_t max_groups = 3;  // groups of branches that are tried, the heaviest first
-  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+  OrderRule schedule = ScheduleKind::kOneFOneB;
 };
 
 // Branches that run side by side: nothing leads from one to another.
