@@ -37,7 +37,7 @@ PipelinePlan plan_from_stages(const Graph& graph, const std::vector<std::size_t>
   }
   PipelinePlan plan;
   plan.batch = options.batch;
-  plan.schedule = options.schedule;
+  plan.orders = options.schedule;
   const auto micro_batches = static_cast<std::uint32_t>(options.batch.count() / options.micro_batch.count());
   for (std::size_t s = 0; s < stages; ++s) {
     Stage stage;

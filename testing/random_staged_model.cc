@@ -15,7 +15,7 @@ class ModelMaker {
   RandomModel make() {
     const std::size_t stages = 1 + pick(options_.max_stages);
     const auto micro_batches = static_cast<std::uint32_t>(1 + pick(options_.max_micro_batches));
-    model_.schedule = chance(4) ? ScheduleKind::kGPipe : ScheduleKind::kOneFOneB;
+    model_.orders = chance(4) ? ScheduleKind::kGPipe : ScheduleKind::kOneFOneB;
     model_.tokens = static_cast<TokenRule>(pick(4));
     for (std::size_t s = 0; s < stages; ++s) add_stage(s, micro_batches);
     for (std::size_t s = 0; s < stages; ++s) add_crossings(s);
@@ -150,7 +150,7 @@ class ModelMaker {
         limit = std::max(limit, (r + next.replicas.size() * next.in_flight + r - 1) / r);
       }
       if (options_.random_limits) limit = 1 + pick(share);
-      if (options_.unequal_sizes || model_.schedule == ScheduleKind::kGPipe) limit = share;
+      if (options_.unequal_sizes || model_.orders.has_kind(ScheduleKind::kGPipe)) limit = share;
       stage.in_flight = static_cast<std::uint32_t>(std::min(limit, share));
     }
   }

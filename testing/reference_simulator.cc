@@ -158,7 +158,7 @@ class Reference {
     if (list.next == schedule_.devices[d].size()) return false;
     const Action& action = schedule_.devices[d][list.next];
     if (is_collective(action)) {
-      gatherings_[{action.kind, action.stage}].arrived[d] = now_;
+      gatherings_[action].arrived[d] = now_;
       list.in_collective = true;
       return true;
     }
@@ -187,14 +187,15 @@ class Reference {
   }
 
   Duration time_of(std::size_t d, const Action& action) const {
-    for (const StagedReplica& replica : model_.stages[action.stage.index()].replicas) {
+    for (const StagedReplica& replica : model_.stages[action.stage().index()].replicas) {
       if (!has(replica.devices, d)) continue;
       if (action.kind == ActionKind::kForward) return replica.times.forward;
       if (action.kind == ActionKind::kRecompute) return replica.times.recompute;
-      if (action.kind == ActionKind::kInputGradient) return replica.times.input_gradient;
-      if (action.kind == ActionKind::kWeightGradient) return replica.times.weight_gradient;
       if (action.kind == ActionKind::kUpdate) return replica.times.update;
-      return replica.times.input_gradient + replica.times.weight_gradient;
+      const Duration overhead = replica.times.overhead;
+      if (action.kind == ActionKind::kInputGradient) return overhead + replica.times.input_gradient;
+      if (action.kind == ActionKind::kWeightGradient) return overhead + replica.times.weight_gradient;
+      return overhead + replica.times.input_gradient + replica.times.weight_gradient;
     }
     throw InternalError("an action on a device without its stage");
   }
@@ -205,13 +206,13 @@ class Reference {
     const bool forward = action.kind == ActionKind::kForward;
     if (!forward && action.kind != ActionKind::kBackward && action.kind != ActionKind::kInputGradient)
       return {};
-    const std::set<std::uint32_t> used = samples({action.stage.index(), action.micro_batch});
+    const std::set<std::uint32_t> used = samples({action.stage().index(), action.micro_batch});
     for (InFlight& flight : flights_) {
       const Crossing& crossing = model_.crossings[flight.message.crossing];
       if (flight.to.index() != d || is_forward(flight.message) != forward) continue;
       const bool reads = std::any_of(crossing.readers.begin(), crossing.readers.end(),
-                                     [&](const auto& reader) { return reader.stage == action.stage; });
-      if (forward ? !reads : crossing.from != action.stage) continue;
+                                     [&](const auto& reader) { return reader.stage == action.stage(); });
+      if (forward ? !reads : crossing.from != action.stage()) continue;
       if (std::any_of(flight.samples.begin(), flight.samples.end(),
                       [&](auto s) { return used.count(s) > 0; })) {
         result.push_back(&flight);
@@ -238,7 +239,7 @@ class Reference {
 
   // Only compute waits for tensors: is every sample of every tensor that the action reads on the device?
   bool inputs_are_here(std::size_t d, const Action& action) const {
-    const std::size_t stage = action.stage.index();
+    const std::size_t stage = action.stage().index();
     const bool forward = action.kind == ActionKind::kForward;
     if (!forward && action.kind != ActionKind::kBackward && action.kind != ActionKind::kInputGradient)
       return true;
@@ -330,11 +331,15 @@ class Reference {
     const std::vector<std::uint32_t> line = line_of(flight);
     const std::size_t at =
         std::find(line.begin(), line.end(), flight.message.consumer_micro_batch) - line.begin();
-    const std::size_t slots =
-        model_.stages[flight.message.reader.index()].in_flight + options_.slots_beyond_limit;
+    const std::size_t slots = slots_of(flight.message.reader);
     if (at < slots) return true;
     const std::optional<Time> release = release_of(flight, line[at - slots]);
     return release && *release <= now_;
+  }
+
+  std::size_t slots_of(StageId reader) const {
+    const StagedStage& stage = model_.stages[reader.index()];
+    return stage.slots ? *stage.slots : stage.in_flight + options_.slots_beyond_limit;
   }
 
   // The reader's micro-batches that get a message of this edge, ascending.
@@ -370,8 +375,9 @@ class Reference {
 
   std::optional<Time> last_use(std::size_t d, const Crossing::Reader& reader, std::uint32_t sample) const {
     const std::uint32_t k = micro_batch_of(reader.stage.index(), sample);
-    return reader.saved ? end_of_backward(d, reader.stage, k)
-                        : end_of(d, {ActionKind::kForward, reader.stage, k});
+    if (!reader.saved) return end_of(d, {ActionKind::kForward, reader.stage, k});
+    return reader.for_input_only ? end_of_input_half(d, reader.stage, k)
+                                 : end_of_backward(d, reader.stage, k);
   }
   std::optional<Time> end_of(std::size_t d, const Action& action) const {
     const auto at = times_.find({d, action});
@@ -380,6 +386,11 @@ class Reference {
   std::optional<Time> end_of_backward(std::size_t d, StageId stage, std::uint32_t k) const {
     const bool split = place_.count({d, {ActionKind::kWeightGradient, stage, k}}) > 0;
     return end_of(d, {split ? ActionKind::kWeightGradient : ActionKind::kBackward, stage, k});
+  }
+
+  std::optional<Time> end_of_input_half(std::size_t d, StageId stage, std::uint32_t k) const {
+    const bool split = place_.count({d, {ActionKind::kInputGradient, stage, k}}) > 0;
+    return end_of(d, {split ? ActionKind::kInputGradient : ActionKind::kBackward, stage, k});
   }
 
   bool step_channel(std::size_t c) {
@@ -424,8 +435,7 @@ class Reference {
       if (!first || key(i) < key(*first)) first = i;
     }
     std::optional<std::pair<std::tuple<Time, std::size_t, std::size_t>, Action>> gathered;
-    for (const auto& [name, gathering] : gatherings_) {
-      const Action action{name.first, name.second, 0};
+    for (const auto& [action, gathering] : gatherings_) {
       const Collective cost = collective_of(model_, cluster_, action);
       if (gathering.start || gathering.arrived.size() < cost.members.size()) continue;
       const std::size_t lowest = gathering.arrived.begin()->first;
@@ -451,7 +461,7 @@ class Reference {
   }
 
   void serve(const Action& action) {
-    Gathering& gathering = gatherings_[{action.kind, action.stage}];
+    Gathering& gathering = gatherings_[action];
     const Collective cost = collective_of(model_, cluster_, action);
     gathering.start = hold(cost.links, posted(gathering), cost.hold);
     const Time end = *gathering.start + (cost.hold + cost.latency).count();
@@ -563,20 +573,27 @@ class Reference {
     const MemoryCategory kind = MemoryCategory::kActivations;
     for (const Action& action : schedule_.devices[d]) {
       if (is_collective(action) || action.kind == ActionKind::kUpdate) continue;
-      const StageMemory& memory = model_.stages[action.stage.index()].memory;
+      const StageMemory& memory = model_.stages[action.stage().index()].memory;
       const auto [start, end] = times_.at({d, action});
-      const Time over = *end_of_backward(d, action.stage, action.micro_batch);
+      const Time over = *end_of_backward(d, action.stage(), action.micro_batch);
+      const Time half = *end_of_input_half(d, action.stage(), action.micro_batch);
       const bool forward = action.kind == ActionKind::kForward || action.kind == ActionKind::kRecompute;
       held.push_back({kind, forward ? memory.forward_workspace : memory.backward_workspace, start, end});
       if (action.kind == ActionKind::kForward) {
-        held.push_back({kind, memory.saved, start, over});
+        held.push_back({kind, memory.saved_for_input, start, half});
+        held.push_back({kind, memory.saved - memory.saved_for_input, start, over});
         for (std::size_t c = 0; c < model_.crossings.size(); ++c) {
-          if (model_.crossings[c].from == action.stage) {
-            held.push_back({kind, model_.crossings[c].output, start, output_ends(d, c, action, end, over)});
+          if (model_.crossings[c].from == action.stage()) {
+            held.push_back(
+                {kind, model_.crossings[c].output, start,
+                 output_ends(d, c, action, end, model_.crossings[c].for_input_only ? half : over)});
           }
         }
       }
-      if (action.kind == ActionKind::kRecompute) held.push_back({kind, memory.recomputed, start, over});
+      if (action.kind == ActionKind::kRecompute) {
+        held.push_back({kind, memory.recomputed_for_input, start, half});
+        held.push_back({kind, memory.recomputed - memory.recomputed_for_input, start, over});
+      }
       if (action.kind == ActionKind::kInputGradient) held.push_back({kind, memory.between_halves, end, over});
     }
   }
@@ -590,7 +607,7 @@ class Reference {
         latest = std::max(latest, *flight.arrival);
       }
     }
-    for (const std::uint32_t sample : samples({forward.stage.index(), forward.micro_batch})) {
+    for (const std::uint32_t sample : samples({forward.stage().index(), forward.micro_batch})) {
       for (const Crossing::Reader& reader : crossing.readers) {
         if (has(owners(reader.stage.index(), sample), d)) {
           latest = std::max(latest, *last_use(d, reader, sample));
@@ -608,8 +625,7 @@ class Reference {
         const std::vector<std::uint32_t> line = line_of(flight);
         const std::size_t at =
             std::find(line.begin(), line.end(), flight.message.consumer_micro_batch) - line.begin();
-        const std::size_t slots =
-            model_.stages[flight.message.reader.index()].in_flight + options_.slots_beyond_limit;
+        const std::size_t slots = slots_of(flight.message.reader);
         held.push_back({MemoryCategory::kBuffers, flight.bytes,
                         at < slots ? 0 : *release_of(flight, line[at - slots]),
                         *release_of(flight, line[at])});
@@ -646,7 +662,7 @@ class Reference {
   std::map<std::size_t, std::size_t> made_at_;  // place of the last of those
   std::map<std::size_t, Time> wire_free_;       // by channel
   std::map<LinkIndex, Time> link_free_;
-  std::map<std::pair<ActionKind, StageId>, Gathering> gatherings_;
+  std::map<Action, Gathering> gatherings_;  // A and T
   std::map<std::size_t, Action> last_action_;
   std::map<std::pair<std::size_t, Action>, std::size_t> place_;
   std::map<std::pair<std::size_t, Action>, std::pair<Time, Time>> times_;

@@ -10,7 +10,8 @@
 namespace espalier::testing {
 
 struct ReferenceOptions {
-  std::uint32_t slots_beyond_limit = 1;  // a stage has in-flight limit + this many receive slots per edge
+  std::uint32_t slots_beyond_limit =
+      1;  // receive slots per edge of a stage that does not say: in-flight limit + this many
 };
 
 // Throws InternalError if the schedule deadlocks. Polynomial, but slow: some thousand actions at most.

@@ -13,7 +13,7 @@ class CaseMaker {
  public:
   CaseMaker(std::size_t stages, unsigned edges, Features features, std::uint64_t seed)
       : features_(features), rng_(seed), cluster_(make_cluster(2 * stages)) {
-    model_.schedule = features.gpipe ? ScheduleKind::kGPipe : ScheduleKind::kOneFOneB;
+    model_.orders = features.gpipe ? ScheduleKind::kGPipe : ScheduleKind::kOneFOneB;
     model_.tokens = static_cast<TokenRule>(pick(4));
     for (std::size_t s = 0; s < stages; ++s) add_stage(s);
     for (std::size_t x = 0; x < stages; ++x) add_crossings(x, edges);
@@ -125,7 +125,7 @@ class CaseMaker {
   void set_limits() {
     PipelinePlan plan;
     plan.batch = BatchSize(6);
-    plan.schedule = model_.schedule;
+    plan.orders = model_.orders;
     for (const StagedStage& staged : model_.stages) {
       Stage stage;
       stage.after = staged.after;
@@ -144,7 +144,8 @@ class CaseMaker {
     for (std::vector<Action>& actions : devices) {
       std::vector<Action> split, late;
       for (const Action& action : actions) {
-        const bool backward = action.kind == ActionKind::kBackward;
+        const bool backward =
+            action.kind == ActionKind::kBackward && can_split(model_.stages[action.stage().index()]);
         if (!backward && action.kind != ActionKind::kRecompute) {
           split.insert(split.end(), late.begin(), late.end());
           late.clear();
@@ -153,7 +154,7 @@ class CaseMaker {
         if (!backward) continue;
         split.back().kind = ActionKind::kInputGradient;
         split.insert(split.end(), late.begin(), late.end());
-        late = {{ActionKind::kWeightGradient, action.stage, action.micro_batch}};
+        late = {{ActionKind::kWeightGradient, action.stage(), action.micro_batch}};
         if (pick(2)) {
           split.push_back(late[0]);
           late.clear();

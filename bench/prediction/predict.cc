@@ -75,8 +75,7 @@ std::map<std::string, Spent> time_by_action(const Trace& trace) {
   std::map<std::string, Spent> spent;
   for (const Span& span : trace.spans) {
     if (span.kind != SpanKind::kAction) continue;
-    Spent& entry =
-        spent[std::string(1, letter(span.action.kind)) + " " + trace.stages[span.action.stage.index()]];
+    Spent& entry = spent[std::string(1, letter(span.action.kind)) + " " + trace.stages[span.action.target()]];
     entry.total += span.end - span.start;
     ++entry.count;
   }

@@ -40,7 +40,7 @@ PipelinePlan two_stages(const Graph& graph, std::size_t cut, BatchSize batch, Ba
                         ScheduleKind schedule) {
   PipelinePlan plan;
   plan.batch = batch;
-  plan.schedule = schedule;
+  plan.orders = schedule;
   const auto count = static_cast<std::uint32_t>(batch.count() / micro_batch.count());
   for (std::size_t s = 0; s < 2; ++s) {
     Stage stage;

@@ -16,35 +16,35 @@ const std::vector<PlannerEntry>& planner_catalog() {
   using Choice = PipeDreamOptions::Choice;
   static const std::vector<PlannerEntry> kPlanners{
       {"single", "the baseline", "the device and the micro-batch size; no pipeline", "one device",
-       [](const Problem& problem, ScheduleKind schedule, Context& context) {
+       [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return single(problem, {.schedule = schedule}, context);
        }},
       {"even", "GPipe users' habit", "cuts into stages of equal time, devices in order", "chain",
-       [](const Problem& problem, ScheduleKind schedule, Context& context) {
+       [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return even(problem, {.balance = Balance::kTime, .schedule = schedule}, context);
        }},
       {"even-parameters", "DeepSpeed's 'parameters'",
        "cuts into stages of equal parameters, devices in order", "chain",
-       [](const Problem& problem, ScheduleKind schedule, Context& context) {
+       [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return even(problem, {.balance = Balance::kParameters, .schedule = schedule}, context);
        }},
       {"pipedream", "PipeDream, SOSP'19 §3.1",
        "cuts, replicas, order of branches, micro-batch; by simulation", "chain",
-       [](const Problem& problem, ScheduleKind schedule, Context& context) {
+       [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return pipedream(problem, {.schedule = schedule}, context);
        }},
       {"pipedream-bottleneck", "PipeDream, SOSP'19 §3.1",
        "the same, choosing the least bottleneck as published", "chain",
-       [](const Problem& problem, ScheduleKind schedule, Context& context) {
+       [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return pipedream(problem, {.choice = Choice::kBottleneck, .schedule = schedule}, context);
        }},
       {"branches", "GraphPipe's stage graphs, arXiv 2406.17145",
        "parallel branches as parallel stages, cuts within them, replicas, micro-batch", "graph",
-       [](const Problem& problem, ScheduleKind schedule, Context& context) {
+       [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return branches(problem, {.schedule = schedule}, context);
        }},
       {"auto", "all of the above", "the planner: runs every one and keeps the fastest that fits", "any",
-       [](const Problem& problem, ScheduleKind schedule, Context& context) {
+       [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return automatic(problem, named_planners(schedule), context);
        }},
   };
@@ -61,7 +61,7 @@ const PlannerEntry& find_planner(std::string_view name) {
                    std::string(*nearest_word(name, names)) + "'? (`espalier planners` lists all)");
 }
 
-std::vector<NamedPlanner> named_planners(ScheduleKind schedule) {
+std::vector<NamedPlanner> named_planners(const OrderRule& schedule) {
   std::vector<NamedPlanner> result;
   for (const PlannerEntry& entry : planner_catalog()) {
     if (entry.name == "auto") continue;
@@ -74,10 +74,15 @@ std::vector<NamedPlanner> named_planners(ScheduleKind schedule) {
 
 const std::vector<ScheduleEntry>& schedule_catalog() {
   static const std::vector<ScheduleEntry> kSchedules{
-      {ScheduleKind::kOneFOneB, "PipeDream-Flush, ICML'21; on a DAG: GraphPipe §5",
+      {"1f1b", "PipeDream-Flush, ICML'21; on a DAG: GraphPipe §5",
        "one forward, one backward in turn: few micro-batches in flight"},
-      {ScheduleKind::kGPipe, "GPipe, NeurIPS'19",
-       "all forwards, then all backwards: all micro-batches in flight"},
+      {"1f1b,k=N", "kFkB: Ada-Grouper, arXiv 2303.01675",
+       "N forwards, N backwards in turn; k=N/N/… for each stage: more in flight, messages less urgent"},
+      {"1f1b,split", "ZB-H1: Zero Bubble, ICLR'24",
+       "backward in two halves, that of the weights when nothing else can run; simulated, not run yet"},
+      {"gpipe", "GPipe, NeurIPS'19", "all forwards, then all backwards: all micro-batches in flight"},
+      {"gpipe,split", "", "the same with backward in two halves"},
+      {"FILE", "", "an order for each device, such as 'gpu0 3F 29(B F) 3B' (docs/formats.md)"},
   };
   return kSchedules;
 }

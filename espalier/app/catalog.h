@@ -18,7 +18,7 @@ struct PlannerEntry {
   std::string source;   // the paper or system it follows
   std::string decides;  // one line
   std::string shape;    // "chain", "graph", "one device": the plans it can find
-  std::function<Outcome(const Problem&, ScheduleKind, Context&)> plan;
+  std::function<Outcome(const Problem&, const OrderRule&, Context&)> plan;
 };
 
 // In the order in which they are shown and compared; "auto", which runs all others, last.
@@ -28,10 +28,10 @@ const std::vector<PlannerEntry>& planner_catalog();
 const PlannerEntry& find_planner(std::string_view name);
 
 // All but "auto", with that schedule.
-std::vector<NamedPlanner> named_planners(ScheduleKind schedule);
+std::vector<NamedPlanner> named_planners(const OrderRule& schedule);
 
 struct ScheduleEntry {
-  ScheduleKind kind;
+  std::string text;  // as --schedule takes it
   std::string source;
   std::string what;
 };

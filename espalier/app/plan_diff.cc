@@ -52,6 +52,25 @@ class Settings {
   std::vector<std::string>& out_;
 };
 
+// Lines for devices whose lists differ; stages go by name.
+void compare_orders(const OpenedPlan& a, const OpenedPlan& b, std::vector<std::string>& out) {
+  const auto lists = [](const OpenedPlan& plan) {
+    const OrderNames names = order_names(plan.file.staged, plan.cluster);
+    const OrderLists all = lists_of(plan.file.staged, plan.schedule);
+    std::map<std::string, std::string> result;
+    for (std::size_t d = 0; d < all.size(); ++d) {
+      if (!all[d].empty()) result[names.devices[d]] = print_order(all[d], DeviceId(d), names);
+    }
+    return result;
+  };
+  const std::map<std::string, std::string> in_a = lists(a), in_b = lists(b);
+  for (const auto& [device, order] : in_a) {
+    const auto other = in_b.find(device);
+    if (other == in_b.end() || other->second == order) continue;
+    out.push_back(fmt::format("{}: {} in a, {} in b", device, order, other->second));
+  }
+}
+
 std::string after_text(const PipelinePlan& plan, const Stage& stage) {
   std::string out;
   for (const StageId before : stage.after) out += (out.empty() ? "" : " ") + plan.stages[before.index()].name;
@@ -72,7 +91,7 @@ PlanDifference diff_plans(const OpenedPlan& a, const OpenedPlan& b, const Graph&
   Settings settings(result.settings);
   settings.compare("planner", a.file.planner, b.file.planner);
   settings.compare("batch", std::to_string(plan_a.batch.count()), std::to_string(plan_b.batch.count()));
-  settings.compare("schedule", std::string(to_text(plan_a.schedule)), std::string(to_text(plan_b.schedule)));
+  settings.compare("schedule", to_text(plan_a.orders), to_text(plan_b.orders));
   settings.compare("stage edges", std::string(to_text(plan_a.tokens)), std::string(to_text(plan_b.tokens)));
   settings.compare("optimizer", std::string(to_text(a.file.training.optimizer.kind)),
                    std::string(to_text(b.file.training.optimizer.kind)));
@@ -111,6 +130,7 @@ PlanDifference diff_plans(const OpenedPlan& a, const OpenedPlan& b, const Graph&
     stages.compare(stage.name + ": recomputed operators", std::to_string(stage.recompute.size()),
                    std::to_string(other.recompute.size()));
   }
+  compare_orders(a, b, result.orders);
   return result;
 }
 

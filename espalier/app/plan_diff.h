@@ -19,7 +19,8 @@ struct PlanDifference {
   };
   std::vector<Moved> moved;
   std::vector<std::string> stages;  // "head: in flight 2 in a, 1 in b"
-  bool same() const { return settings.empty() && moved.empty() && stages.empty(); }
+  std::vector<std::string> orders;  // of devices that both use: "cpu:0: 2F 2(B F) 2B in a, 4F 4B in b"
+  bool same() const { return settings.empty() && moved.empty() && stages.empty() && orders.empty(); }
 };
 
 // `graph` is the model that both name. Throws InputError if the plans are of different models.

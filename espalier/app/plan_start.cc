@@ -58,8 +58,8 @@ PipelinePlan whole_plan(const PlanFile& start, const std::vector<Stage>& stages,
     throw InputError(
         fmt::format("{}: stages: '{}' stands in none of them", path, job.graph.operators()[i].name));
   }
-  const auto plan =
-      complete_plan(job.graph, drafts, job.training.batch, stages.front().micro_batch, start.staged.schedule);
+  const auto plan = complete_plan(job.graph, drafts, job.training.batch, stages.front().micro_batch,
+                                  *start.staged.orders.rule());
   if (!plan) throw InputError(path + ": stages: they read from each other in a circle");
   const std::vector<std::string> violations = check_plan(job.graph, job.cluster, *plan);
   if (!violations.empty()) throw InputError(path + ": stages: " + violations.front());
@@ -101,6 +101,11 @@ std::vector<BatchSize> sizes_of_start(const PlanFile& start) {
 void add_start(const EditedPlan& start, const std::string& path, PlanningJob& job) {
   PlanFile file = start.file;
   check_names(file, path);
+  if (start.had_lists) {
+    job.notes.push_back(path +
+                        ": its orders are lists, which belong to its stages as they were; --schedule FILE "
+                        "gives such orders again");
+  }
   file.training.batch = job.training.batch;
   const bool same_model = file.fingerprint == job.graph.fingerprint();
   std::map<std::string, StageId> locked;  // by name

@@ -11,6 +11,7 @@
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
 #include "espalier/planners/pipeline/locked.h"
+#include "espalier/schedule/order_file.h"
 #include "espalier/schedule/schedule.h"
 #include "espalier/sim/expected.h"
 #include "espalier/sim/simulate.h"
@@ -69,7 +70,7 @@ void fill_row(ComparedPlan& row, const Judged& judged) {
   }
   row.devices = devices.size();
   row.micro_batch = judged.plan.stages.front().micro_batch;
-  row.schedule = judged.plan.schedule;
+  row.schedule = judged.plan.orders;
   row.iteration = judged.trace.iteration;
   row.bubble = judged.bubble;
   for (const MemoryByCategory& peak : judged.peak) row.peak = std::max(row.peak, peak.total());
@@ -133,7 +134,7 @@ Judged judge(const PlanningJob& job, const PipelinePlan& plan) {
 
 namespace {
 
-Outcome outcome_of(const PlannerEntry& planner, const PlanningJob& job, ScheduleKind schedule,
+Outcome outcome_of(const PlannerEntry& planner, const PlanningJob& job, const OrderRule& schedule,
                    Context& context) {
   if (job.locked.empty()) return planner.plan(job.problem(), schedule, context);
   if (planner.name == "auto") return keep_locked(job.problem(), {.schedule = schedule}, context);
@@ -141,18 +142,43 @@ Outcome outcome_of(const PlannerEntry& planner, const PlanningJob& job, Schedule
           .why = "planner '" + planner.name + "' does not keep locked stages; auto does"};
 }
 
+// The plan with the orders of a file.
+PipelinePlan with_file_orders(const PlanningJob& job, PipelinePlan plan, const ChosenOrders::File& file) {
+  const auto staged = [&] { return stage_model(job.graph, job.cluster, job.costs, job.training, plan); };
+  plan.orders = parse_order_file(file.text, file.path, staged(), job.cluster);
+  const std::vector<std::uint32_t> limits = in_flight_limits(plan);
+  for (std::size_t s = 0; s < limits.size(); ++s) plan.stages[s].in_flight = limits[s];
+  const StagedModel model = staged();
+  const std::vector<std::string> problems =
+      check_schedule(model, make_schedule(model, job.cluster.devices().size()));
+  if (!problems.empty()) throw InputError(file.path + ": " + problems.front());
+  return plan;
+}
+
 }  // namespace
+
+ChosenOrders choose_orders(const std::string& text) {
+  const bool is_rule = parse_schedule_kind(text.substr(0, text.find(','))).has_value();
+  std::error_code ignored;
+  try {
+    if (is_rule || !fs::exists(text, ignored)) return {.rule = parse_order_rule(text)};
+  } catch (const InputError& error) {
+    throw InputError(std::string("--schedule ") + error.what() +
+                     (is_rule ? "" : ", their parameters (`espalier planners`), or a schedule file"));
+  }
+  return {.rule = {}, .file = ChosenOrders::File{text, read_file(text)}};
+}
 
 Planned plan_model(const PlanningJob& job, const PlanOptions& options) {
   const PlannerEntry& planner = find_planner(options.planner);
   Context context{.budget = options.budget, .rng = Rng(job.seed), .progress = options.progress};
   Planned planned{.planner = planner.name,
-                  .outcome = outcome_of(planner, job, options.schedule, context),
+                  .outcome = outcome_of(planner, job, options.schedule.rule, context),
                   .judged = {},
                   .warnings = {}};
   Outcome& outcome = planned.outcome;
   if (!outcome.plan) return planned;
-  const auto* plan = std::get_if<PipelinePlan>(&*outcome.plan);
+  auto* plan = std::get_if<PipelinePlan>(&*outcome.plan);
   if (!plan) {
     outcome.status = Status::kUnsupported;
     outcome.why = "planner '" + planner.name + "' made a placement of single operators, not stages";
@@ -165,6 +191,16 @@ Planned plan_model(const PlanningJob& job, const PlanOptions& options) {
     outcome.why = "planner '" + planner.name + "' does not keep --pin: " + *broken;
     outcome.plan.reset();
     return planned;
+  }
+  if (options.schedule.file) {
+    try {
+      *plan = with_file_orders(job, std::move(*plan), *options.schedule.file);
+    } catch (const InputError& error) {
+      outcome.status = Status::kUnsupported;
+      outcome.why = std::string("the orders do not fit the plan that it made: ") + error.what();
+      outcome.plan.reset();
+      return planned;
+    }
   }
   planned.judged = judge(job, *plan);
   planned.warnings = semantic_warnings(job.graph, *plan);
@@ -181,6 +217,9 @@ PlanFile plan_file(const PlanningJob& job, const Planned& planned, const std::st
   file.cost_file = relative_path(job.cost_file, folder);
   file.cost_hash = job.cost_hash;
   file.measured = job.measured;
+  if (file.staged.orders.rule()) {
+    file.expansion = schedule_hash(make_schedule(file.staged, job.cluster.devices().size()));
+  }
   for (NamedStage& stage : file.stages) {
     stage.locked = std::any_of(job.locked.begin(), job.locked.end(),
                                [&](const LockedStage& locked) { return locked.stage.name == stage.name; });
@@ -198,9 +237,7 @@ OpenedPlan open_plan(const std::string& path) {
   }
   PlanFile file = parse_plan_file(text, path);
   Cluster cluster(file.cluster);
-  Schedule schedule = make_schedule(file.staged, cluster.devices().size());
-  const std::vector<std::string> violations = check_schedule(file.staged, schedule);
-  if (!violations.empty()) throw InputError(path + ": the plan has no legal order: " + violations.front());
+  Schedule schedule = schedule_of(file, path);
   Trace trace = simulate(file.staged, cluster, schedule);
   Bound stages = stages_bound(file.staged, cluster);
   std::string model;
@@ -240,6 +277,24 @@ std::vector<std::string> device_kind_warnings(const OpenedPlan& opened, const Ma
                   opened.path, kinds, machine.runs_on)};
 }
 
+OpenedPlan with_orders(const OpenedPlan& opened, const ChosenOrders& orders) {
+  OpenedPlan again = opened;
+  const ChosenOrders::File* file = orders.file ? &*orders.file : nullptr;
+  Orders chosen = file ? parse_order_file(file->text, file->path, opened.file.staged, opened.cluster)
+                       : Orders(orders.rule);
+  const std::string where = file ? file->path : "--schedule " + to_text(orders.rule);
+  again.file.staged = with_orders(std::move(again.file.staged), std::move(chosen));
+  again.file.expansion.reset();
+  std::vector<std::string> problems = check_staged_model(again.file.staged, again.cluster);
+  if (!problems.empty()) throw InputError(where + ": " + problems.front());
+  again.schedule = make_schedule(again.file.staged, again.cluster.devices().size());
+  problems = check_schedule(again.file.staged, again.schedule);
+  if (!problems.empty()) throw InputError(where + ": " + problems.front());
+  again.trace = simulate(again.file.staged, again.cluster, again.schedule);
+  again.stages_bound = stages_bound(again.file.staged, again.cluster);
+  return again;
+}
+
 OpenedPlan with_costs(const OpenedPlan& opened, const std::string& cost_file) {
   std::error_code ignored;
   if (opened.model.empty() || !fs::exists(opened.model, ignored)) {
@@ -274,6 +329,16 @@ OpenedPlan with_costs(const OpenedPlan& opened, const std::string& cost_file) {
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   costs = complete_costs(imported.graph, again.cluster, std::move(costs), sizes);
   again.file.staged = stage_model(imported.graph, again.cluster, costs, opened.file.training, plan);
+  // The same orders, though what recomputes or updates depends on costs.
+  StagedModel listed = again.file.staged;
+  listed.orders = Orders(lists_of(opened.file.staged, opened.schedule));
+  again.schedule = make_schedule(listed, again.cluster.devices().size());
+  const std::vector<std::string> problems = check_schedule(again.file.staged, again.schedule);
+  if (!problems.empty()) {
+    throw InputError(fmt::format("{}: with the costs of {} its orders cannot run: {}", opened.path, cost_file,
+                                 problems.front()));
+  }
+  again.file.expansion.reset();
   again.trace = simulate(again.file.staged, again.cluster, again.schedule);
   again.stages_bound = stages_bound(again.file.staged, again.cluster);
   return again;
@@ -317,7 +382,7 @@ BoundOrReason any_plan_bound(const OpenedPlan& opened) {
 Comparison compare_planners(const PlanningJob& job, const CompareOptions& options) {
   std::vector<std::string> names = options.planners;
   if (names.empty()) {
-    for (const NamedPlanner& planner : named_planners(options.schedule)) names.push_back(planner.name);
+    for (const NamedPlanner& planner : named_planners(options.schedule.rule)) names.push_back(planner.name);
   }
   Comparison result;
   result.any_bound = any_plan_bound(job.graph, job.cluster, job.costs, job.training);

@@ -35,9 +35,22 @@ struct Judged {
 // The plan must obey check_plan. O(operators + actions · log).
 Judged judge(const PlanningJob& job, const PipelinePlan& plan);
 
+// Orders as a user names them: a rule, or the text of a schedule file (schedule/order_file.h), which means
+// something for a plan with its stages and devices only.
+struct ChosenOrders {
+  OrderRule rule = {};  // what planners judge by
+  struct File {
+    std::string path;
+    std::string text;
+  };
+  std::optional<File> file = {};
+};
+// A rule's text or a file's path. Throws InputError where it is neither.
+ChosenOrders choose_orders(const std::string& text);
+
 struct PlanOptions {
   std::string planner = "auto";
-  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+  ChosenOrders schedule = {};
   Budget budget = {};
   std::function<void(double fraction, std::string_view what)> progress = {};
 };
@@ -50,7 +63,8 @@ struct Planned {
 };
 
 // Throws InputError if there is no such planner; InternalError if a planner breaks a rule of check_plan. A
-// plan that does not keep the pins is refused as kUnsupported.
+// plan that does not keep the pins, or that the orders of a schedule file do not fit, is refused as
+// kUnsupported.
 Planned plan_model(const PlanningJob& job, const PlanOptions& options);
 
 // The plan as a file in `folder` (paths inside are relative to it).
@@ -73,6 +87,10 @@ OpenedPlan open_plan(const std::string& path);
 // One line if the plan has stages on device kinds that are not what a run on this machine computes on: its
 // times were predicted for other devices, so a measured step cannot be compared with them.
 std::vector<std::string> device_kind_warnings(const OpenedPlan& opened, const Machine& machine);
+
+// The same plan with other orders, and the in-flight limits that go with them. Throws InputError where they
+// do not fit it.
+OpenedPlan with_orders(const OpenedPlan& opened, const ChosenOrders& orders);
 
 // The same plan, stages and orders kept, predicted from another cost file: its staged model is derived again.
 // The link that a cost file brings is used where the plan's devices are one host. Throws InputError where the
@@ -99,7 +117,7 @@ struct ComparedPlan {
   std::size_t devices = 0;
   BatchSize micro_batch;
   std::uint32_t micro_batches = 0;
-  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+  Orders schedule;
   std::optional<Duration> iteration;  // simulated
   double bubble = 0;
   Bytes peak;  // of the fullest device
@@ -112,7 +130,7 @@ struct ComparedPlan {
 
 struct CompareOptions {
   std::vector<std::string> planners = {};  // empty: all but auto
-  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+  ChosenOrders schedule = {};
   Budget budget = {};
   std::function<Duration()> clock = {};  // for planning times; may be empty
   std::function<void(double fraction, std::string_view what)> progress = {};

@@ -36,6 +36,7 @@ using DeviceId = Id<struct DeviceTag>;        // a device of a Cluster
 using KindId = Id<struct KindTag>;            // a device kind of a Cluster
 using ClassId = Id<struct ClassTag>;          // an operator class of a CostTable
 using StageId = Id<struct StageTag>;          // a stage of a PipelinePlan, or a fragment of a Placement
+using TieId = Id<struct TieTag>;              // a tie of a StagedModel: a parameter that several stages read
 
 }  // namespace espalier
 

@@ -92,7 +92,7 @@ void print(Console& console, const PlanningJob& job, const Comparison& compariso
 int compare(Program& program, const CompareFlags& flags) {
   Console& console = program.console;
   for (const std::string& name : flags.planners) find_planner(name);
-  const ScheduleKind schedule = schedule_of(flags.schedule);
+  const ChosenOrders schedule = choose_orders(flags.schedule);
   select_columns(comparison_table({}), flags.columns);
   check_outputs({{"--svg", flags.svg}}, flags.job.inputs());
   const PlanningJob job = prepare_job(flags.job.to_options(program));
@@ -136,7 +136,8 @@ void add_compare(Program& program) {
   verb->add_option("-p,--planner", flags->planners, "only these, such as single,branches")
       ->delimiter(',')
       ->type_name("NAME,…");
-  verb->add_option("-s,--schedule", flags->schedule, "1f1b or gpipe")->type_name("NAME");
+  verb->add_option("-s,--schedule", flags->schedule, "a rule or a file, as `plan` takes it")
+      ->type_name("RULE|FILE");
   verb->add_option("--budget", flags->budget, "most states that a planner may look at")->type_name("N");
   verb->add_option("--svg", flags->svg, "write all timelines, one below the other")->type_name("FILE");
   verb->add_option("--format", flags->format, "text, markdown or csv")

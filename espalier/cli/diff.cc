@@ -39,7 +39,7 @@ Side open_side(const std::string& path) {
   } else if (format.rfind("espalier.trace/", 0) == 0) {
     side.trace = trace_from_json(json, path);
   } else {
-    throw InputError(path + ": neither a plan (espalier.plan/1) nor a trace (espalier.trace/1)");
+    throw InputError(path + ": neither a plan (espalier.plan/2) nor a trace (espalier.trace/1)");
   }
   return side;
 }
@@ -49,9 +49,9 @@ Cell relative(Duration a, Duration b) {
   return fmt::format("{:+.1f} %", 100 * relative_difference(a, b));
 }
 
-std::string stage_name(const Trace& trace, const Action& action) {
-  if (action.kind == ActionKind::kTieSum) return "tied parameters";
-  return action.stage.index() < trace.stages.size() ? trace.stages[action.stage.index()] : "?";
+std::string stage_name(const Trace& trace, ActionKind kind, std::size_t stage) {
+  if (kind == ActionKind::kTieSum) return "tied parameters";
+  return stage < trace.stages.size() ? trace.stages[stage] : "?";
 }
 
 // Mean length of each stage's actions, in a and in b.
@@ -62,7 +62,7 @@ Table action_table(const Trace& a, const TraceDifference& difference) {
   };
   std::map<std::tuple<DeviceId, std::size_t, ActionKind>, Sum> sums;
   for (const ActionDifference& pair : difference.actions) {
-    Sum& sum = sums[{pair.device, pair.action.stage.index(), pair.action.kind}];
+    Sum& sum = sums[{pair.device, pair.action.target(), pair.action.kind}];
     ++sum.count;
     sum.in_a += pair.end_a - pair.start_a;
     sum.in_b += pair.end_b - pair.start_b;
@@ -77,8 +77,8 @@ Table action_table(const Trace& a, const TraceDifference& difference) {
               {}};
   for (const auto& [key, sum] : sums) {
     const auto& [device, stage, kind] = key;
-    table.rows.push_back({a.devices[device.index()], stage_name(a, {kind, StageId(stage), 0}),
-                          std::string(1, letter(kind)), sum.count, sum.in_a / sum.count, sum.in_b / sum.count,
+    table.rows.push_back({a.devices[device.index()], stage_name(a, kind, stage), std::string(1, letter(kind)),
+                          sum.count, sum.in_a / sum.count, sum.in_b / sum.count,
                           relative(sum.in_a, sum.in_b)});
   }
   return table;
@@ -128,7 +128,8 @@ void diff_of_plans(Console& console, const Side& a, const Side& b) {
                               {"iteration_b_ns", difference.iteration_b.count()},
                               {"settings", difference.settings},
                               {"moved", std::move(moved)},
-                              {"stages", difference.stages}});
+                              {"stages", difference.stages},
+                              {"orders", difference.orders}});
     return;
   }
   std::ostream& out = console.out();
@@ -137,6 +138,7 @@ void diff_of_plans(Console& console, const Side& a, const Side& b) {
   if (difference.same()) out << "the plans are the same\n";
   for (const std::string& line : difference.settings) out << line << '\n';
   for (const std::string& line : difference.stages) out << line << '\n';
+  for (const std::string& line : difference.orders) out << line << '\n';
   if (difference.moved.empty()) return;
   Table table{{{"operators", "operators"}, {"count", "count"}, {"a", "in a"}, {"b", "in b"}}, {}};
   for (const auto& move : difference.moved) {

@@ -74,16 +74,15 @@ Json to_json(const PlanningJob& job, const Planned& planned, const std::string& 
 int plan(Program& program, const PlanFlags& flags) {
   Console& console = program.console;
   find_planner(flags.planner);  // what is misspelt is told before the model is read
-  if (!flags.schedule.empty()) schedule_of(flags.schedule);
+  std::optional<ChosenOrders> schedule;
+  if (!flags.schedule.empty()) schedule = choose_orders(flags.schedule);
   std::vector<NamedFile> outputs = flags.trace.files();
   outputs.push_back({"--output", flags.output});
   check_outputs(outputs, flags.job.inputs());
   const PlanningJob job = prepare_job(flags.job.to_options(program));
-  const ScheduleKind schedule = !flags.schedule.empty() ? schedule_of(flags.schedule)
-                                : job.start             ? job.start->schedule
-                                                        : ScheduleKind::kOneFOneB;
+  if (!schedule && job.start) schedule = ChosenOrders{.rule = *job.start->orders.rule()};
   const Planned planned = plan_model(job, {.planner = flags.planner,
-                                           .schedule = schedule,
+                                           .schedule = schedule.value_or(ChosenOrders()),
                                            .budget = {.max_states = flags.budget},
                                            .progress = console.progress_sink()});
   console.finish();
@@ -119,7 +118,11 @@ void add_plan(Program& program) {
   flags->job.add_planning(verb);
   flags->job.add_training(verb);
   verb->add_option("-p,--planner", flags->planner, "see `espalier planners`")->type_name("NAME");
-  verb->add_option("-s,--schedule", flags->schedule, "1f1b or gpipe; default: 1f1b")->type_name("NAME");
+  verb->add_option(
+          "-s,--schedule", flags->schedule,
+          "such as 1f1b, gpipe or 1f1b,k=2 (see `espalier planners`), or a file with an order for each "
+          "device; default: 1f1b")
+      ->type_name("RULE|FILE");
   verb->add_option("--budget", flags->budget, "most states that a planner may look at")->type_name("N");
   verb->add_option("--start", flags->job.options.start,
                    "a plan file to improve; its stages with \"locked\": true are kept as they are")
@@ -147,7 +150,7 @@ void add_planners(Program& program) {
       }
       Table schedules{{{"schedule", "schedule"}, {"what", "what"}, {"source", "source"}}, {}};
       for (const ScheduleEntry& entry : schedule_catalog()) {
-        schedules.rows.push_back({std::string(to_text(entry.kind)), entry.what, entry.source});
+        schedules.rows.push_back({entry.text, entry.what, entry.source});
       }
       if (program.console.json) {
         print_json_line(program.console, {{"planners", espalier::to_json(planners)},

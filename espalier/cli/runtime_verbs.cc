@@ -5,6 +5,7 @@
 #include "espalier/base/check.h"
 
 #if ESPALIER_TORCH
+#include "espalier/runtime/planned_job.h"
 #include "espalier/runtime/runtime.h"
 #endif
 
@@ -19,6 +20,8 @@ void needs_runtime(const std::string& verb) {
 
 void ExecutionFlags::add_inputs(CLI::App* verb) {
   verb->add_option("plan", plan, "a plan file")->required()->type_name("FILE");
+  verb->add_option("-s,--schedule", schedule, "with these orders instead: a rule, or a schedule file")
+      ->type_name("RULE|FILE");
   verb->add_option("--data", data, "one tensor per input, safetensors; default: made up from the seed")
       ->type_name("FILE");
 }
@@ -34,12 +37,16 @@ void ExecutionFlags::add_workers(CLI::App* verb) {
 
 OpenedPlan ExecutionFlags::open() const {
   OpenedPlan opened = open_plan(plan);
+  if (!schedule.empty()) opened = with_orders(opened, choose_orders(schedule));
   if (opened.model.empty()) throw InputError(plan + ": names no model; plan a .pt2 file to execute");
   if (const Precision planned = opened.file.training.precision; planned != Precision::kF32) {
     throw InputError(plan + ": was planned for " + std::string(to_text(planned)) +
                      ", but a run computes in the model's own types; plan it without --precision to execute "
                      "it, or export the model in bf16");
   }
+#if ESPALIER_TORCH
+  require_runnable(opened.file.staged, opened.schedule);
+#endif
   return opened;
 }
 

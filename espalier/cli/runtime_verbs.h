@@ -11,13 +11,13 @@ namespace espalier::cli {
 
 // What verbs that execute a plan share.
 struct ExecutionFlags {
-  std::string plan, data, device;
+  std::string plan, schedule, data, device;
   std::uint32_t threads = 1;
   int workers = 0;  // 0: one per device that has a stage
 
-  void add_inputs(CLI::App* verb);   // the plan, --data
+  void add_inputs(CLI::App* verb);   // the plan, --schedule, --data
   void add_workers(CLI::App* verb);  // --workers, --device, --threads
-  // Throws InputError, also for a plan that was made from no file.
+  // Throws InputError, also for a plan that was made from no file, or that the runtime cannot run.
   OpenedPlan open() const;
   int workers_for(const PlanFile& file) const;
 };

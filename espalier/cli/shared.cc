@@ -119,15 +119,6 @@ void warn_of_measurement(Program& program, const OpenedPlan& opened, std::option
       measurement_warnings(costs, *opened.file.measured, program.machine.description, threads));
 }
 
-ScheduleKind schedule_of(const std::string& text) {
-  if (const auto kind = parse_schedule_kind(text)) return *kind;
-  std::string choices;
-  for (const ScheduleEntry& entry : schedule_catalog()) {
-    choices += (choices.empty() ? "" : " or ") + std::string(to_text(entry.kind));
-  }
-  throw InputError("--schedule " + text + ": expected " + choices);
-}
-
 std::string verdict_text(const Trace& trace, BatchSize batch) {
   const double rate =
       trace.iteration.count() > 0 ? static_cast<double>(batch.count()) / to_seconds(trace.iteration) : 0;
@@ -249,7 +240,7 @@ Json judged_json(const Judged& judged, const Cluster& cluster) {
           {"expected_ns", judged.expected.count()},
           {"bubble", judged.bubble},
           {"fits", !judged.overflow.has_value()},
-          {"schedule", std::string(to_text(judged.plan.schedule))},
+          {"schedule", to_text(judged.plan.orders)},
           {"batch", judged.plan.batch.count()},
           {"bounds", Json::array({bound_json(judged.any_bound), bound_json(judged.stages_bound)})},
           {"gap", judged.gap()},

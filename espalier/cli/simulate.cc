@@ -11,6 +11,7 @@ namespace {
 struct SimulateFlags {
   std::string plan;
   std::string costs;
+  std::string schedule;
   bool gantt = false;
   bool transfers = false;
   TraceOutputs outputs;
@@ -18,8 +19,9 @@ struct SimulateFlags {
 
 int simulate_plan(Program& program, const SimulateFlags& flags) {
   Console& console = program.console;
-  check_outputs(flags.outputs.files(), {flags.plan, flags.costs});
-  const OpenedPlan planned = open_plan(flags.plan);
+  check_outputs(flags.outputs.files(), {flags.plan, flags.costs, flags.schedule});
+  OpenedPlan planned = open_plan(flags.plan);
+  if (!flags.schedule.empty()) planned = with_orders(planned, choose_orders(flags.schedule));
   const OpenedPlan opened = flags.costs.empty() ? planned : with_costs(planned, flags.costs);
   const Duration before = planned.trace.iteration, now = opened.trace.iteration;
   const BoundOrReason any = any_plan_bound(opened);
@@ -75,6 +77,8 @@ void add_simulate(Program& program) {
   verb->add_option("plan", flags->plan, "a plan file")->required()->type_name("FILE");
   verb->add_option("--costs", flags->costs, "predict it again from these costs, its stages kept")
       ->type_name("FILE");
+  verb->add_option("-s,--schedule", flags->schedule, "with these orders instead: a rule, or a schedule file")
+      ->type_name("RULE|FILE");
   verb->add_flag("--gantt", flags->gantt, "draw the timeline");
   verb->add_flag("--transfers", flags->transfers, "draw it with its transfers");
   flags->outputs.add(verb, "-o,--trace");

@@ -76,9 +76,6 @@ struct JobFlags {
 // threads than `threads` (empty: nothing will run).
 void warn_of_measurement(Program& program, const OpenedPlan& opened, std::optional<std::uint32_t> threads);
 
-// "1f1b" or "gpipe". Throws InputError naming the choices.
-ScheduleKind schedule_of(const std::string& text);
-
 // What every plan is summed up by: "12.3 ms per iteration …".
 std::string verdict_text(const Trace& trace, BatchSize batch);
 std::string bound_text(Duration iteration, const Bound& bound);

@@ -37,6 +37,7 @@ class PlanChecker {
     micro_batches();
     shares();
     in_flight();
+    orders();
     colocation();
     recompute();
     return std::move(found_);
@@ -147,8 +148,9 @@ class PlanChecker {
     }
   }
 
-  static bool contains(const std::vector<StageId>& stages, StageId wanted) {
-    return std::find(stages.begin(), stages.end(), wanted) != stages.end();
+  template <class T>
+  static bool contains(const std::vector<T>& items, T wanted) {
+    return std::find(items.begin(), items.end(), wanted) != items.end();
   }
 
   // Stages that read from each other, directly or through others: strongly connected components of the stage
@@ -318,9 +320,34 @@ class PlanChecker {
       const Stage& stage = plan_.stages[x];
       std::size_t largest = 0;
       for (const Replica& replica : stage.replicas) largest = std::max(largest, replica.micro_batches.size());
+      if (stage.slots == 0U) violate("in-flight", stage_name(x) + " has no receive slot");
       if (stage.in_flight >= 1 && (largest == 0 || stage.in_flight <= largest)) continue;
       violate("in-flight", stage_name(x) + ": limit " + std::to_string(stage.in_flight) +
                                "; expected 1 to the largest share, " + std::to_string(largest));
+    }
+  }
+
+  // Whether lists can run is a question of the staged model: check_schedule.
+  void orders() {
+    if (const OrderRule* rule = plan_.orders.rule()) {
+      if (rule->group.size() > 1 && rule->group.size() != plan_.stages.size()) {
+        violate("orders", "k is given for " + std::to_string(rule->group.size()) + " stages of " +
+                              std::to_string(plan_.stages.size()));
+      }
+      if (contains(rule->group, 0U)) violate("orders", "k is 0; expected 1 or more");
+      return;
+    }
+    const OrderLists& lists = *plan_.orders.lists();
+    if (lists.size() != cluster_.devices().size()) {
+      violate("orders", "there are lists for " + std::to_string(lists.size()) + " devices of " +
+                            std::to_string(cluster_.devices().size()));
+    }
+    for (const std::vector<Step>& list : lists) {
+      for (const Step& step : list) {
+        if (step.kind == ActionKind::kTieSum || step.stage().index() < plan_.stages.size()) continue;
+        return violate("orders", "a list names stage number " + std::to_string(step.stage().index()) +
+                                     ", which does not exist");
+      }
     }
   }
 

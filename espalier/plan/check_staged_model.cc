@@ -41,6 +41,7 @@ class StagedChecker {
     }
     for (std::size_t i = 0; i < model_.crossings.size(); ++i) check_crossing(i);
     for (const Tie& tie : model_.ties) check_tie(tie);
+    check_orders();
     if (found_.empty()) check_sums();
     return std::move(found_);
   }
@@ -84,6 +85,7 @@ class StagedChecker {
       violate(x, "in-flight limit " + std::to_string(stage.in_flight) + "; expected 1 to " +
                      std::to_string(largest));
     }
+    if (stage.slots == 0U) violate(x, "has no receive slot");
   }
 
   void check_devices(std::size_t x) {
@@ -104,17 +106,30 @@ class StagedChecker {
     const StagedStage& stage = model_.stages[x];
     for (const StagedReplica& replica : stage.replicas) {
       const StageTimes& t = replica.times;
-      const Duration times[] = {t.forward, t.input_gradient, t.weight_gradient, t.recompute, t.update};
+      const Duration times[] = {t.forward,   t.input_gradient, t.weight_gradient,
+                                t.recompute, t.update,         t.overhead};
       if (!std::all_of(std::begin(times), std::end(times), [](Duration d) { return in_range(d); })) {
         violate(x, "a time is outside 0 to 2^56 ns");
       }
     }
     const StageMemory& m = stage.memory;
-    const Bytes sizes[] = {
-        m.parameters, m.buffers,        m.gradients,         m.optimizer_state,    m.saved,
-        m.recomputed, m.between_halves, m.forward_workspace, m.backward_workspace, stage.reduced};
+    const Bytes sizes[] = {m.parameters,
+                           m.buffers,
+                           m.gradients,
+                           m.optimizer_state,
+                           m.saved,
+                           m.recomputed,
+                           m.between_halves,
+                           m.forward_workspace,
+                           m.backward_workspace,
+                           stage.reduced,
+                           m.saved_for_input,
+                           m.recomputed_for_input};
     if (!std::all_of(std::begin(sizes), std::end(sizes), [](Bytes b) { return in_range(b); })) {
       violate(x, "a size is outside 0 to 2^56 bytes");
+    }
+    if (m.saved < m.saved_for_input || m.recomputed < m.recomputed_for_input) {
+      violate(x, "more of what it keeps is for I alone than it keeps");
     }
     if (stage.replicas.size() < 2 && stage.reduced != Bytes())
       violate(x, "reduces gradients without replicas");
@@ -146,10 +161,12 @@ class StagedChecker {
       if (crossing.token && (reader.bytes != Bytes() || reader.gradient != Bytes() || reader.saved)) {
         bad("is a token with bytes");
       }
+      if (reader.for_input_only && !reader.saved) bad("is kept for I alone, but not saved");
       gradient = gradient || reader.gradient != Bytes();
     }
     if (!in_range(crossing.output)) bad("a size is outside 0 to 2^56 bytes");
     if (crossing.token && crossing.output != Bytes()) bad("is a token with bytes");
+    if (crossing.for_input_only && !crossing.saved_by_producer) bad("is kept for I alone, but not saved");
     if (!crossing.token && gradient != crossing.returns) {
       bad(gradient ? "has a gradient but does not return" : "returns without a gradient");
     }
@@ -174,7 +191,7 @@ class StagedChecker {
       for (const StagedReplica& replica : stage.replicas) {
         const StageTimes& t = replica.times;
         time += static_cast<double>(replica.micro_batches.size()) *
-                    (number(t.forward) + number(t.backward()) + number(t.recompute)) +
+                    (number(t.forward) + number(t.backward()) + number(t.overhead) + number(t.recompute)) +
                 number(t.update);
         const auto members = static_cast<double>(stage.replicas.size() * replica.devices.size());
         time += 4 * members * message(number(stage.reduced));
@@ -220,6 +237,28 @@ class StagedChecker {
     const Crossing& last = model_.crossings[i - 1];
     if (crossing.from < last.from) bad("crossings do not ascend by producer");
     if (crossing.from == last.from && last.token) bad("stands behind the token of its stage");
+  }
+
+  // Lists of any length and content are values; check_schedule says what is wrong with them.
+  void check_orders() {
+    const std::size_t stages = model_.stages.size();
+    if (const OrderRule* rule = model_.orders.rule()) {
+      if (rule->group.size() > 1 && rule->group.size() != stages) {
+        found_.push_back("orders: k is given for " + std::to_string(rule->group.size()) + " stages of " +
+                         std::to_string(stages));
+      }
+      if (std::count(rule->group.begin(), rule->group.end(), 0U) > 0) found_.push_back("orders: k is 0");
+      return;
+    }
+    const OrderLists& lists = *model_.orders.lists();
+    if (lists.size() != cluster_.devices().size()) found_.push_back("orders: not one list for each device");
+    for (const std::vector<Step>& list : lists) {
+      for (const Step& step : list) {
+        const bool tie = step.kind == ActionKind::kTieSum;
+        if (tie ? step.tie().index() < model_.ties.size() : step.stage().index() < stages) continue;
+        return found_.push_back("orders: a list names a stage or tie that does not exist");
+      }
+    }
   }
 
   void check_tie(const Tie& tie) {

@@ -14,13 +14,10 @@
 #include "espalier/base/units.h"
 #include "espalier/cluster/cluster.h"
 #include "espalier/graph/graph.h"
+#include "espalier/plan/orders.h"
 #include "espalier/plan/training.h"
 
 namespace espalier {
-
-enum class ScheduleKind : std::uint8_t { kGPipe, kOneFOneB };
-std::string_view to_text(ScheduleKind kind);  // "gpipe", "1f1b"
-std::optional<ScheduleKind> parse_schedule_kind(std::string_view text);
 
 // What a stage edge without a tensor means at run time (docs/semantics.md, time).
 enum class TokenRule : std::uint8_t {
@@ -45,8 +42,9 @@ struct Stage {
   std::vector<StageId> after;         // ascending: stages that it reads from, and those it merely follows
   BatchSize micro_batch;
   std::uint32_t in_flight = 1;  // micro-batches per replica between F's start and B's end, at most
-  std::vector<OperatorId>
-      recompute;  // ascending; their saved tensors are dropped and computed again before B
+  std::optional<std::uint32_t> slots = {};  // receive slots of each incoming edge; none: in_flight + 1
+  std::vector<OperatorId> recompute =
+      {};  // ascending; their saved tensors are dropped and computed again before B
   friend bool operator==(const Stage&, const Stage&) = default;
 };
 
@@ -57,7 +55,7 @@ inline constexpr std::int64_t kMaxMicroBatchesOfAllStages = 1 << 21;
 struct PipelinePlan {
   std::vector<Stage> stages;  // inputs first: `after` names smaller ids only
   BatchSize batch;
-  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+  Orders orders;
   TokenRule tokens = TokenRule::kBothWays;
   friend bool operator==(const PipelinePlan&, const PipelinePlan&) = default;
 
@@ -73,9 +71,13 @@ std::vector<std::uint32_t> round_robin(std::uint32_t micro_batches, std::size_t 
 
 // In-flight limits for equal micro-batch sizes, by stage: w_x = ⌈(r_x + max over successors y of r_y·w_y) /
 // r_x⌉, 1 without successor, capped by the largest share of a replica (docs/semantics.md, micro-batches).
-// GPipe: the whole share. For unequal sizes the count is taken in samples, with one more where a small reader
-// must fill a larger micro-batch's gradient.
+// GPipe: the whole share. kFkB: k_x·r_x in place of the first r_x, k_x without successor. For unequal sizes
+// the count is taken in samples, with one more where a small reader must fill a larger micro-batch's
+// gradient. Lists: what they hold (in_flight_of).
 std::vector<std::uint32_t> in_flight_limits(const PipelinePlan& plan);
+
+// For lists of this plan's orders. What ties it will have is not known here: any may be named.
+OrderNames order_names(const PipelinePlan& plan, const Cluster& cluster);
 
 struct Placement {
   std::vector<DeviceId> device;  // by operator
@@ -95,7 +97,10 @@ struct Placement {
 //   micro-batch  positive, divides the batch into at most 2^20 (all stages' together: 2^21), within the
 //                graph's batch range; joined stages' sizes divide one another
 //   shares       the replicas' micro-batches are a partition of the stage's, each ascending and not empty
-//   in-flight    at least 1 and at most the largest share
+//   in-flight    at least 1 and at most the largest share; at least one receive slot
+//   orders       k is positive, one for all stages or one for each; lists are for the cluster's devices and
+//   name
+//                the plan's stages
 //   colocation   operators of one colocation group stand in one stage
 //   recompute    only the stage's own operators, ascending, each once, none that mutates
 std::vector<std::string> check_plan(const Graph& graph, const Cluster& cluster, const PipelinePlan& plan);

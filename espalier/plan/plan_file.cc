@@ -18,7 +18,8 @@
 namespace espalier {
 namespace {
 
-constexpr std::string_view kPlanFormat = "espalier.plan/1";
+constexpr std::string_view kPlanFormat = "espalier.plan/2";
+constexpr std::string_view kPlanFormat1 = "espalier.plan/1";
 constexpr std::int64_t kMax = std::int64_t{1} << 62;
 constexpr std::string_view kDigits = "0123456789abcdef";
 
@@ -293,27 +294,29 @@ std::string print_plan_file(const PlanFile& file) {
     stages.push_back(stage_to_json(stage));
     hashes.push_back(hex_text(hash_of(stage), 16));
   }
-  return print_json({{"format", kPlanFormat},
-                     {"model", file.model},
-                     {"fingerprint", hex_text(file.fingerprint, 16)},
-                     {"planner", file.planner},
-                     {"seed", file.seed},
-                     {"training", training_to_json(file.training)},
-                     {"costs", costs_to_json(file)},
-                     {"cluster", cluster_to_json(cluster)},
-                     {"stages", std::move(stages)},
-                     {"derived_from", std::move(hashes)},
-                     {"staged", staged_model_to_json(file.staged, cluster)},
-                     {"notes", file.notes},
-                     {"operators", std::move(operators)}});
+  Json json = {{"format", kPlanFormat},
+               {"model", file.model},
+               {"fingerprint", hex_text(file.fingerprint, 16)},
+               {"planner", file.planner},
+               {"seed", file.seed},
+               {"training", training_to_json(file.training)},
+               {"costs", costs_to_json(file)},
+               {"cluster", cluster_to_json(cluster)},
+               {"stages", std::move(stages)},
+               {"derived_from", std::move(hashes)}};
+  if (file.expansion) json["expansion"] = hex_text(*file.expansion, 16);
+  json["staged"] = staged_model_to_json(file.staged, cluster);
+  json["notes"] = file.notes;
+  json["operators"] = std::move(operators);
+  return print_json(json);
 }
 
 namespace {
 
 void only_known(const JsonCursor& root) {
-  root.expect_format(kPlanFormat);
+  if (root.at("format").json() != kPlanFormat1) root.expect_format(kPlanFormat);
   root.only({"format", "model", "fingerprint", "planner", "seed", "training", "costs", "cluster", "stages",
-             "derived_from", "staged", "notes", "operators"});
+             "derived_from", "expansion", "staged", "notes", "operators"});
 }
 
 // What stands in the file because somebody chose it.
@@ -361,6 +364,7 @@ PlanFile parse_plan_file(std::string_view text, const std::string& where) {
               "` computes them again");
   }
   file.staged = staged_model_from_json(root.at("staged").json(), root.at("staged").where(), cluster);
+  if (root.has("expansion")) file.expansion = fingerprint_from_json(root.at("expansion"));
   const JsonCursor notes = root.at("notes");
   for (std::size_t i = 0; i < notes.size(); ++i) file.notes.push_back(notes.at(i).string());
   file.operators = operators_from_json(root.at("operators"));
@@ -373,13 +377,20 @@ EditedPlan parse_edited_plan(std::string_view text, const std::string& where) {
   const Json json = parse_json(text, where);
   const JsonCursor root(json, where);
   only_known(root);
-  EditedPlan plan{chosen_from_json(root, cluster_of(root)), {}};
+  EditedPlan plan{chosen_from_json(root, cluster_of(root)), false, {}};
   plan.edited = edited_stages(plan.file, root);
-  if (!root.has("staged") || !root.at("staged").has("schedule")) return plan;
-  const JsonCursor schedule = root.at("staged").at("schedule");
-  const auto kind = parse_schedule_kind(schedule.string());
-  if (!kind) schedule.fail("is not known; expected 1f1b or gpipe");
-  plan.file.staged.schedule = *kind;
+  if (!root.has("staged")) return plan;
+  const JsonCursor staged = root.at("staged");
+  const bool version_1 = staged.has("schedule");
+  if (!version_1 && !staged.has("orders")) return plan;
+  plan.had_lists = !version_1 && staged.at("orders").has("lists");
+  if (plan.had_lists) return plan;
+  const JsonCursor rule = version_1 ? staged.at("schedule") : staged.at("orders").at("rule");
+  try {
+    plan.file.staged.orders = parse_order_rule(rule.string());
+  } catch (const InputError& error) {
+    rule.fail(error.what());
+  }
   return plan;
 }
 
@@ -449,7 +460,7 @@ PipelinePlan resolve_plan(const PlanFile& file, const Graph& graph) {
   ESP_CHECK(file.stages.size() == file.staged.stages.size(), file.stages.size(), file.staged.stages.size());
   PipelinePlan plan;
   plan.batch = file.training.batch;
-  plan.schedule = file.staged.schedule;
+  plan.orders = file.staged.orders;
   plan.tokens = file.staged.tokens;
   std::vector<bool> placed(graph.operators().size());
   for (std::size_t x = 0; x < file.stages.size(); ++x) {
@@ -473,6 +484,7 @@ PipelinePlan resolve_plan(const PlanFile& file, const Graph& graph) {
     stage.after = staged.after;
     stage.micro_batch = named.micro_batch;
     stage.in_flight = staged.in_flight;
+    stage.slots = staged.slots;
     plan.stages.push_back(std::move(stage));
   }
   const std::vector<std::string> violations = check_plan(graph, Cluster(file.cluster), plan);

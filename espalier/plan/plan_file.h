@@ -1,6 +1,10 @@
 #pragma once
 
-// plan.json: all that simulate, run and verify need. "format": "espalier.plan/1".
+// plan.json: all that simulate, run and verify need. "format": "espalier.plan/2".
+//
+// Version 2 has orders: a rule, with the hash of the schedule that it stood for when the file was made, or a
+// list for each device. A file of version 1 has a kind of schedule in their place; it is read as the rule of
+// that kind in its first edition, which expands as it always did, and without a hash.
 //
 // It names its model by a path relative to itself and by the graph's fingerprint, and carries the cluster,
 // the training settings, the seed, the cost file with its hash, the staged model that was used, and the
@@ -51,6 +55,8 @@ struct PlanFile {
   std::string cost_file;        // relative as well; empty: analytic or from the model file
   std::uint64_t cost_hash = 0;  // of the table in that file or in the model's; 0: there was none
   std::optional<MeasuredOn> measured;
+  std::optional<std::uint64_t>
+      expansion;                   // schedule_hash of what a rule stands for; none: nobody filled it in
   std::vector<NamedStage> stages;  // beside staged.stages, same order
   StagedModel staged;
   std::vector<std::string> notes;  // the planner's reasons and warnings, for people
@@ -61,7 +67,7 @@ struct PlanFile {
 // tensors.
 std::uint16_t operator_fingerprint(const Graph& graph, OperatorId op);
 
-// All but model, planner, seed, cost file and hash, and notes, which the caller knows.
+// All but model, planner, seed, cost file and hash, expansion, and notes, which the caller knows.
 PlanFile make_plan_file(const Graph& graph, const Cluster& cluster, const Training& training,
                         const PipelinePlan& plan, StagedModel staged);
 
@@ -70,9 +76,11 @@ PlanFile parse_plan_file(std::string_view text,
                          const std::string& where);  // throws InputError naming the place
 
 // What people may have edited of a plan file, for planning to start from: all but what is derived from the
-// stages. `staged` is empty but for its schedule.
+// stages. `staged` is empty but for its orders, and of those only a rule is read: lists belong to the stages
+// as they were.
 struct EditedPlan {
   PlanFile file;
+  bool had_lists = false;
   std::vector<std::size_t> edited;  // stages that are not what the derived parts were made of; ascending
 };
 EditedPlan parse_edited_plan(std::string_view text, const std::string& where);  // as parse_plan_file

@@ -131,8 +131,25 @@ TEST(PlanFile, ErrorsNameThePlaceAndWhatWouldBeRight) {
     return [text = print_json(json)] { parse_plan_file(text, "plan.json"); };
   };
   EXPECT_THAT(refusal([] { parse_plan_file("{", "plan.json"); }), HasSubstr("plan.json: not JSON"));
-  EXPECT_THAT(refusal(with([](Json& j) { j["format"] = "espalier.plan/2"; })),
-              HasSubstr("this program reads 'espalier.plan/1'"));
+  EXPECT_THAT(refusal(with([](Json& j) { j["format"] = "espalier.plan/3"; })),
+              HasSubstr("this program reads 'espalier.plan/2'"));
+  EXPECT_THAT(refusal(with([](Json& j) { j["staged"]["orders"]["rule"] = "2f2b"; })),
+              HasSubstr("staged.orders.rule: '2f2b' is not known; expected 1f1b or gpipe"));
+  EXPECT_THAT(refusal(with([](Json& j) { j["staged"]["orders"]["lists"] = Json::object(); })),
+              HasSubstr("stand beside a rule"));
+  EXPECT_THAT(refusal(with([](Json& j) { j["staged"]["schedule"] = "1f1b"; })),
+              HasSubstr("stands beside 'schedule'"));
+  EXPECT_THAT(refusal(with([](Json& j) {
+                j["staged"]["orders"] = Json{{"lists", {{"gpu:0", "2F 2X"}}}};
+              })),
+              HasSubstr("staged.orders.lists.gpu:0: '2X'"));
+  EXPECT_THAT(refusal(with([](Json& j) {
+                j["staged"]["orders"] = Json{{"lists", {{"gpu:9", "2F"}}}};
+              })),
+              HasSubstr("staged.orders.lists.gpu:9: is no device"));
+  EXPECT_THAT(refusal(with([](Json& j) { j["staged"]["orders"]["rule"] = "1f1b,k=2/1/1"; })),
+              HasSubstr("k is given for 3 stages of 2"));
+  EXPECT_THAT(refusal(with([](Json& j) { j["expansion"] = "xy"; })), HasSubstr("expansion"));
   EXPECT_THAT(refusal(with([](Json& j) { j["sed"] = 1; })), HasSubstr("did you mean 'seed'?"));
   EXPECT_THAT(refusal(with([](Json& j) { j.erase("seed"); })), HasSubstr("'seed' is missing"));
   EXPECT_THAT(refusal(with([](Json& j) { j["seed"] = -1; })), HasSubstr("plan.json: seed"));
@@ -172,6 +189,47 @@ TEST(PlanFile, ErrorsNameThePlaceAndWhatWouldBeRight) {
               HasSubstr("'tpu:0', which is no device"));
   EXPECT_THAT(refusal(with([](Json& j) { j["staged"]["crossings"][0]["from"] = "nowhere"; })),
               HasSubstr("'nowhere', which is no stage"));
+}
+
+TEST(PlanFile, OrdersReadBackAsRuleAndAsLists) {
+  SavedExample example;
+  PlanFile rule = example.file();
+  rule.staged.orders = parse_order_rule("1f1b,k=2/1,split");
+  rule.staged.stages[1].slots = 5;
+  rule.staged.stages[1].memory.saved_for_input = rule.staged.stages[1].memory.saved;
+  rule.staged.crossings[0].readers[0].saved = rule.staged.crossings[0].readers[0].for_input_only = true;
+  rule.expansion = 0x0123456789abcdef;
+  EXPECT_EQ(parse_plan_file(print_plan_file(rule), "p"), rule);
+  EXPECT_EQ(resolve_plan(rule, example.graph).orders, rule.staged.orders);
+  EXPECT_EQ(resolve_plan(rule, example.graph).stages[1].slots, 5u);
+
+  example.plan = parse_plan(
+      "batch 16 micro_batch 4 schedule lists tokens free\n"
+      "stage front gpu:0 | gpu:2 { m a .. d } recompute { c }\n"
+      "stage back gpu:1 { m e loss } slots 3\n"
+      "order gpu:0 2F 2B\n"
+      "order gpu:1 2(F B) 2F 2B\n"
+      "order gpu:2 2(F B)\n",
+      example.graph, example.cluster);
+  EXPECT_EQ(example.plan.stages[0].in_flight, 2u);
+  EXPECT_EQ(
+      parse_plan(print_plan(example.plan, example.graph, example.cluster), example.graph, example.cluster),
+      example.plan);
+  const PlanFile lists = example.file();
+  EXPECT_EQ(parse_plan_file(print_plan_file(lists), "p"), lists);
+  EXPECT_THAT(print_plan_file(lists), HasSubstr("\"gpu:1\": \"2(F B) 2F 2B\""));
+  EXPECT_EQ(resolve_plan(lists, example.graph), example.plan);
+}
+
+TEST(PlanFile, OneOfVersion1HasTheRuleOfItsSchedule) {
+  Json json = parse_json(print_plan_file(SavedExample().file()), "p");
+  json["format"] = "espalier.plan/1";
+  json["staged"].erase("orders");
+  json["staged"]["schedule"] = "gpipe";
+  const PlanFile file = parse_plan_file(print_json(json), "p");
+  EXPECT_EQ(to_text(file.staged.orders), "gpipe,edition=1");
+  EXPECT_EQ(parse_plan_file(print_plan_file(file), "p"), file);
+  EXPECT_EQ(to_text(parse_edited_plan(print_json(json), "p").file.staged.orders), "gpipe");
 }
 
 TEST(PlanFile, AnyDocumentGivesAFileOrAnInputError) {

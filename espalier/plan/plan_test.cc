@@ -125,7 +125,7 @@ TEST(InFlightLimits, UnequalSizesCountSamples) {
 
 TEST(InFlightLimits, GPipeHoldsTheWholeShare) {
   PipelinePlan plan = chain({{1, 1}, {2, 1}}, 9);
-  plan.schedule = ScheduleKind::kGPipe;
+  plan.orders = ScheduleKind::kGPipe;
   EXPECT_THAT(in_flight_limits(plan), ElementsAre(9, 5));
 }
 

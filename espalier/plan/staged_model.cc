@@ -82,7 +82,8 @@ class Stager {
       : graph_(graph), cluster_(cluster), table_(costs), training_(training), plan_(plan) {}
 
   StagedModel run() {
-    model_.schedule = plan_.schedule;
+    model_.orders = plan_.orders;
+    if (plan_.orders.lists()) held_ = in_flight_limits(plan_);
     model_.tokens = plan_.tokens;
     find_owners();
     find_hosts();
@@ -168,7 +169,8 @@ class Stager {
     staged.name = s.name;
     staged.after = s.after;
     staged.micro_batches = plan_.micro_batches(id);
-    staged.in_flight = s.in_flight;
+    staged.in_flight = held_.empty() ? s.in_flight : held_[id.index()];
+    staged.slots = s.slots;
 
     collect_kinds(s);
     recomputed_.assign(s.operators.size(), false);
@@ -420,8 +422,9 @@ class Stager {
     StageTimes slowest;
     for (const DeviceId device : replica.devices) {
       const StageTimes own = times_on(s, device, memory);
-      for (const auto field : {&StageTimes::forward, &StageTimes::input_gradient,
-                               &StageTimes::weight_gradient, &StageTimes::recompute, &StageTimes::update}) {
+      for (const auto field :
+           {&StageTimes::forward, &StageTimes::input_gradient, &StageTimes::weight_gradient,
+            &StageTimes::recompute, &StageTimes::update, &StageTimes::overhead}) {
         slowest.*field = std::max(slowest.*field, own.*field);
       }
     }
@@ -448,7 +451,7 @@ class Stager {
     }
     const Duration per_action = at_speed(overhead.per_action, description);
     sum.forward += per_action;
-    sum.input_gradient += per_action;
+    sum.overhead = per_action;
     if (!s.recompute.empty()) sum.recompute += per_action;
     sum.update = at_speed(update_time(overhead, training_.optimizer.kind, memory.parameters), description);
     return sum;
@@ -505,6 +508,7 @@ class Stager {
   const PipelinePlan& plan_;
   StagedModel model_;
 
+  std::vector<std::uint32_t> held_;                                   // by stage, where orders are lists
   std::vector<StageId> owner_;                                        // by operator
   std::vector<std::uint32_t> busy_in_group_;                          // by group: devices that host a stage
   std::vector<std::uint32_t> crossing_of_;                            // by tensor

@@ -13,12 +13,17 @@
 namespace espalier {
 
 struct StageTimes {  // of one micro-batch on one replica
-  Duration forward;
+  Duration forward;  // with the overhead of an action, as recompute
   Duration input_gradient;
   Duration weight_gradient;
   Duration recompute;  // before backward; zero if nothing is recomputed
   Duration update;     // once per step
-  Duration backward() const { return input_gradient + weight_gradient; }
+  // Of an action, paid once for each B, I and W beside the above. Plan files of version 1 have it in
+  // input_gradient.
+  Duration overhead = {};
+  Duration backward() const { return input_gradient + weight_gradient + overhead; }  // B
+  Duration input_half() const { return input_gradient + overhead; }                  // I
+  Duration weight_half() const { return weight_gradient + overhead; }                // W
   friend bool operator==(const StageTimes&, const StageTimes&) = default;
 };
 
@@ -45,6 +50,9 @@ struct StageMemory {
                              // sum alive), user inputs among them
   Bytes backward_workspace;  // while B, I or W runs: operator workspace, gradients of intermediates, and the
                              // parameter gradient that is about to be added to its sum
+  // Where the halves are split: what of `saved` and `recomputed` only I needs. It goes at the end of I.
+  Bytes saved_for_input = {};
+  Bytes recomputed_for_input = {};
   friend bool operator==(const StageMemory&, const StageMemory&) = default;
 };
 
@@ -55,7 +63,9 @@ struct StagedStage {
   std::uint32_t in_flight = 1;
   std::vector<StagedReplica> replicas;
   StageMemory memory;
-  Bytes reduced;  // gradient bytes that replicas all-reduce
+  Bytes reduced;                            // gradient bytes that replicas all-reduce
+  std::optional<std::uint32_t> slots = {};  // receive slots of each incoming edge; none: in_flight + 1
+  std::uint32_t receive_slots() const { return slots.value_or(in_flight + 1); }
   friend bool operator==(const StagedStage&, const StagedStage&) = default;
 };
 
@@ -67,16 +77,18 @@ struct Crossing {
   StageId from;
   struct Reader {
     StageId stage;
-    bool saved = false;  // kept there for backward; else freed after F
-    Bytes bytes;         // of one piece
-    Bytes gradient;      // sent back for one piece; 0: no gradient flows
+    bool saved = false;           // kept there for backward; else freed after F
+    Bytes bytes;                  // of one piece
+    Bytes gradient;               // sent back for one piece; 0: no gradient flows
+    bool for_input_only = false;  // saved, but W does not need it: freed after I where the halves are split
     friend bool operator==(const Reader&, const Reader&) = default;
   };
   std::vector<Reader> readers;     // ascending stage
   Bytes output;                    // of the producer's whole micro-batch
   bool saved_by_producer = false;  // kept there until the end of B; else until all sends end
   bool token = false;
-  bool returns = true;  // a gradient (or a token) travels back
+  bool returns = true;          // a gradient (or a token) travels back
+  bool for_input_only = false;  // saved by the producer, but its W does not need it
   friend bool operator==(const Crossing&, const Crossing&) = default;
 };
 
@@ -93,17 +105,17 @@ struct StagedModel {
   std::vector<StagedStage> stages;
   std::vector<Crossing> crossings;  // by (from, tensor); tokens last among those of one stage
   std::vector<Tie> ties;
-  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+  Orders orders;
   TokenRule tokens = TokenRule::kBothWays;
   friend bool operator==(const StagedModel&, const StagedModel&) = default;
 };
 
 // O(operators + edges). The plan must pass check_plan. Which times: Σ over the stage's operators on the
 // replica's device kind at the stage's micro-batch, neighbour factor applied where another device of the host
-// has a stage, plus the kind's per-action overhead once per action (backward's is in input_gradient). What
-// recomputed operators read from outside their set is kept; what only they keep is dropped. A tensor-parallel
-// group takes cells of its variant and an even part of the parameters. Throws InputError where a cell is
-// missing or names a tensor that its operator lacks.
+// has a stage, plus the kind's per-action overhead once per action. In-flight limits are the plan's, with
+// lists what they hold. What recomputed operators read from outside their set is kept; what only they keep is
+// dropped. A tensor-parallel group takes cells of its variant and an even part of the parameters. Throws
+// InputError where a cell is missing or names a tensor that its operator lacks.
 StagedModel stage_model(const Graph& graph, const Cluster& cluster, const CostTable& costs,
                         const Training& training, const PipelinePlan& plan);
 
@@ -111,5 +123,8 @@ StagedModel stage_model(const Graph& graph, const Cluster& cluster, const CostTa
 // range, readers after producers, sizes and times from 0 to 2^56, those of a step together below 2^60,
 // crossings in order. Holds for any values.
 std::vector<std::string> check_staged_model(const StagedModel& model, const Cluster& cluster);
+
+// For lists of this model's orders.
+OrderNames order_names(const StagedModel& model, const Cluster& cluster);
 
 }  // namespace espalier

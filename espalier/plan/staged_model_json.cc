@@ -12,16 +12,21 @@ namespace {
 constexpr std::int64_t kMaxIndex = 0xffffffff;
 
 // Members of a struct of figures, under the names they have in the file.
+// Those of version 2 are left out where they are 0, as in files of version 1.
+enum class Since : std::uint8_t { kVersion1, kVersion2 };
 template <class Struct, class Unit>
 struct Member {
   const char* key;
   Quantity<Unit> Struct::*field;
+  Since since = Since::kVersion1;
 };
-constexpr Member<StageTimes, NanosecondUnit> kTimes[] = {{"forward_ns", &StageTimes::forward},
-                                                         {"input_gradient_ns", &StageTimes::input_gradient},
-                                                         {"weight_gradient_ns", &StageTimes::weight_gradient},
-                                                         {"recompute_ns", &StageTimes::recompute},
-                                                         {"update_ns", &StageTimes::update}};
+constexpr Member<StageTimes, NanosecondUnit> kTimes[] = {
+    {"forward_ns", &StageTimes::forward},
+    {"input_gradient_ns", &StageTimes::input_gradient},
+    {"weight_gradient_ns", &StageTimes::weight_gradient},
+    {"recompute_ns", &StageTimes::recompute},
+    {"update_ns", &StageTimes::update},
+    {"overhead_ns", &StageTimes::overhead, Since::kVersion2}};
 constexpr Member<StageMemory, ByteUnit> kMemory[] = {
     {"parameters", &StageMemory::parameters},
     {"buffers", &StageMemory::buffers},
@@ -31,12 +36,17 @@ constexpr Member<StageMemory, ByteUnit> kMemory[] = {
     {"recomputed", &StageMemory::recomputed},
     {"between_halves", &StageMemory::between_halves},
     {"forward_workspace", &StageMemory::forward_workspace},
-    {"backward_workspace", &StageMemory::backward_workspace}};
+    {"backward_workspace", &StageMemory::backward_workspace},
+    {"saved_for_input", &StageMemory::saved_for_input, Since::kVersion2},
+    {"recomputed_for_input", &StageMemory::recomputed_for_input, Since::kVersion2}};
 
 template <class Struct, class Members>
 Json figures_to_json(const Struct& figures, const Members& members) {
   Json json = Json::object();
-  for (const auto& [key, field] : members) json[key] = (figures.*field).count();
+  for (const auto& [key, field, since] : members) {
+    const std::int64_t count = (figures.*field).count();
+    if (since == Since::kVersion1 || count != 0) json[key] = count;
+  }
   return json;
 }
 
@@ -44,7 +54,8 @@ template <class Struct, class Members>
 Struct figures_from_json(const JsonCursor& json, const Members& members) {
   Struct figures;
   std::size_t known = 0;
-  for (const auto& [key, field] : members) {
+  for (const auto& [key, field, since] : members) {
+    if (since == Since::kVersion2 && !json.has(key)) continue;
     figures.*field = std::remove_reference_t<decltype(figures.*field)>(json.at(key).bytes().count());
     ++known;
   }
@@ -62,11 +73,8 @@ class Reader {
   explicit Reader(const Cluster& cluster) : cluster_(cluster) {}
 
   StagedModel model(const JsonCursor& root) {
-    root.only({"schedule", "tokens", "stages", "crossings", "ties"});
+    root.only({"schedule", "orders", "tokens", "stages", "crossings", "ties"});
     StagedModel model;
-    const auto schedule = parse_schedule_kind(root.at("schedule").string());
-    if (!schedule) root.at("schedule").fail("is not known; expected gpipe or 1f1b");
-    model.schedule = *schedule;
     const auto tokens = parse_token_rule(root.at("tokens").string());
     if (!tokens) root.at("tokens").fail("is not known; expected both, forward, free or none");
     model.tokens = *tokens;
@@ -85,10 +93,42 @@ class Reader {
       model.ties.push_back({ties.at(i).at("parameter").string(), ties.at(i).at("bytes").bytes(),
                             stage_list(ties.at(i).at("stages"))});
     }
+    const bool version_1 = root.has("schedule");
+    if (version_1 && root.has("orders"))
+      root.at("orders").fail("stands beside 'schedule', of which it took the place");
+    model.orders = version_1 ? schedule_of_version_1(root.at("schedule")) : orders(root.at("orders"), model);
     return model;
   }
 
  private:
+  static Orders schedule_of_version_1(const JsonCursor& json) {
+    const auto kind = parse_schedule_kind(json.string());
+    if (!kind) json.fail("is not known; expected gpipe or 1f1b");
+    OrderRule rule(*kind);
+    rule.edition = OrderRule::Edition::kFirst;
+    return rule;
+  }
+
+  Orders orders(const JsonCursor& json, const StagedModel& model) const {
+    json.only({"rule", "lists"});
+    if (json.has("rule")) {
+      if (json.has("lists")) json.at("lists").fail("stand beside a rule; expected one of the two");
+      try {
+        return parse_order_rule(json.at("rule").string());
+      } catch (const InputError& error) {
+        json.at("rule").fail(error.what());
+      }
+    }
+    const OrderNames names = order_names(model, cluster_);
+    OrderLists lists(names.devices.size());
+    for (const auto& [device, list] : json.at("lists").members()) {
+      const auto id = cluster_.find_device(device);
+      if (!id) list.fail("is no device");
+      lists[id->index()] = parse_order(list.string(), *id, names, list.where());
+    }
+    return Orders(std::move(lists));
+  }
+
   StageId stage_named(const JsonCursor& json) const {
     const auto id = ids_.find(json.string());
     if (id == ids_.end()) json.fail("is '" + json.string().substr(0, 80) + "', which is no stage");
@@ -119,12 +159,13 @@ class Reader {
   }
 
   StagedStage stage(const JsonCursor& json) const {
-    json.only({"name", "after", "micro_batches", "in_flight", "replicas", "memory", "reduced"});
+    json.only({"name", "after", "micro_batches", "in_flight", "slots", "replicas", "memory", "reduced"});
     StagedStage stage;
     stage.name = json.at("name").string();
     stage.after = stage_list(json.at("after"));
     stage.micro_batches = static_cast<std::uint32_t>(json.at("micro_batches").integer(1, kMaxIndex));
     stage.in_flight = static_cast<std::uint32_t>(json.at("in_flight").integer(1, kMaxIndex));
+    if (json.has("slots")) stage.slots = static_cast<std::uint32_t>(json.at("slots").integer(1, kMaxIndex));
     const JsonCursor replicas = json.at("replicas");
     for (std::size_t r = 0; r < replicas.size(); ++r) stage.replicas.push_back(replica(replicas.at(r)));
     stage.memory = figures_from_json<StageMemory>(json.at("memory"), kMemory);
@@ -133,20 +174,23 @@ class Reader {
   }
 
   Crossing crossing(const JsonCursor& json) const {
-    json.only({"tensor", "from", "output", "saved_by_producer", "token", "returns", "readers"});
+    json.only(
+        {"tensor", "from", "output", "saved_by_producer", "for_input_only", "token", "returns", "readers"});
     Crossing crossing;
     crossing.tensor = json.at("tensor").string();
     crossing.from = stage_named(json.at("from"));
     crossing.output = json.at("output").bytes();
     crossing.saved_by_producer = json.at("saved_by_producer").boolean();
+    if (json.has("for_input_only")) crossing.for_input_only = json.at("for_input_only").boolean();
     crossing.token = json.at("token").boolean();
     crossing.returns = json.at("returns").boolean();
     const JsonCursor readers = json.at("readers");
     for (std::size_t i = 0; i < readers.size(); ++i) {
       const JsonCursor entry = readers.at(i);
-      entry.only({"stage", "saved", "bytes", "gradient"});
+      entry.only({"stage", "saved", "for_input_only", "bytes", "gradient"});
       crossing.readers.push_back({stage_named(entry.at("stage")), entry.at("saved").boolean(),
-                                  entry.at("bytes").bytes(), entry.at("gradient").bytes()});
+                                  entry.at("bytes").bytes(), entry.at("gradient").bytes(),
+                                  entry.has("for_input_only") && entry.at("for_input_only").boolean()});
     }
     return crossing;
   }
@@ -154,6 +198,18 @@ class Reader {
   const Cluster& cluster_;
   std::map<std::string, StageId> ids_;
 };
+
+Json orders_to_json(const StagedModel& model, const Cluster& cluster) {
+  if (const OrderRule* rule = model.orders.rule()) return {{"rule", to_text(*rule)}};
+  const OrderNames names = order_names(model, cluster);
+  const OrderLists& orders = *model.orders.lists();
+  Json lists = Json::object();
+  for (std::size_t d = 0; d < orders.size(); ++d) {
+    if (orders[d].empty()) continue;
+    lists[names.devices.at(d)] = print_order(orders[d], DeviceId(d), names);
+  }
+  return {{"lists", std::move(lists)}};
+}
 
 Json names(const StagedModel& model, const std::vector<StageId>& stages) {
   Json list = Json::array();
@@ -174,13 +230,15 @@ nlohmann::ordered_json staged_model_to_json(const StagedModel& model, const Clus
                           {"micro_batches", replica.micro_batches},
                           {"times", figures_to_json(replica.times, kTimes)}});
     }
-    stages.push_back({{"name", stage.name},
-                      {"after", names(model, stage.after)},
-                      {"micro_batches", stage.micro_batches},
-                      {"in_flight", stage.in_flight},
-                      {"replicas", std::move(replicas)},
-                      {"memory", figures_to_json(stage.memory, kMemory)},
-                      {"reduced", stage.reduced.count()}});
+    Json json = {{"name", stage.name},
+                 {"after", names(model, stage.after)},
+                 {"micro_batches", stage.micro_batches},
+                 {"in_flight", stage.in_flight}};
+    if (stage.slots) json["slots"] = *stage.slots;
+    json["replicas"] = std::move(replicas);
+    json["memory"] = figures_to_json(stage.memory, kMemory);
+    json["reduced"] = stage.reduced.count();
+    stages.push_back(std::move(json));
   }
   Json crossings = Json::array();
   for (const Crossing& crossing : model.crossings) {
@@ -190,6 +248,7 @@ nlohmann::ordered_json staged_model_to_json(const StagedModel& model, const Clus
                          {"saved", reader.saved},
                          {"bytes", reader.bytes.count()},
                          {"gradient", reader.gradient.count()}});
+      if (reader.for_input_only) readers.back()["for_input_only"] = true;
     }
     crossings.push_back({{"tensor", crossing.tensor},
                          {"from", model.stages[crossing.from.index()].name},
@@ -198,13 +257,14 @@ nlohmann::ordered_json staged_model_to_json(const StagedModel& model, const Clus
                          {"token", crossing.token},
                          {"returns", crossing.returns},
                          {"readers", std::move(readers)}});
+    if (crossing.for_input_only) crossings.back()["for_input_only"] = true;
   }
   Json ties = Json::array();
   for (const Tie& tie : model.ties) {
     ties.push_back(
         {{"parameter", tie.parameter}, {"bytes", tie.bytes.count()}, {"stages", names(model, tie.stages)}});
   }
-  return {{"schedule", to_text(model.schedule)},
+  return {{"orders", orders_to_json(model, cluster)},
           {"tokens", to_text(model.tokens)},
           {"stages", std::move(stages)},
           {"crossings", std::move(crossings)},

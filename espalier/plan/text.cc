@@ -136,6 +136,8 @@ PendingStage parse_stage(const Graph& graph, const Cluster& cluster, LineReader 
     if (part == "in_flight") {
       stage.in_flight = static_cast<std::uint32_t>(in.number("in_flight", kMaxMicroBatches));
       pending.has_in_flight = true;
+    } else if (part == "slots") {
+      stage.slots = static_cast<std::uint32_t>(in.number("slots", kMaxMicroBatches));
     } else if (part == "micro_batch") {
       stage.micro_batch = BatchSize(in.number("micro_batch", kMaxCount));
     } else if (part == "recompute") {
@@ -144,18 +146,21 @@ PendingStage parse_stage(const Graph& graph, const Cluster& cluster, LineReader 
       pending.shares = parse_shares(in);
     } else if (part == "after") {
       const auto ends = [&] {
-        return in.done() || in.at("in_flight") || in.at("micro_batch") || in.at("recompute") ||
-               in.at("share");
+        return in.done() || in.at("in_flight") || in.at("slots") || in.at("micro_batch") ||
+               in.at("recompute") || in.at("share");
       };
       while (!ends()) pending.after.push_back(in.word("a stage"));
     } else {
-      in.fail("'" + part + "' is not known; expected after, in_flight, micro_batch, recompute or share");
+      in.fail("'" + part +
+              "' is not known; expected after, in_flight, slots, micro_batch, recompute or share");
     }
   }
   return pending;
 }
 
-void parse_head(LineReader& line, PipelinePlan& plan, BatchSize& micro_batch) {
+// Says whether the orders are lists, on lines of their own.
+bool parse_head(LineReader& line, PipelinePlan& plan, BatchSize& micro_batch) {
+  bool lists = false;
   line.expect("batch");
   plan.batch = BatchSize(line.number("batch", kMaxCount));
   micro_batch = plan.batch;
@@ -164,9 +169,13 @@ void parse_head(LineReader& line, PipelinePlan& plan, BatchSize& micro_batch) {
       micro_batch = BatchSize(line.number("micro_batch", kMaxCount));
     } else if (line.take("schedule")) {
       const std::string& name = line.word("a schedule");
-      const auto kind = parse_schedule_kind(name);
-      if (!kind) line.fail("schedule '" + name + "' is not known; expected gpipe or 1f1b");
-      plan.schedule = *kind;
+      lists = name == "lists";
+      if (lists) continue;
+      try {
+        plan.orders = parse_order_rule(name);
+      } catch (const InputError& error) {
+        line.fail(std::string("schedule ") + error.what());
+      }
     } else if (line.take("tokens")) {
       const std::string& name = line.word("a token rule");
       const auto rule = parse_token_rule(name);
@@ -176,6 +185,33 @@ void parse_head(LineReader& line, PipelinePlan& plan, BatchSize& micro_batch) {
       line.fail("'" + line.peek().text + "' is not known; expected micro_batch, schedule or tokens");
     }
   }
+  return lists;
+}
+
+// Lines `order gpu0 3F 29(B F) 3B`, by their numbers.
+OrderLists parse_order_lines(std::string_view text, const std::set<std::size_t>& lines,
+                             const PipelinePlan& plan, const Cluster& cluster) {
+  const OrderNames names = order_names(plan, cluster);
+  OrderLists lists(names.devices.size());
+  std::size_t number = 0;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    if (!lines.contains(++number)) continue;
+    const std::string where = "line " + std::to_string(number);
+    std::vector<Word> words = split_words(line, "()");
+    if (words.size() < 2 || !words[0].is("order"))
+      throw InputError(where + ": expected a device after 'order'");
+    const std::string device = words[1].text;
+    const auto id = cluster.find_device(device);
+    if (!id) throw InputError(where + ": device '" + device.substr(0, 60) + "' is not in the cluster");
+    if (!lists[id->index()].empty()) {
+      throw InputError(where + ": device '" + device.substr(0, 60) + "' has an order already");
+    }
+    words.erase(words.begin(), words.begin() + 2);
+    lists[id->index()] = parse_order(words, *id, names, where);
+  }
+  return lists;
 }
 
 void resolve_after(std::vector<PendingStage>& stages) {
@@ -242,7 +278,7 @@ void fill_shares(PipelinePlan& plan, const std::vector<PendingStage>& pending) {
 
 std::string name_text(const std::string& name) {
   return quote_word(name, kPunctuation,
-                    {"..", "+", "in_flight", "micro_batch", "recompute", "share", "after"});
+                    {"..", "+", "in_flight", "slots", "micro_batch", "recompute", "share", "after"});
 }
 
 std::string operators_text(const Graph& graph, const std::vector<OperatorId>& operators) {
@@ -279,10 +315,16 @@ PipelinePlan parse_plan(std::string_view text, const Graph& graph, const Cluster
   PipelinePlan plan;
   BatchSize micro_batch;
   LineReader head(lines[0].first, lines[0].second);
-  parse_head(head, plan, micro_batch);
+  const bool listed = parse_head(head, plan, micro_batch);
   std::vector<PendingStage> pending;
+  std::set<std::size_t> orders;  // lines
   for (std::size_t i = 1; i < lines.size(); ++i) {
     LineReader line(lines[i].first, lines[i].second);
+    if (line.at("order")) {
+      if (!listed) line.fail("an order needs 'schedule lists' in the first line");
+      orders.insert(lines[i].first);
+      continue;
+    }
     line.expect("stage");
     pending.push_back(parse_stage(graph, cluster, line, micro_batch));
   }
@@ -290,6 +332,7 @@ PipelinePlan parse_plan(std::string_view text, const Graph& graph, const Cluster
   for (const PendingStage& stage : pending) plan.stages.push_back(stage.stage);
   complete_after(graph, plan);
   fill_shares(plan, pending);
+  if (listed) plan.orders = Orders(parse_order_lines(text, orders, plan, cluster));
   const std::vector<std::uint32_t> limits = in_flight_limits(plan);
   for (std::size_t x = 0; x < plan.stages.size(); ++x) {
     if (!pending[x].has_in_flight) plan.stages[x].in_flight = limits[x];
@@ -300,7 +343,7 @@ PipelinePlan parse_plan(std::string_view text, const Graph& graph, const Cluster
 std::string print_plan(const PipelinePlan& plan, const Graph& graph, const Cluster& cluster) {
   const BatchSize micro_batch = plan.stages.empty() ? plan.batch : plan.stages[0].micro_batch;
   std::string text = "batch " + std::to_string(plan.batch.count()) + " micro_batch " +
-                     std::to_string(micro_batch.count()) + " schedule " + std::string(to_text(plan.schedule));
+                     std::to_string(micro_batch.count()) + " schedule " + to_text(plan.orders);
   if (plan.tokens != TokenRule::kBothWays) text += " tokens " + std::string(to_text(plan.tokens));
   text += "\n";
   const std::vector<std::uint32_t> limits = in_flight_limits(plan);
@@ -322,9 +365,17 @@ std::string print_plan(const PipelinePlan& plan, const Graph& graph, const Clust
     if (!stage.after.empty()) text += " after";
     for (const StageId before : stage.after) text += " " + name_text(plan.stages[before.index()].name);
     if (stage.in_flight != limits[x]) text += " in_flight " + std::to_string(stage.in_flight);
+    if (stage.slots) text += " slots " + std::to_string(*stage.slots);
     if (!round) text += share_text(stage);
     if (!stage.recompute.empty()) text += " recompute " + operators_text(graph, stage.recompute);
     text += "\n";
+  }
+  const OrderLists* lists = plan.orders.lists();
+  const OrderNames names = order_names(plan, cluster);
+  for (std::size_t d = 0; lists != nullptr && d < lists->size(); ++d) {
+    if ((*lists)[d].empty()) continue;
+    text += "order " + quote_word(names.devices[d], "()") + " " +
+            print_order((*lists)[d], DeviceId(d), names) + "\n";
   }
   return text;
 }

@@ -7,9 +7,11 @@
 //   stage txt  gpu:1 | gpu:2 { txt } in_flight 2
 //   stage head gpu:3 + gpu:4 { sims loss } after img txt recompute { sims }
 //
+// or `schedule lists` with lines `order gpu:0 3F 2(B F) 3B` (orders.h).
+//
 // `a .. b` is a run in graph order; `|` stands between replicas, `+` within a tensor-parallel group. Behind
-// its operators a stage line has, in any order, after, in_flight, recompute, micro_batch (if not the first
-// line's) and share (`share 0,2,4 | 1,3`: each replica's micro-batches). in_flight defaults to
+// its operators a stage line has, in any order, after, in_flight, slots, recompute, micro_batch (if not the
+// first line's) and share (`share 0,2,4 | 1,3`: each replica's micro-batches). in_flight defaults to
 // in_flight_limits, shares to round_robin, and `after` is completed by data edges. A name that holds blanks
 // or braces, or is one of these words, stands in quotes. A placement: `gpu:0 { a b .. f }` a line.
 //

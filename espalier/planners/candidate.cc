@@ -75,7 +75,7 @@ void attach_duplicables(const Graph& graph, std::vector<Stage>& stages) {
 
 // A plan of these drafts; only locked stages have names.
 std::optional<PipelinePlan> plan_of(const Graph& graph, const std::vector<StageDraft>& drafts,
-                                    BatchSize batch, BatchSize micro_batch, ScheduleKind schedule) {
+                                    BatchSize batch, BatchSize micro_batch, const OrderRule& schedule) {
   const std::vector<std::size_t> owner = owners(graph, drafts);
   std::vector<std::vector<std::size_t>> before(drafts.size());
   for (std::size_t i = 0; i < owner.size(); ++i) {
@@ -97,7 +97,7 @@ std::optional<PipelinePlan> plan_of(const Graph& graph, const std::vector<StageD
 
   PipelinePlan plan;
   plan.batch = batch;
-  plan.schedule = schedule;
+  plan.orders = schedule;
   const auto micro_batches = static_cast<std::uint32_t>(batch.count() / micro_batch.count());
   for (const std::size_t d : order) {
     Stage stage;
@@ -149,7 +149,8 @@ Judge::Judge(const Problem& problem)
       pins_(resolve_pins(problem.graph, problem.pins)) {}
 
 std::optional<Duration> Judge::consider(const std::vector<StageDraft>& drafts, BatchSize micro_batch,
-                                        ScheduleKind schedule, std::optional<Duration> estimate) {
+                                        const OrderRule& schedule, std::optional<Duration> estimate) {
+  if (schedule.group.size() > 1 && schedule.group.size() != drafts.size()) return std::nullopt;
   std::map<std::uint32_t, const StageDraft*> together;
   for (const StageDraft& draft : drafts) {
     const bool one_replica = draft.devices.size() > 1 && draft.locked_as.empty() &&

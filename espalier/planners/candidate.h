@@ -27,7 +27,7 @@ struct StageDraft {
 // part_names, each name once. Drafts must cover every other operator. Nothing if the drafts' stage graph
 // has a cycle. O(operators + edges).
 std::optional<PipelinePlan> complete_plan(const Graph& graph, const std::vector<StageDraft>& drafts,
-                                          BatchSize batch, BatchSize micro_batch, ScheduleKind schedule);
+                                          BatchSize batch, BatchSize micro_batch, const OrderRule& schedule);
 
 // Judges plans by simulation and keeps the best that fits. Ties: less peak memory, then fewer stages, then
 // the first.
@@ -39,7 +39,8 @@ class Judge {
   // it; simulates.
   // Returns the iteration time if the plan is legal and fits.
   std::optional<Duration> consider(const std::vector<StageDraft>& drafts, BatchSize micro_batch,
-                                   ScheduleKind schedule, std::optional<Duration> estimate = std::nullopt);
+                                   const OrderRule& schedule,
+                                   std::optional<Duration> estimate = std::nullopt);
   // The same for a complete plan, which obeys check_plan; its pins are not checked.
   std::optional<Duration> consider(const PipelinePlan& plan, std::optional<Duration> estimate = std::nullopt);
 

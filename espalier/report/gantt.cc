@@ -110,7 +110,7 @@ std::string compute_row(const Layout& layout, const std::vector<const Span*>& sp
     if (const Span* span = filled[begin]) {
       const bool action = span->kind == SpanKind::kAction;
       const ActionKind kind = span->action.kind;
-      const TerminalHue& hue = kTerminalHues[span->action.stage.index() % kTerminalHues.size()];
+      const TerminalHue& hue = kTerminalHues[span->action.target() % kTerminalHues.size()];
       const bool light = kind == ActionKind::kForward || kind == ActionKind::kRecompute;
       const int background = !action || once_per_step(kind) ? 250 : light ? hue.light : hue.dark;
       std::string label(1, action ? letter(kind) : span->kind == SpanKind::kSendEndpoint ? 's' : 'r');
@@ -189,7 +189,7 @@ std::string legend(const Trace& trace, const GanttOptions& options) {
     if (span.stream != Stream::kCompute) continue;
     if (span.kind == SpanKind::kAction) {
       kinds.insert(span.action.kind);
-      if (!once_per_step(span.action.kind)) stages.insert(span.action.stage.index());
+      if (!once_per_step(span.action.kind)) stages.insert(span.action.target());
     } else {
       endpoints = true;
     }

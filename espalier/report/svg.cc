@@ -102,7 +102,7 @@ std::string times(const Span& span) {
 std::string title_of(const Trace& trace, const Span& span) {
   const std::string stage = span.action.kind == ActionKind::kTieSum
                                 ? std::string("tied parameter")
-                                : name_of(trace.stages, span.action.stage.index());
+                                : name_of(trace.stages, span.action.target());
   std::string out;
   switch (span.kind) {
     case SpanKind::kAction:
@@ -294,7 +294,7 @@ class Drawing {
 
   void bar(const Trace& trace, const Span& span) {
     const double from = x(span.start), width = std::max(x(span.end) - from, 0.4);
-    const std::size_t hue = span.action.stage.index() % kHues.size();
+    const std::size_t hue = span.action.target() % kHues.size();
     const ActionKind kind = span.action.kind;
     std::string classes;
     bool on_dark = false;
@@ -325,7 +325,7 @@ class Drawing {
     const double from = x(span.start), width = std::max(x(span.end) - from, 0.8);
     const bool forward = !span.message || span.message->direction == Message::Direction::kForward;
     rect(from, y_, width, kLink,
-         fmt::format("{}{}", forward ? 'f' : 'b', span.action.stage.index() % kHues.size()), 1.5,
+         fmt::format("{}{}", forward ? 'f' : 'b', span.action.target() % kHues.size()), 1.5,
          title_of(trace, span));
   }
 

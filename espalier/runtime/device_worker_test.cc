@@ -143,7 +143,7 @@ TEST(DeviceWorker, KeepsItsThreadFromStepToStep) {
     void around(const Action& action, Holding*, const std::function<void()>& run) override {
       run();
       const std::lock_guard guard(lock);
-      of_stage[action.stage].insert(syscall(SYS_gettid));
+      of_stage[action.stage()].insert(syscall(SYS_gettid));
     }
     std::mutex lock;
     std::map<StageId, std::set<long>> of_stage;

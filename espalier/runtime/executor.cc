@@ -15,21 +15,7 @@ Job make_job(const Program& program, const PlannedJob& planned) {
   const Graph& graph = program.graph();
   const PipelinePlan& plan = planned.plan;
   if (!graph.loss()) throw InputError(graph.name() + ": has no loss, so it cannot be trained");
-  for (const Stage& stage : plan.stages) {
-    if (stage.micro_batch != program.micro_batch()) {
-      throw InputError("stage '" + stage.name + "' has micro-batches of " +
-                       std::to_string(stage.micro_batch.count()) + ", others of " +
-                       std::to_string(program.micro_batch().count()) +
-                       ": the runtime needs equal sizes; plan with one --micro-batch");
-    }
-    for (const Replica& replica : stage.replicas) {
-      if (replica.devices.size() != 1) {
-        throw InputError("stage '" + stage.name +
-                         "' is split over a tensor-parallel group; the runtime runs a "
-                         "stage on one device");
-      }
-    }
-  }
+  require_runnable(planned.staged, planned.schedule);
   Job job{program, plan, planned.staged, planned.schedule, planned.device_names, {}};
   job.owners.resize(graph.parameters().size());
   for (std::size_t s = plan.stages.size(); s-- > 0;) {

@@ -38,8 +38,8 @@ struct Job {
   std::vector<std::optional<std::pair<StageId, DeviceId>>> owners;
 };
 
-// Throws InputError where the plan asks for what the runtime cannot do: unequal micro-batches,
-// tensor-parallel groups, a model without loss.
+// Throws InputError where the plan asks for what the runtime cannot do (require_runnable), or the model has
+// no loss.
 Job make_job(const Program& program, const PlannedJob& planned);
 
 struct ExecutorOptions {

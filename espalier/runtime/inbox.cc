@@ -60,7 +60,7 @@ void Inbox::make_slots() {
     std::sort(messages.begin(), messages.end(), [&](std::size_t a, std::size_t b) {
       return expected_[a].message->consumer_micro_batch < expected_[b].message->consumer_micro_batch;
     });
-    const std::size_t slots = view_.job().staged.stages[edge.second.index()].in_flight + std::size_t{1};
+    const std::size_t slots = view_.job().staged.stages[edge.second.index()].receive_slots();
     for (std::size_t i = slots; i < messages.size(); ++i) {
       expected_[messages[i]].slot_of = messages[i - slots];
     }

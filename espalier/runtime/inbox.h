@@ -4,7 +4,7 @@
 //
 // A channel delivers its messages in order. A receive is posted when every one before it in the channel is
 // posted and it has a slot (docs/semantics.md, time): the i-th micro-batch of an edge takes the slot that the
-// (i - w - 1)-th gives back, where w is the reader's in-flight limit; a gradient's receive is posted after
+// (i - n)-th gives back, where n are the reader's receive slots; a gradient's receive is posted after
 // the forward of its micro-batch. Posting never blocks; only the functions that await a message do.
 
 #include <ATen/ATen.h>

@@ -16,7 +16,10 @@
 #include "espalier/runtime/trainer.h"
 #include "espalier/runtime/whole_state.h"
 #include "espalier/runtime/workers.h"
+#include "espalier/schedule/order_file.h"
 #include "testing/cut_plan.h"
+#include "testing/random_orders.h"
+#include "testing/refusal.h"
 
 namespace espalier {
 namespace {
@@ -180,6 +183,101 @@ TEST_P(Cuts, ReplicasThatShareMicroBatchesEqualOneProcess) {
             rng);
       },
       5, {.kind = OptimizerKind::kSgd, .learning_rate = 1e-2, .momentum = 0.9});
+}
+
+// Lists that a random run made, and mutations of them: those that check_schedule refuses do not run, the
+// others compute what one process computes.
+TEST(Orders, AnyLegalListsEqualOneProcess) {
+  at::set_num_threads(1);
+  const LoadedModel model(kFixtures + "three_branch.pt2");
+  const Graph& graph = model.graph();
+  int ran = 0, refused = 0;
+  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    const bool shared = seed % 3 == 1, replicas = seed % 3 == 2;
+    std::vector<std::vector<DeviceId>> devices{{DeviceId(0)}, {DeviceId(1)}, {DeviceId(2)}, {DeviceId(1)}};
+    if (!shared) devices[3] = {DeviceId(3)};
+    if (replicas) devices[0] = {DeviceId(0), DeviceId(4)};
+    const PipelinePlan plan = random_cut_plan(
+        graph, 4,
+        {.batch = BatchSize(8), .micro_batch = BatchSize(2), .devices = devices, .recompute = seed % 4 == 0},
+        rng);
+    const Optimizer optimizer;
+    PlannedJob planned = job_of(graph, cpus(5), plan, optimizer);
+    OrderLists lists = espalier::testing::random_orders(
+        rng, planned.staged, 5, {.early_ends = seed % 2 == 0, .depth_first = seed % 5 < 2});
+    for (std::uint64_t n = rng.below(3); n > 0; --n)
+      espalier::testing::mutate_orders(rng, planned.staged, lists);
+    planned.staged = with_orders(planned.staged, Orders(lists));
+    planned.schedule = make_schedule(planned.staged, 5);
+    if (!check_schedule(planned.staged, planned.schedule).empty()) {
+      ++refused;
+      continue;
+    }
+    const bool splits = std::any_of(lists.begin(), lists.end(), [](const std::vector<Step>& list) {
+      return std::any_of(list.begin(), list.end(),
+                         [](const Step& step) { return step.kind == ActionKind::kInputGradient; });
+    });
+    if (splits) continue;
+    ++ran;
+    const Run expected =
+        run(model, one_stage_job(graph, plan.batch, plan.stages[0].micro_batch), optimizer, 11, 2);
+    const Run actual = run(model, planned, optimizer, 11, 2);
+    EXPECT_THAT(check_trace(planned.staged, cpus(5), planned.schedule, actual.trace), IsEmpty());
+    const double tolerance = default_tolerance(graph);
+    ASSERT_EQ(actual.losses.size(), expected.losses.size());
+    for (std::size_t i = 0; i < actual.losses.size(); ++i) {
+      EXPECT_NEAR(actual.losses[i], expected.losses[i], tolerance * std::abs(expected.losses[i]));
+    }
+    if (bit_equality_due(planned.staged)) {
+      expect_equal(actual.state, expected.state, "state");
+    } else {
+      expect_close(actual.gradients, expected.gradients, tolerance, "gradient");
+    }
+  }
+  EXPECT_GE(ran, 10);
+  EXPECT_GE(refused, 2);
+}
+
+TEST(Orders, GroupsOfBackwardsEqualOneProcess) {
+  Rng rng(9);
+  const LoadedModel model(kFixtures + "three_branch.pt2");
+  const PipelinePlan plan =
+      random_cut_plan(model.graph(), 3, {.batch = BatchSize(12), .micro_batch = BatchSize(2)}, rng);
+  PlannedJob planned = job_of(model.graph(), cpus(3), plan, {});
+  planned.staged = with_orders(planned.staged, parse_order_rule("1f1b,k=2"));
+  planned.schedule = make_schedule(planned.staged, 3);
+  EXPECT_THAT(check_schedule(planned.staged, planned.schedule), IsEmpty());
+  const Run expected = run(model, one_stage_job(model.graph(), plan.batch, BatchSize(2)), {}, 11, 2);
+  EXPECT_EQ(run(model, planned, {}, 11, 2).losses.size(), expected.losses.size());
+  const Run actual = run(model, planned, {}, 11, 2);
+  for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+    EXPECT_NEAR(actual.losses[i], expected.losses[i], 1e-5 * std::abs(expected.losses[i]));
+  }
+}
+
+TEST(Orders, WhatTheRuntimeCannotRunIsRefusedInOneLine) {
+  Rng rng(9);
+  const LoadedModel model(kFixtures + "three_branch.pt2");
+  const PipelinePlan plan =
+      random_cut_plan(model.graph(), 2, {.batch = BatchSize(4), .micro_batch = BatchSize(2)}, rng);
+  const PlannedJob planned = job_of(model.graph(), cpus(3), plan, {});
+  const auto refused = [&](const auto& change) {
+    StagedModel staged = planned.staged;
+    change(staged);
+    return espalier::testing::refusal([&] { require_runnable(staged, make_schedule(staged, 3)); });
+  };
+  EXPECT_EQ(refused([](StagedModel&) {}), "(nothing was refused)");
+  EXPECT_THAT(refused([](StagedModel& m) { m.orders = parse_order_rule("1f1b,split"); }),
+              ::testing::HasSubstr("has backward in two halves (I and W); the runtime runs both as one B"));
+  EXPECT_THAT(refused([](StagedModel& m) { m.stages[1].replicas[0].devices.push_back(DeviceId(2)); }),
+              ::testing::HasSubstr("tensor-parallel group"));
+  EXPECT_THAT(refused([](StagedModel& m) {
+                m.stages[1].micro_batches = 4;
+                m.stages[1].replicas[0].micro_batches = {0, 1, 2, 3};
+              }),
+              ::testing::HasSubstr("has 4 micro-batches, stage '"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Cuts,

@@ -3,20 +3,42 @@
 #include <numeric>
 
 #include "espalier/base/check.h"
+#include "espalier/schedule/order_file.h"
 
 namespace espalier {
 
 PlannedJob planned_job(const PlanFile& file, const Graph& graph) {
   const Cluster cluster(file.cluster);
-  PlannedJob job{
-      resolve_plan(file, graph), file.staged, make_schedule(file.staged, cluster.devices().size()), {}, {}};
-  const std::vector<std::string> problems = check_schedule(job.staged, job.schedule);
-  if (!problems.empty()) throw InputError("the plan's schedule cannot run: " + problems.front());
+  PlannedJob job{resolve_plan(file, graph), file.staged, schedule_of(file, "the plan"), {}, {}};
+  require_runnable(job.staged, job.schedule);
   for (const Device& device : cluster.devices()) {
     job.device_names.push_back(device.name);
     job.device_memory.push_back(device.memory);
   }
   return job;
+}
+
+void require_runnable(const StagedModel& model, const Schedule& schedule) {
+  for (const StagedStage& stage : model.stages) {
+    if (stage.micro_batches != model.stages.front().micro_batches) {
+      throw InputError("stage '" + stage.name + "' has " + std::to_string(stage.micro_batches) +
+                       " micro-batches, stage '" + model.stages.front().name + "' " +
+                       std::to_string(model.stages.front().micro_batches) +
+                       ": the runtime needs equal sizes; plan with one --micro-batch");
+    }
+    for (const StagedReplica& replica : stage.replicas) {
+      if (replica.devices.size() == 1) continue;
+      throw InputError("stage '" + stage.name +
+                       "' is split over a tensor-parallel group; the runtime runs a stage on one device");
+    }
+  }
+  for (const std::vector<Action>& list : schedule.devices) {
+    for (const Action& action : list) {
+      if (action.kind != ActionKind::kInputGradient) continue;
+      throw InputError("stage '" + model.stages[action.stage().index()].name +
+                       "' has backward in two halves (I and W); the runtime runs both as one B");
+    }
+  }
 }
 
 PlannedJob one_stage_job(const Graph& graph, BatchSize batch, BatchSize micro_batch) {

@@ -35,8 +35,8 @@ void StepRecorder::action(const Action& action, Stream stream, Clock::time_point
   if (stream == Stream::kCollective) {
     const StagedModel& staged = view_.job().staged;
     span.posted = span.start;
-    span.bytes = action.kind == ActionKind::kAllReduce ? staged.stages[action.stage.index()].reduced
-                                                       : staged.ties[action.stage.index()].bytes;
+    span.bytes = action.kind == ActionKind::kAllReduce ? staged.stages[action.stage().index()].reduced
+                                                       : staged.ties[action.tie().index()].bytes;
   }
   spans_.push_back(span);
   if (action.kind != ActionKind::kForward) measure_holdings();

@@ -28,10 +28,10 @@ class Positions {
         const bool backward =
             action.kind == ActionKind::kBackward || action.kind == ActionKind::kInputGradient;
         if (!forward && !backward) continue;
-        if (action.stage.index() >= model.stages.size()) continue;
-        const std::uint32_t count = model.stages[action.stage.index()].micro_batches;
+        if (action.stage().index() >= model.stages.size()) continue;
+        const std::uint32_t count = model.stages[action.stage().index()].micro_batches;
         if (action.micro_batch >= count) continue;
-        of_stage(d, action.stage, count).at(2 * action.micro_batch + (forward ? 0 : 1)) = i;
+        of_stage(d, action.stage(), count).at(2 * action.micro_batch + (forward ? 0 : 1)) = i;
       }
     }
   }

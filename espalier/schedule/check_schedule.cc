@@ -52,7 +52,8 @@ class Checker {
   std::string name(const Action& action) const { return action_name(model_, action, StageName::kShown); }
   std::string name(const ActionPlace& place) const {
     const Action& action = schedule_.devices[place.device.index()][place.position];
-    const bool plain = only_[place.device.index()] == action.stage;
+    const std::optional<StageId> only = only_[place.device.index()];
+    const bool plain = only && action.is_of(*only);
     return device_text(place.device) + ":" +
            action_name(model_, action, plain ? StageName::kLeftOut : StageName::kShown);
   }
@@ -101,7 +102,7 @@ class Checker {
       if (reduces(stage)) once({ActionKind::kAllReduce, StageId(s), 0});
       if (updates(stage)) once({ActionKind::kUpdate, StageId(s), 0});
     }
-    for (std::size_t t = 0; t < model_.ties.size(); ++t) once({ActionKind::kTieSum, StageId(t), 0});
+    for (std::size_t t = 0; t < model_.ties.size(); ++t) once(Action(TieId(t)));
   }
 
   void backward_once(StageId stage, std::uint32_t j) {
@@ -148,8 +149,8 @@ class Checker {
     }
   }
   bool concerns(const Action& action, StageId stage) const {
-    if (action.kind != ActionKind::kTieSum) return action.stage == stage;
-    const std::vector<StageId>& stages = model_.ties[action.stage.index()].stages;
+    if (action.kind != ActionKind::kTieSum) return action.stage() == stage;
+    const std::vector<StageId>& stages = model_.ties[action.tie().index()].stages;
     return std::find(stages.begin(), stages.end(), stage) != stages.end();
   }
 
@@ -157,7 +158,7 @@ class Checker {
     for (std::size_t d = 0; d < schedule_.devices.size(); ++d) {
       std::set<StageId> stages;
       for (const Action& action : schedule_.devices[d]) {
-        if (action.kind == ActionKind::kForward) stages.insert(action.stage);
+        if (action.kind == ActionKind::kForward) stages.insert(action.stage());
       }
       for (const StageId stage : stages) order_of(DeviceId(d), stage);
     }
@@ -165,7 +166,8 @@ class Checker {
 
   void order_of(DeviceId device, StageId stage) {
     std::map<std::uint32_t, Action> last;  // by micro-batch
-    std::optional<Action> last_forward, last_backward, last_end;
+    std::optional<Action> last_end;
+    std::optional<Action> last_of[4];  // by rank: each ascends
     const auto refuse = [&](const Action& later, const Action& earlier) {
       report("order", name(later) + " stands after " + name(earlier) + " on " + device_text(device));
     };
@@ -181,11 +183,9 @@ class Checker {
       const auto [entry, fresh] = last.emplace(action.micro_batch, action);
       if (!fresh && rank(entry->second.kind) > r) refuse(action, entry->second);
       entry->second = action;
-      if (r == 0 || r == 2) {
-        std::optional<Action>& previous = r == 0 ? last_forward : last_backward;
-        if (previous && previous->micro_batch > action.micro_batch) refuse(action, *previous);
-        previous = action;
-      }
+      std::optional<Action>& previous = last_of[r];
+      if (previous && previous->micro_batch > action.micro_batch) refuse(action, *previous);
+      previous = action;
     }
   }
 
@@ -195,14 +195,15 @@ class Checker {
       std::set<StageId> reported;
       for (const Action& action : schedule_.devices[d]) {
         if (rank(action.kind) == 4) continue;
-        if (action.kind == ActionKind::kForward) ++held[action.stage];
+        std::uint32_t& here = held[action.stage()];
+        if (action.kind == ActionKind::kForward) ++here;
         const bool ends = action.kind == ActionKind::kBackward || action.kind == ActionKind::kWeightGradient;
-        if (ends && held[action.stage] > 0) --held[action.stage];
-        const StagedStage& stage = model_.stages[action.stage.index()];
-        if (held[action.stage] > stage.in_flight && reported.insert(action.stage).second) {
+        if (ends && here > 0) --here;
+        const StagedStage& stage = model_.stages[action.stage().index()];
+        if (here > stage.in_flight && reported.insert(action.stage()).second) {
           report("in-flight", name(action) + " on " + device_text(DeviceId(d)) + " is number " +
-                                  std::to_string(held[action.stage]) + " of stage " + stage.name +
-                                  ", whose limit is " + std::to_string(stage.in_flight));
+                                  std::to_string(here) + " of stage " + stage.name + ", whose limit is " +
+                                  std::to_string(stage.in_flight));
         }
       }
     }

@@ -162,8 +162,9 @@ class FactsBuilder {
         const std::uint32_t k = samples.micro_batch(reader.stage, unit);
         if (is_forward) {
           facts.consumers.push_back(forward(to, reader.stage, k));
-          released_by.push_back(reader.saved ? backward_end(to, reader.stage, k)
-                                             : forward(to, reader.stage, k));
+          released_by.push_back(!reader.saved           ? forward(to, reader.stage, k)
+                                : reader.for_input_only ? backward(to, reader.stage, k)
+                                                        : backward_end(to, reader.stage, k));
         } else if (gradient_flows(crossing, reader)) {
           facts.producers.push_back(backward(from, reader.stage, k));
         }
@@ -192,10 +193,11 @@ class FactsBuilder {
     sort_unique(slot.released_by);
   }
 
-  // The i-th micro-batch of an edge uses the slot that the (i - w - 1)-th gave back.
+  // With n slots, the i-th micro-batch of an edge uses the slot that the (i - n)-th gave back.
   void link_slots() {
     for (const auto& [edge, micro_batches] : edges_) {
-      const std::size_t slots = model_.stages[std::get<StageId>(edge).index()].in_flight + std::size_t{1};
+      const StagedStage& reader = model_.stages[std::get<StageId>(edge).index()];
+      const std::size_t slots = reader.slots ? *reader.slots : reader.in_flight + std::size_t{1};
       std::vector<std::size_t> in_order;
       for (const auto& [micro_batch, slot] : micro_batches) {
         if (in_order.size() >= slots) facts_.slots[slot].before = in_order[in_order.size() - slots];
@@ -241,22 +243,24 @@ std::vector<SentMessage> expected_messages(const StagedModel& model) {
 
 std::vector<DeviceId> expected_devices(const StagedModel& model, const Action& action) {
   if (action.kind == ActionKind::kTieSum) {
-    if (action.stage.index() >= model.ties.size() || action.micro_batch != 0) return {};
+    if (action.tie().index() >= model.ties.size() || action.micro_batch != 0) return {};
     std::set<DeviceId> devices;
-    for (const StageId stage : model.ties[action.stage.index()].stages) {
+    for (const StageId stage : model.ties[action.tie().index()].stages) {
       const std::vector<DeviceId> more = all_devices(model.stages[stage.index()]);
       devices.insert(more.begin(), more.end());
     }
     return {devices.begin(), devices.end()};
   }
-  if (action.stage.index() >= model.stages.size()) return {};
-  const StagedStage& stage = model.stages[action.stage.index()];
+  if (action.stage().index() >= model.stages.size()) return {};
+  const StagedStage& stage = model.stages[action.stage().index()];
   const bool reduce = action.kind == ActionKind::kAllReduce;
   if (reduce || action.kind == ActionKind::kUpdate) {
     if (action.micro_batch != 0 || !(reduce ? reduces(stage) : updates(stage))) return {};
     return all_devices(stage);
   }
   if (action.kind == ActionKind::kRecompute && !recomputes(stage)) return {};
+  const bool half = action.kind == ActionKind::kInputGradient || action.kind == ActionKind::kWeightGradient;
+  if (half && !can_split(stage)) return {};
   for (const StagedReplica& replica : stage.replicas) {
     const auto& share = replica.micro_batches;
     if (std::find(share.begin(), share.end(), action.micro_batch) == share.end()) continue;

@@ -51,7 +51,7 @@ struct SlotFacts {
   DeviceId device;
   Bytes bytes;                           // of all messages that fill it
   std::optional<std::size_t> before;     // the slot's last use: index into `slots`; none: it is free at 0
-  std::vector<ActionPlace> released_by;  // the latest end of these
+  std::vector<ActionPlace> released_by;  // the latest end of these: of F, I, B or W
 };
 
 // Requires the rules `complete`, `place` and `messages` of check_schedule.

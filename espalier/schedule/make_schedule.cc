@@ -1,232 +1,25 @@
-// Compute orders: GPipe and 1F1B, on a DAG of stages.
+// From orders to a schedule.
 //
-// 1F1B on a DAG (GraphPipe, arXiv 2406.17145 §5, prose only; the order is our reading): a replica with limit
-// w and share of n micro-batches runs w forwards, then backward and forward in turn, then the remaining
-// backwards: "a forward while fewer than w are in flight, else a backward". On a chain of S stages with w =
-// S, S-1, …, 1 this is PipeDream-flush. GPipe is the same with w = n.
-//
-//   w = 3, n = 4:  F0 F1 F2 B0 F3 B1 B2 B3
-//
-// Two cases need more than each replica's own pattern.
-//  - A device with several stages needs one order for all. We simulate with every action one clock long and
-//    messages free; of the actions that are ready, a device starts backwards first, then earlier samples,
-//    then higher stages.
+// A rule gives each replica a pattern (rules.h). That is the order of its device, but in two cases:
+//  - A device with several stages needs one order for all.
 //  - Limits may be such that the patterns wait in a circle: a stage that wants w forwards before its first
-//    backward, after one that stops at w - 1. If the simulation of the patterns stops, it is run again
-//    eagerly: a backward if one is ready, else a forward while fewer than w are in flight.
-// The simulation starts a forward only when the receive slots of its outputs are free, so every message
-// leaves at once; the clock order is then consistent with compute, channel, data and slot edges, and the
-// schedule cannot deadlock. O(clocks · (replicas + readers)); plans on disjoint devices whose limits shrink
-// along every edge, as those of in_flight_limits do, need none of it.
-//
-// The eager run completes for micro-batches of one size: all before the lowest unfinished one are finished
-// everywhere, so neither limits nor slots hold that one back. With unequal sizes and limits smaller than one
-// large micro-batch it may stop; then the rest is appended as the pattern has it, and check_schedule prints
-// the cycle.
+//    backward, after one that stops at w - 1.
+// Then the unit-time simulation finds an order (unit_time.h); if the patterns stop there too, it is run again
+// eagerly. Plans on disjoint devices whose limits shrink along every edge, as those of in_flight_limits do,
+// need none of it. Where it stops, the rest is appended as the pattern has it, and check_schedule prints the
+// cycle. Split orders always come from it: when W runs depends on when the others wait.
 
 #include <algorithm>
-#include <limits>
-#include <optional>
+#include <set>
 
-#include "espalier/base/check.h"
+#include "espalier/base/hash.h"
 #include "espalier/schedule/schedule.h"
-#include "espalier/schedule/shares.h"
+#include "espalier/schedule/unit_time.h"
 
 namespace espalier {
 namespace {
 
-struct Started {
-  const StagedReplica* replica = nullptr;
-  Action action;  // F or B
-};
-
-// How far a replica is in its share.
-struct Progress {
-  StageId stage;
-  const StagedReplica* replica = nullptr;
-  std::size_t limit = 1;
-  std::size_t forwards = 0;
-  std::size_t backwards = 0;
-
-  std::size_t share() const { return replica->micro_batches.size(); }
-  bool finished() const { return backwards == share(); }
-  bool may_forward() const { return forwards < share() && forwards - backwards < limit; }
-  Action next(ActionKind kind) const {
-    return {kind, stage, replica->micro_batches[kind == ActionKind::kForward ? forwards : backwards]};
-  }
-  Started take(ActionKind kind) {
-    const Started started{replica, next(kind)};
-    ++(kind == ActionKind::kForward ? forwards : backwards);
-    return started;
-  }
-  ActionKind in_pattern() const { return may_forward() ? ActionKind::kForward : ActionKind::kBackward; }
-};
-
-std::vector<Progress> beginnings(const StagedModel& model) {
-  std::vector<Progress> replicas;
-  for (std::size_t s = 0; s < model.stages.size(); ++s) {
-    for (const StagedReplica& replica : model.stages[s].replicas) {
-      const std::size_t share = replica.micro_batches.size();
-      const std::size_t limit = model.schedule == ScheduleKind::kGPipe
-                                    ? share
-                                    : std::min<std::size_t>(model.stages[s].in_flight, share);
-      replicas.push_back({StageId(s), &replica, limit, 0, 0});
-    }
-  }
-  return replicas;
-}
-
-void append_pattern(Progress replica, std::vector<Started>& started) {
-  while (!replica.finished()) started.push_back(replica.take(replica.in_pattern()));
-}
-
-enum class Choice : std::uint8_t { kPattern, kEager };
-
-class UnitTimeSimulation {
- public:
-  UnitTimeSimulation(const StagedModel& model, std::size_t devices)
-      : model_(model), replicas_(beginnings(model)), owners_(owners_of(model)), busy_until_(devices, 0) {
-    for (const StagedStage& stage : model.stages) {
-      forward_done_.emplace_back(stage.micro_batches, kNever);
-      backward_done_.emplace_back(stage.micro_batches, kNever);
-    }
-    reads_.resize(model.stages.size());
-    sends_.resize(model.stages.size());
-    for (const Crossing& crossing : model.crossings) {
-      sends_[crossing.from.index()].push_back(&crossing);
-      for (const Crossing::Reader& reader : crossing.readers)
-        reads_[reader.stage.index()].push_back(&crossing);
-    }
-  }
-
-  struct Result {
-    std::vector<Started> started;  // in the order of their starts
-    bool completed = false;
-  };
-  Result run(Choice choice) {
-    Result result;
-    std::size_t before = 0;
-    do {
-      before = result.started.size();
-      for (const ActionKind kind : {ActionKind::kBackward, ActionKind::kForward}) {
-        for (Progress* replica : ready(kind, choice)) start(*replica, kind, result.started);
-      }
-      ++clock_;
-    } while (result.started.size() > before);
-    result.completed = std::all_of(replicas_.begin(), replicas_.end(),
-                                   [](const Progress& replica) { return replica.finished(); });
-    for (const Progress& replica : replicas_) append_pattern(replica, result.started);
-    return result;
-  }
-
- private:
-  static constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
-
-  // Replicas whose next action of this kind could start now, the most urgent first.
-  std::vector<Progress*> ready(ActionKind kind, Choice choice) {
-    const bool forward = kind == ActionKind::kForward;
-    std::vector<Progress*> result;
-    for (Progress& replica : replicas_) {
-      if (replica.finished()) continue;
-      const bool allowed = choice == Choice::kPattern ? replica.in_pattern() == kind
-                           : forward                  ? replica.may_forward()
-                                                      : replica.backwards < replica.forwards;
-      if (!allowed) continue;
-      const Action action = replica.next(kind);
-      if (forward ? forward_ready(*replica.replica, action) : backward_ready(action))
-        result.push_back(&replica);
-    }
-    std::stable_sort(result.begin(), result.end(), [&](const Progress* a, const Progress* b) {
-      const std::uint64_t x = std::uint64_t{a->next(kind).micro_batch} * count(b->stage);
-      const std::uint64_t y = std::uint64_t{b->next(kind).micro_batch} * count(a->stage);
-      return x != y ? x < y : a->stage > b->stage;
-    });
-    return result;
-  }
-
-  void start(Progress& replica, ActionKind kind, std::vector<Started>& started) {
-    const std::vector<DeviceId>& devices = replica.replica->devices;
-    if (std::any_of(devices.begin(), devices.end(),
-                    [&](DeviceId device) { return busy_until_[device.index()] > clock_; })) {
-      return;
-    }
-    for (const DeviceId device : devices) busy_until_[device.index()] = clock_ + 1;
-    const Action action = replica.next(kind);
-    (kind == ActionKind::kForward ? forward_done_
-                                  : backward_done_)[action.stage.index()][action.micro_batch] = clock_ + 1;
-    started.push_back(replica.take(kind));
-  }
-
-  bool done(const std::vector<std::vector<std::size_t>>& when, StageId stage, std::uint32_t j) const {
-    return when[stage.index()][j] <= clock_;
-  }
-  std::uint32_t count(StageId stage) const { return model_.stages[stage.index()].micro_batches; }
-  const StagedReplica& replica_of(StageId stage, std::uint32_t j) const {
-    return model_.stages[stage.index()].replicas[owners_[stage.index()][j].replica];
-  }
-
-  bool forward_ready(const StagedReplica& replica, const Action& action) const {
-    for (const Crossing* crossing : reads_[action.stage.index()]) {
-      const auto range = overlapping(action.micro_batch, count(action.stage), count(crossing->from));
-      for (std::uint32_t j = range.begin; j < range.end; ++j) {
-        if (!done(forward_done_, crossing->from, j)) return false;
-      }
-    }
-    for (const Crossing* crossing : sends_[action.stage.index()]) {
-      for (const Crossing::Reader& reader : crossing->readers) {
-        const auto range = overlapping(action.micro_batch, count(action.stage), count(reader.stage));
-        for (std::uint32_t k = range.begin; k < range.end; ++k) {
-          if (!slot_free(replica, *crossing, reader, k)) return false;
-        }
-      }
-    }
-    return true;
-  }
-
-  bool backward_ready(const Action& action) const {
-    if (!done(forward_done_, action.stage, action.micro_batch)) return false;
-    for (const Crossing* crossing : sends_[action.stage.index()]) {
-      for (const Crossing::Reader& reader : crossing->readers) {
-        if (!flows_back(*crossing, reader)) continue;
-        const auto range = overlapping(action.micro_batch, count(action.stage), count(reader.stage));
-        for (std::uint32_t k = range.begin; k < range.end; ++k) {
-          if (!done(backward_done_, reader.stage, k)) return false;
-        }
-      }
-    }
-    return true;
-  }
-
-  // May a message to the reader's micro-batch k be posted: has the micro-batch in-flight + 1 before it been
-  // released by all stages on the receiving device?
-  bool slot_free(const StagedReplica& sender, const Crossing& crossing, const Crossing::Reader& reader,
-                 std::uint32_t k) const {
-    const StagedReplica& receiver = replica_of(reader.stage, k);
-    if (receiver.devices == sender.devices) return true;
-    const std::uint32_t slots = model_.stages[reader.stage.index()].in_flight + 1;
-    const std::uint32_t rank = owners_[reader.stage.index()][k].rank;
-    if (rank < slots) return true;
-    const std::uint32_t earlier = receiver.micro_batches[rank - slots];
-    for (const Crossing::Reader& other : crossing.readers) {
-      const auto range = overlapping(earlier, count(reader.stage), count(other.stage));
-      for (std::uint32_t l = range.begin; l < range.end; ++l) {
-        if (!share_a_device(replica_of(other.stage, l).devices, receiver.devices)) continue;
-        if (!done(other.saved ? backward_done_ : forward_done_, other.stage, l)) return false;
-      }
-    }
-    return true;
-  }
-
-  const StagedModel& model_;
-  std::vector<Progress> replicas_;  // ascending (stage, replica)
-  Owners owners_;
-  std::vector<std::size_t> busy_until_;                 // by device
-  std::vector<std::vector<std::size_t>> forward_done_;  // by stage and micro-batch: the clock
-  std::vector<std::vector<std::size_t>> backward_done_;
-  std::vector<std::vector<const Crossing*>> reads_;  // by stage
-  std::vector<std::vector<const Crossing*>> sends_;
-  std::size_t clock_ = 0;
-};
+using ActionLists = std::vector<std::vector<Action>>;  // by device
 
 bool several_stages_on_a_device(const StagedModel& model, std::size_t devices) {
   std::vector<bool> taken(devices, false);
@@ -241,17 +34,19 @@ bool several_stages_on_a_device(const StagedModel& model, std::size_t devices) {
   return false;
 }
 
-// May the patterns be used as they are? With equal sizes, shares j mod r and w_x · r_x ≥ w_y · r_y on every
-// edge x → y: B_j at y stands after F_m, m = j + (w_y - 1) · r_y; F_m at x stands after the backward of
-// m - w_x · r_x, which is less than j. So waiting always leads to a smaller micro-batch.
+// May the patterns be used as they are? With equal sizes, shares j mod r and (w_x - k_x + 1) · r_x ≥ w_y ·
+// r_y on every edge x → y: B_j at y stands after F_m, m ≤ j + (w_y - 1) · r_y; F_m at x stands after the
+// backward of at most m - (w_x - k_x + 1) · r_x, which is less than j. So waiting always leads to a smaller
+// micro-batch. With a slot for each micro-batch in flight, F_i at y stands after what frees the slot of i.
 bool limits_shrink(const StagedModel& model) {
   for (const Crossing& crossing : model.crossings) {
     const StagedStage& x = model.stages[crossing.from.index()];
+    const std::size_t group = std::min(model.orders.rule()->group_of(crossing.from), x.in_flight);
     for (const Crossing::Reader& reader : crossing.readers) {
       const StagedStage& y = model.stages[reader.stage.index()];
-      if (x.micro_batches != y.micro_batches) return false;
-      const std::size_t supplied = std::size_t{x.in_flight} * x.replicas.size();
-      if (supplied >= x.micro_batches) continue;  // all forwards first
+      if (x.micro_batches != y.micro_batches || y.receive_slots() < y.in_flight) return false;
+      if (std::size_t{x.in_flight} * x.replicas.size() >= x.micro_batches) continue;  // all forwards first
+      const std::size_t supplied = (x.in_flight - group + 1) * x.replicas.size();
       if (supplied < std::size_t{y.in_flight} * y.replicas.size()) return false;
     }
   }
@@ -264,20 +59,50 @@ bool limits_shrink(const StagedModel& model) {
   return true;
 }
 
-void append(const StagedModel& model, const StagedReplica& replica, const Action& action,
-            std::vector<std::vector<Action>>& lists) {
-  for (const DeviceId device : replica.devices) {
-    std::vector<Action>& list = lists.at(device.index());
-    if (action.kind == ActionKind::kBackward && recomputes(model.stages[action.stage.index()])) {
-      list.push_back({ActionKind::kRecompute, action.stage, action.micro_batch});
+std::vector<StartedAction> started_by_rule(const StagedModel& model, std::size_t devices) {
+  if (model.orders.rule()->backward == OrderRule::Backward::kSplit) {
+    if (model.orders.has_kind(ScheduleKind::kGPipe)) {
+      UnitTimeOrder order = unit_time_order(model, devices, Choice::kForwardsFirst);
+      if (order.completed) return std::move(order.started);
     }
-    list.push_back(action);
+    return unit_time_order(model, devices, Choice::kEager).started;
   }
+  if (several_stages_on_a_device(model, devices) || !limits_shrink(model)) {
+    UnitTimeOrder order = unit_time_order(model, devices, Choice::kPattern);
+    if (!order.completed) order = unit_time_order(model, devices, Choice::kEager);
+    return std::move(order.started);
+  }
+  std::vector<StartedAction> started;
+  for (const Progress& replica : beginnings(model)) append_pattern(replica, started);
+  return started;
 }
 
-// A of all stages, T of all ties, U of all stages: in one order everywhere, so that collectives cannot cross.
-void append_ends_of_step(const StagedModel& model, std::vector<std::vector<Action>>& lists) {
+ActionLists lists_by_rule(const StagedModel& model, std::size_t devices) {
+  ActionLists lists(devices);
+  for (const auto& [replica, action] : started_by_rule(model, devices)) {
+    const bool after_recompute =
+        (action.kind == ActionKind::kBackward || action.kind == ActionKind::kInputGradient) &&
+        recomputes(model.stages[action.stage().index()]);
+    for (const DeviceId device : replica->devices) {
+      std::vector<Action>& list = lists.at(device.index());
+      if (after_recompute) list.push_back({ActionKind::kRecompute, action.stage(), action.micro_batch});
+      list.push_back(action);
+    }
+  }
+  return lists;
+}
+
+// A of all stages, T of all ties, U of all stages that stand nowhere yet: in one order everywhere, so that
+// collectives cannot cross.
+void append_ends_of_step(const StagedModel& model, ActionLists& lists) {
+  std::set<Action> present;
+  for (const std::vector<Action>& list : lists) {
+    for (const Action& action : list) {
+      if (once_per_step(action.kind)) present.insert(action);
+    }
+  }
   const auto on_all_replicas = [&](StageId stage, const Action& action) {
+    if (present.contains(action)) return;
     for (const StagedReplica& replica : model.stages[stage.index()].replicas) {
       for (const DeviceId device : replica.devices) {
         std::vector<Action>& list = lists.at(device.index());
@@ -289,31 +114,128 @@ void append_ends_of_step(const StagedModel& model, std::vector<std::vector<Actio
     if (reduces(model.stages[s])) on_all_replicas(StageId(s), {ActionKind::kAllReduce, StageId(s), 0});
   }
   for (std::size_t t = 0; t < model.ties.size(); ++t) {
-    for (const StageId stage : model.ties[t].stages)
-      on_all_replicas(stage, {ActionKind::kTieSum, StageId(t), 0});
+    for (const StageId stage : model.ties[t].stages) on_all_replicas(stage, Action(TieId(t)));
   }
   for (std::size_t s = 0; s < model.stages.size(); ++s) {
     if (updates(model.stages[s])) on_all_replicas(StageId(s), {ActionKind::kUpdate, StageId(s), 0});
   }
 }
 
+// A list of steps with micro-batches, for one device.
+class Numbering {
+ public:
+  Numbering(const StagedModel& model, DeviceId device, const std::vector<Step>& list)
+      : model_(model), stages_(model.stages.size()) {
+    for (std::size_t s = 0; s < model.stages.size(); ++s) {
+      stages_[s].adds_recompute = recomputes(model.stages[s]);
+      for (const StagedReplica& replica : model.stages[s].replicas) {
+        const auto& devices = replica.devices;
+        if (std::find(devices.begin(), devices.end(), device) != devices.end()) {
+          stages_[s].share = &replica.micro_batches;
+        }
+      }
+    }
+    for (const Step& step : list) {
+      if (once_per_step(step.kind)) continue;
+      OfStage& of = stages_[step.stage().index()];
+      if (step.kind == ActionKind::kRecompute) of.adds_recompute = false;
+      if (!starts_backward(step.kind)) continue;
+      const std::uint32_t n = of.backwards_in_all++;
+      if (step.kind == ActionKind::kInputGradient) of.split.push_back(n);
+    }
+  }
+
+  void add(const Step& step, std::vector<Action>& actions) {
+    if (once_per_step(step.kind)) return actions.push_back({step, 0});
+    OfStage& of = stages_[step.stage().index()];
+    const std::uint32_t j = number(of, step.stage(), place(of, step.kind));
+    if (starts_backward(step.kind) && of.adds_recompute) {
+      actions.push_back({ActionKind::kRecompute, step.stage(), j});
+    }
+    actions.push_back({step, j});
+  }
+
+ private:
+  struct OfStage {
+    const std::vector<std::uint32_t>* share = nullptr;  // null: it is not on this device
+    std::uint32_t forwards = 0, backwards = 0, recomputes = 0, weights = 0, backwards_in_all = 0;
+    std::vector<std::uint32_t> split;  // places in the share that have an I
+    bool adds_recompute = false;
+  };
+  static bool starts_backward(ActionKind kind) {
+    return kind == ActionKind::kBackward || kind == ActionKind::kInputGradient;
+  }
+
+  // Which of the share's micro-batches the next action of this kind is for.
+  static std::uint32_t place(OfStage& of, ActionKind kind) {
+    if (kind == ActionKind::kForward) return of.forwards++;
+    if (kind == ActionKind::kRecompute) return of.recomputes++;
+    if (starts_backward(kind)) return of.backwards++;
+    const std::uint32_t n = of.weights++;
+    return n < of.split.size() ? of.split[n] : of.backwards_in_all + n;
+  }
+  // One too many gets a number that does not exist.
+  std::uint32_t number(const OfStage& of, StageId stage, std::uint32_t n) const {
+    const std::size_t share = of.share == nullptr ? 0 : of.share->size();
+    return n < share ? (*of.share)[n] : model_.stages[stage.index()].micro_batches + n - narrow(share);
+  }
+
+  const StagedModel& model_;
+  std::vector<OfStage> stages_;
+};
+
+ActionLists numbered(const StagedModel& model, std::size_t devices, const OrderLists& lists) {
+  ActionLists result(devices);
+  for (std::size_t d = 0; d < std::min(devices, lists.size()); ++d) {
+    Numbering numbering(model, DeviceId(d), lists[d]);
+    for (const Step& step : lists[d]) numbering.add(step, result[d]);
+  }
+  append_ends_of_step(model, result);
+  return result;
+}
+
 }  // namespace
 
 Schedule make_schedule(const StagedModel& model, std::size_t devices) {
-  std::vector<Started> started;
-  if (several_stages_on_a_device(model, devices) || !limits_shrink(model)) {
-    UnitTimeSimulation::Result result = UnitTimeSimulation(model, devices).run(Choice::kPattern);
-    if (!result.completed) {
-      result = UnitTimeSimulation(model, devices).run(Choice::kEager);
-    }
-    started = std::move(result.started);
-  } else {
-    for (const Progress& replica : beginnings(model)) append_pattern(replica, started);
+  if (const OrderLists* lists = model.orders.lists()) {
+    return with_channels(model, numbered(model, devices, *lists));
   }
-  std::vector<std::vector<Action>> lists(devices);
-  for (const auto& [replica, action] : started) append(model, *replica, action, lists);
+  ActionLists lists = lists_by_rule(model, devices);
   append_ends_of_step(model, lists);
   return with_channels(model, std::move(lists));
+}
+
+OrderLists lists_of(const StagedModel& model, const Schedule& schedule) {
+  OrderLists lists;
+  for (const std::vector<Action>& actions : schedule.devices)
+    lists.emplace_back(actions.begin(), actions.end());
+  const auto leave_out = [&](const auto& strip) {
+    OrderLists shorter = lists;
+    for (std::vector<Step>& list : shorter) strip(list);
+    if (numbered(model, schedule.devices.size(), shorter) == schedule.devices) lists = std::move(shorter);
+  };
+  leave_out([](std::vector<Step>& list) {
+    while (!list.empty() && once_per_step(list.back().kind)) list.pop_back();
+  });
+  leave_out([](std::vector<Step>& list) {
+    std::erase_if(list, [](const Step& step) { return step.kind == ActionKind::kRecompute; });
+  });
+  return lists;
+}
+
+std::uint64_t schedule_hash(const Schedule& schedule) {
+  Fingerprint hash;
+  hash.add(schedule.devices.size());
+  for (const std::vector<Action>& list : schedule.devices) {
+    hash.add(list.size());
+    for (const Action& action : list) {
+      const bool tie = action.kind == ActionKind::kTieSum;
+      hash.add(static_cast<std::uint64_t>(action.kind));
+      hash.add(tie ? action.tie().index() : action.stage().index());
+      hash.add(action.micro_batch);
+    }
+  }
+  return hash.value();
 }
 
 }  // namespace espalier

@@ -4,6 +4,7 @@
 #include "espalier/base/check.h"
 #include "espalier/base/json.h"
 #include "espalier/schedule/json.h"
+#include "espalier/schedule/order_file.h"
 #include "espalier/schedule/schedule.h"
 #include "testing/random_staged_model.h"
 #include "testing/refusal.h"
@@ -73,12 +74,95 @@ TEST(MakeSchedule, AStageEdgeWithoutTensorCarriesATokenBothWays) {
 
 TEST(MakeSchedule, GPipeRunsAllForwardsFirst) {
   auto [model, cluster] = worked_example(WorkedExample::kGraphPipeline);
-  model.schedule = ScheduleKind::kGPipe;
+  model.orders = ScheduleKind::kGPipe;
   for (StagedStage& stage : model.stages) stage.in_flight = 4;
   EXPECT_EQ(orders(model, cluster),
             "dev0  F0 F1 F2 F3 B0 B1 B2 B3\n"
             "dev1  F0 F1 F2 F3 B0 B1 B2 B3\n"
             "dev2  F0 F1 F2 F3 B0 B1 B2 B3\n");
+}
+
+TEST(MakeSchedule, GroupsOfTwoTakeTwoBackwardsThenTwoForwards) {
+  auto [model, cluster] = worked_example(WorkedExample::kGraphPipeline);
+  model = with_orders(model, parse_order_rule("1f1b,k=2"));  // limits: 2 + 2, 2 + 2, 2
+  EXPECT_EQ(orders(model, cluster),
+            "dev0  F0 F1 F2 F3 B0 B1 B2 B3\n"
+            "dev1  F0 F1 F2 F3 B0 B1 B2 B3\n"
+            "dev2  F0 F1 B0 B1 F2 F3 B2 B3\n");
+  for (StagedStage& stage : model.stages) {
+    stage.micro_batches = 8;
+    stage.replicas[0].micro_batches = round_robin(8, 0, 1);
+  }
+  EXPECT_EQ(orders(model, cluster),
+            "dev0  F0 F1 F2 F3 B0 B1 F4 F5 B2 B3 F6 F7 B4 B5 B6 B7\n"
+            "dev1  F0 F1 F2 F3 B0 B1 F4 F5 B2 B3 F6 F7 B4 B5 B6 B7\n"
+            "dev2  F0 F1 B0 B1 F2 F3 B2 B3 F4 F5 B4 B5 F6 F7 B6 B7\n");
+  model = with_orders(model, parse_order_rule("1f1b,k=1/1/2"));  // limits: 1 + 2, 1 + 2, 2
+  EXPECT_EQ(orders(model, cluster),
+            "dev0  F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6 B7\n"
+            "dev1  F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6 B7\n"
+            "dev2  F0 F1 B0 B1 F2 F3 B2 B3 F4 F5 B4 B5 F6 F7 B6 B7\n");
+}
+
+TEST(MakeSchedule, SplitBackwardsFillWhereOthersWait) {
+  // ZB-H1 with two stages: each clock one action. The tower's limit is 2, so W0 makes room for F2; at the end
+  // its W run while nothing else can.
+  //   clock  0  1  2  3  4  5  6  7  8  9  10 11
+  //   img    F0 F1 I0 W0 F2 I1 W1 F3 I2 W2 I3 W3     I1 is ready at 5: head F1 3, I1 4
+  //   head      F0 I0 W0 F1 …
+  auto [model, cluster] = worked_example(WorkedExample::kGraphPipeline);
+  for (StagedStage& stage : model.stages) stage.memory.gradients = Bytes(1);
+  model = with_orders(model, parse_order_rule("1f1b,split"));
+  const Schedule schedule = make_schedule(model, 3);
+  EXPECT_THAT(check_schedule(model, schedule), IsEmpty());
+  const std::string text = print_schedule(model, cluster, schedule);
+  EXPECT_THAT(text, HasSubstr("dev2  F0 I0 W0 F1 I1 W1 F2 I2 W2 F3 I3 W3 U\n"));
+  EXPECT_THAT(text, HasSubstr("dev0  F0 F1 I0 W0 F2 I1 W1 F3 I2 W2 I3 W3 U\n"));
+
+  model.stages[0].memory.gradients = Bytes();  // without weights: B
+  model.stages[0].replicas[0].times.weight_gradient = Duration();
+  EXPECT_THAT(print_schedule(model, cluster, make_schedule(model, 3)),
+              HasSubstr("dev0  F0 F1 B0 F2 B1 F3 B2 B3\n"));
+}
+
+TEST(MakeSchedule, ListsAreNumberedAndCompleted) {
+  auto [model, cluster] = worked_example(WorkedExample::kGraphPipeline);
+  model.stages[0].replicas[0].times.recompute = milliseconds(1);
+  model.stages[0].memory.gradients = model.stages[2].memory.gradients = Bytes(8);
+  const auto listed = [&](const std::string& text) {
+    return with_orders(model, Orders(parse_order_lists(text, order_names(model, cluster))));
+  };
+  // R, and U of the head, are added; U of img stands where the list has it.
+  EXPECT_EQ(orders(listed("dev0 4F 3B B U\ndev1 4F 4B\ndev2 2F 2(I F) 2I 4W"), cluster),
+            "dev0  F0 F1 F2 F3 R0 B0 R1 B1 R2 B2 R3 B3 U\n"
+            "dev1  F0 F1 F2 F3 B0 B1 B2 B3\n"
+            "dev2  F0 F1 I0 F2 I1 F3 I2 I3 W0 W1 W2 W3 U\n");
+  // Of B, I and W together the n-th W belongs to the n-th that was split.
+  EXPECT_EQ(orders(listed("dev0 4F R B R B 2R 2B\ndev1 4F 4B\ndev2 4(F) B I B I 2W"), cluster),
+            "dev0  F0 F1 F2 F3 R0 B0 R1 B1 R2 R3 B2 B3 U\n"
+            "dev1  F0 F1 F2 F3 B0 B1 B2 B3\n"
+            "dev2  F0 F1 F2 F3 B0 I1 B2 I3 W1 W3 U\n");
+  // One too many is no action of the plan.
+  const StagedModel more = listed("dev0 5F 4B\ndev1 4F 4B\ndev2 4(F B)");
+  EXPECT_THAT(check_schedule(more, make_schedule(more, 3)),
+              ::testing::ElementsAre("complete: img:F4 is no action of this plan"));
+}
+
+TEST(MakeSchedule, AnAllReduceMayStandEarly) {
+  auto [model, cluster] = worked_example(WorkedExample::kGraphPipeline);
+  model.stages[0].replicas = {model.stages[0].replicas[0], model.stages[0].replicas[0]};
+  model.stages[0].replicas[1].devices = {DeviceId(1)};
+  model.stages[0].replicas[0].micro_batches = {0, 1};
+  model.stages[0].replicas[1].micro_batches = {2, 3};
+  model.stages[0].memory.gradients = model.stages[0].reduced = Bytes(8);
+  const std::string text =
+      "dev0  2F 2B A U\ndev1  img:F txt:F 2(txt:F) img:F txt:F 2(img:B) img:A 4(txt:B) img:U\n";
+  const OrderNames names = order_names(model, cluster);
+  const StagedModel listed = with_orders(model, Orders(parse_order_lists(text + "dev2 2F 2(B F) 2B", names)));
+  const Schedule schedule = make_schedule(listed, 3);
+  EXPECT_THAT(check_schedule(listed, schedule), IsEmpty());
+  EXPECT_THAT(print_schedule(listed, cluster, schedule),
+              HasSubstr("img:B2 img:B3 img:A txt:B0 txt:B1 txt:B2 txt:B3 img:U\n"));
 }
 
 // The chain a -> b of the worked example's first and last stage, on the given devices.
@@ -238,7 +322,7 @@ TEST(Collective, AllReduceAndTiedSumHaveOneCost) {
   EXPECT_THAT(reduce.members, ::testing::ElementsAre(DeviceId(0), DeviceId(1)));
   EXPECT_EQ(reduce.latency, microseconds(2 * 500));
   // head's sum travels to dev0 and the total back to dev1 and dev2: one latency each way.
-  const Collective sum = collective_of(model, cluster, {ActionKind::kTieSum, StageId(0), 0});
+  const Collective sum = collective_of(model, cluster, Action(TieId(0)));
   EXPECT_THAT(sum.members, ::testing::ElementsAre(DeviceId(0), DeviceId(1), DeviceId(2)));
   EXPECT_EQ(sum.bytes, mebibytes(1));
   EXPECT_EQ(sum.hold, Duration());
@@ -251,7 +335,7 @@ TEST(Collective, TiedSumSendsOneAfterTheOther) {
   parts.groups[0].bandwidth = 1'000'000'000;  // 1 MB takes 1 ms
   model.ties = {{"embedding", Bytes(1'000'000), {StageId(0), StageId(1)}}};
   // dev2 → dev0, then dev0 → dev1 and dev0 → dev2: 3 ms.
-  EXPECT_EQ(collective_of(model, Cluster(parts), {ActionKind::kTieSum, StageId(0), 0}).hold, milliseconds(3));
+  EXPECT_EQ(collective_of(model, Cluster(parts), Action(TieId(0))).hold, milliseconds(3));
 }
 
 TEST(Collective, TiedSumPaysEndpointsOfItsMessages) {
@@ -261,7 +345,7 @@ TEST(Collective, TiedSumPaysEndpointsOfItsMessages) {
   parts.groups[0].receive.fixed = microseconds(4);
   model.ties = {{"embedding", Bytes(1'000'000), {StageId(0), StageId(1)}}};
   // dev2 sends and dev0 receives; dev0 sends to dev1 and to dev2, of which the last receives.
-  EXPECT_EQ(collective_of(model, Cluster(parts), {ActionKind::kTieSum, StageId(0), 0}).latency,
+  EXPECT_EQ(collective_of(model, Cluster(parts), Action(TieId(0))).latency,
             2 * microseconds(500) + microseconds(30 + 4) + microseconds(2 * 30 + 4));
 }
 

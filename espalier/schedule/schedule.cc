@@ -74,28 +74,6 @@ Collective tied_sum(const StagedModel& model, const Tie& tie, const Cluster& clu
 
 }  // namespace
 
-char letter(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kForward:
-      return 'F';
-    case ActionKind::kBackward:
-      return 'B';
-    case ActionKind::kInputGradient:
-      return 'I';
-    case ActionKind::kWeightGradient:
-      return 'W';
-    case ActionKind::kRecompute:
-      return 'R';
-    case ActionKind::kAllReduce:
-      return 'A';
-    case ActionKind::kTieSum:
-      return 'T';
-    case ActionKind::kUpdate:
-      return 'U';
-  }
-  return '?';
-}
-
 bool recomputes(const StagedStage& stage) {
   return stage.memory.recomputed > Bytes() ||
          std::any_of(stage.replicas.begin(), stage.replicas.end(),
@@ -112,11 +90,17 @@ bool updates(const StagedStage& stage) {
                      [](const StagedReplica& replica) { return replica.times.update > Duration(); });
 }
 
+bool can_split(const StagedStage& stage) {
+  return stage.memory.gradients > Bytes() ||
+         std::any_of(stage.replicas.begin(), stage.replicas.end(),
+                     [](const StagedReplica& replica) { return replica.times.weight_gradient > Duration(); });
+}
+
 Collective collective_of(const StagedModel& model, const Cluster& cluster, const Action& action) {
   ESP_CHECK(action.kind == ActionKind::kAllReduce || action.kind == ActionKind::kTieSum, letter(action.kind));
   Collective result = action.kind == ActionKind::kAllReduce
-                          ? all_reduce(model.stages.at(action.stage.index()), cluster)
-                          : tied_sum(model, model.ties.at(action.stage.index()), cluster);
+                          ? all_reduce(model.stages.at(action.stage().index()), cluster)
+                          : tied_sum(model, model.ties.at(action.tie().index()), cluster);
   sort_unique(result.members);
   sort_unique(result.links);
   return result;

@@ -15,32 +15,10 @@
 
 #include "espalier/base/ids.h"
 #include "espalier/cluster/cluster.h"
+#include "espalier/plan/action.h"
 #include "espalier/plan/staged_model.h"
 
 namespace espalier {
-
-enum class ActionKind : std::uint8_t {
-  kForward,         // F
-  kBackward,        // B: both halves
-  kInputGradient,   // I
-  kWeightGradient,  // W
-  kRecompute,       // R: forward again, before B or I
-  kAllReduce,       // A: gradients among the replicas of the stage
-  kTieSum,          // T: gradients of tied parameters among the stages that hold copies
-  kUpdate,          // U: the optimizer's step
-};
-char letter(ActionKind kind);
-constexpr bool once_per_step(ActionKind kind) {  // A, T, U
-  return kind == ActionKind::kAllReduce || kind == ActionKind::kTieSum || kind == ActionKind::kUpdate;
-}
-
-// The micro_batch of what happens once per step is 0. T's `stage` is the Tie's index.
-struct Action {
-  ActionKind kind = ActionKind::kForward;
-  StageId stage;
-  std::uint32_t micro_batch = 0;
-  friend auto operator<=>(const Action&, const Action&) = default;
-};
 
 // One piece of a crossing on its way. Samples are numbered within the batch.
 struct Message {
@@ -69,20 +47,35 @@ struct Schedule {
 bool recomputes(const StagedStage& stage);  // R before each B: recomputing takes time or memory
 bool reduces(const StagedStage& stage);     // A: several replicas and gradients to reduce
 bool updates(const StagedStage& stage);     // U: it has gradients, or its update takes time
+bool can_split(const StagedStage& stage);   // I and W in place of B: it has weights
 
-// Compute orders of the plan's own schedule kind, completed with channels:
+// The schedule that the model's orders stand for, completed with channels. By a rule:
 //  GPipe  all forwards, then all backwards in micro-batch order;
-//  1F1B   in-flight-limit forwards, then backward and forward in turn, then the rest; on a DAG of stages each
-//         by its own limit, backwards as early as the limits allow (GraphPipe §5; docs/semantics.md,
-//         in-flight). Each replica does so for its own share.
+//  1F1B   in-flight-limit forwards, then k backwards and k forwards in turn, then the rest; on a DAG of
+//  stages
+//         each by its own limit and k, backwards as early as the limits allow (GraphPipe §5;
+//         docs/semantics.md, in-flight). Each replica does so for its own share.
+//  split  I in place of B of the stages with weights, as soon as it is ready, else a forward while the limit
+//         allows (GPipe: before any I), else W; a limit counts micro-batches to the end of W.
 // A device with several stages merges their lists by a unit-time simulation: of the actions that are ready,
-// backwards first, then earlier samples, then higher stages. Where limits grow along an edge so that these
-// orders would wait in a circle, each replica instead takes a backward as soon as one is ready, else a
-// forward while its limit allows. Then, at the end of each device's list, A of its stages, T of its ties, U
-// of its stages. R stands before each B of a stage that recomputes. Micro-batches of unequal sizes need
-// limits that cover one micro-batch of the larger; with smaller ones the result deadlocks, and check_schedule
-// says so.
+// backwards first, then forwards, then W; of each, earlier samples, then higher stages. Split orders come
+// from it for all devices. Where limits grow along an edge so that these orders would wait in a circle, each
+// replica instead takes a backward as soon as one is ready, else a forward while its limit allows. Then, at
+// the end of each device's list, A of its stages, T of its ties, U of its stages. R stands before each B or I
+// of a stage that recomputes. Micro-batches of unequal sizes need limits that cover one micro-batch of the
+// larger; with smaller ones the result deadlocks, and check_schedule says so.
+//
+// Lists are completed with micro-batches and with what they leave out (orders.h). Any lists become a
+// schedule: of an action too many the micro-batch does not exist, and check_schedule says so. O(actions ·
+// log), and for the unit-time simulation O(clocks · (replicas + readers)).
 Schedule make_schedule(const StagedModel& model, std::size_t devices);
+
+// The lists that stand for this schedule: make_schedule makes the same of them, if check_schedule accepts it
+// (its channels then follow from its lists). What make_schedule adds by itself is left out.
+OrderLists lists_of(const StagedModel& model, const Schedule& schedule);
+
+// Of the lists; channels follow from them.
+std::uint64_t schedule_hash(const Schedule& schedule);
 
 // Channels for given compute orders: messages in the order in which their producers run, by Message order
 // within an action.
@@ -112,12 +105,14 @@ struct Collective {
 Collective collective_of(const StagedModel& model, const Cluster& cluster, const Action& action);
 
 // Rules; each violation is one line that begins with the rule's name:
-//   complete   every stage and micro-batch has its F once and its B once, or I and W once each; R once if the
-//              stage recomputes; A once if it reduces; T once per tie; U once if it updates; nothing else
+//   complete   every stage and micro-batch has its F once and its B once, or I and W once each if the stage
+//   has
+//              weights; R once if the stage recomputes; A once if it reduces; T once per tie; U once if it
+//              updates; nothing else
 //   place      each action stands on all devices of its replica (A, U: of all replicas; T: of all its stages)
 //              and no others
-//   order      F, then R, then B or I, then W of a micro-batch; F's ascend; B's (I's) ascend; A, T, U after
-//              the stage's last B or W, in that order
+//   order      F, then R, then B or I, then W of a micro-batch; F's ascend; B's (I's) ascend; R's and W's
+//              ascend; A, T, U after the stage's last B or W, in that order, anywhere
 //   in-flight  between F's start and B's (W's) end a replica never holds more than its limit
 //   messages   every crossing piece travels once per destination device and direction, on the channel of its
 //              two devices; channels ascend, none is empty, none leads to its own device

@@ -44,12 +44,11 @@ StageId stage_named(std::string_view name, const StagedModel& model, const std::
 
 std::string action_name(const StagedModel& model, const Action& action, StageName with) {
   std::string text(1, letter(action.kind));
-  if (action.kind == ActionKind::kTieSum) return text + std::to_string(action.stage.index());
+  if (action.kind == ActionKind::kTieSum) return text + std::to_string(action.tie().index());
   if (!once_per_step(action.kind) || action.micro_batch != 0) text += std::to_string(action.micro_batch);
   if (with == StageName::kLeftOut) return text;
-  const bool known = action.stage.index() < model.stages.size();
-  return (known ? model.stages[action.stage.index()].name : "#" + std::to_string(action.stage.index())) +
-         ":" + text;
+  const std::size_t stage = action.stage().index();
+  return (stage < model.stages.size() ? model.stages[stage].name : "#" + std::to_string(stage)) + ":" + text;
 }
 
 Action parse_action(std::string_view text, const StagedModel& model, std::optional<StageId> only_stage,
@@ -60,30 +59,25 @@ Action parse_action(std::string_view text, const StagedModel& model, std::option
   if (kind == std::string_view::npos) {
     fail(where, "'" + std::string(text) + "' is not an action; expected such as F0, img:B3, A, T0 or U");
   }
-  Action action{static_cast<ActionKind>(kind), StageId(0), 0};
-  const bool once = once_per_step(action.kind) && action.kind != ActionKind::kTieSum;
+  const bool tie = static_cast<ActionKind>(kind) == ActionKind::kTieSum;
+  const bool once = once_per_step(static_cast<ActionKind>(kind)) && !tie;
   const auto index = rest.size() == 1 && once ? std::optional<std::uint32_t>(0) : number(rest.substr(1));
   if (!index) {
-    fail(where, "'" + std::string(text) + "' has no " +
-                    (action.kind == ActionKind::kTieSum ? "tie" : "micro-batch") +
+    fail(where, "'" + std::string(text) + "' has no " + (tie ? "tie" : "micro-batch") +
                     "; expected a number after " + rest.front());
   }
-  if (action.kind == ActionKind::kTieSum) {
+  if (tie) {
     if (*index >= model.ties.size())
       fail(where, "'" + std::string(text) + "': there is no tie " + std::to_string(*index));
-    action.stage = StageId(*index);
-    return action;
+    return Action(TieId(*index));
   }
-  action.micro_batch = *index;
-  if (colon != std::string_view::npos) {
-    action.stage = stage_named(text.substr(0, colon), model, where);
-  } else if (only_stage) {
-    action.stage = *only_stage;
-  } else {
+  if (colon == std::string_view::npos && !only_stage) {
     fail(where, "'" + std::string(text) + "' names no stage; expected 'stage:" + std::string(rest) +
                     "', because this device has not exactly one stage");
   }
-  return action;
+  const StageId stage =
+      colon == std::string_view::npos ? *only_stage : stage_named(text.substr(0, colon), model, where);
+  return {static_cast<ActionKind>(kind), stage, *index};
 }
 
 std::vector<std::optional<StageId>> only_stages(const StagedModel& model, std::size_t devices) {
@@ -117,7 +111,7 @@ std::string print_schedule(const StagedModel& model, const Cluster& cluster, con
     std::string line = cluster.device(DeviceId(d)).name;
     line.resize(width + 1, ' ');
     for (const Action& action : schedule.devices[d]) {
-      const bool plain = only[d] == action.stage;
+      const bool plain = only[d] && action.is_of(*only[d]);
       line += ' ' + action_name(model, action, plain ? StageName::kLeftOut : StageName::kShown);
     }
     out += line + '\n';

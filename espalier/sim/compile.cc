@@ -36,6 +36,10 @@ struct Places {
   std::uint32_t last_backward(std::uint32_t micro_batch) const {  // W, or B where it is not split
     return weights[micro_batch] != kAbsent ? weights[micro_batch] : backward[micro_batch];
   }
+  // What is saved is needed until here.
+  std::uint32_t last_need(std::uint32_t micro_batch, bool for_input_only) const {
+    return for_input_only ? backward[micro_batch] : last_backward(micro_batch);
+  }
 };
 
 struct SampleRange {  // [begin, end) / unit of the batch
@@ -85,7 +89,7 @@ class Compiler {
       for (std::uint32_t position = 0; position < actions.size(); ++position) {
         const Action& action = actions[position];
         if (action.kind >= ActionKind::kAllReduce) continue;
-        Places& places = places_of(device, action.stage);
+        Places& places = places_of(device, action.stage());
         (action.kind == ActionKind::kForward          ? places.forward
          : action.kind == ActionKind::kRecompute      ? places.recompute
          : action.kind == ActionKind::kWeightGradient ? places.weights
@@ -213,12 +217,12 @@ class Compiler {
   void edge(TaskIndex before, TaskIndex after) { edges_.push_back({before, after}); }
 
   Duration time_of(std::size_t device, const Action& action) const {
-    const auto& replicas = model_.stages[action.stage.index()].replicas;
+    const auto& replicas = model_.stages[action.stage().index()].replicas;
     const auto at = std::find_if(replicas.begin(), replicas.end(), [&](const StagedReplica& replica) {
       return std::find(replica.devices.begin(), replica.devices.end(), DeviceId(device)) !=
              replica.devices.end();
     });
-    ESP_CHECK(at != replicas.end(), device, action.stage);
+    ESP_CHECK(at != replicas.end(), device, action.stage());
     const StageTimes& times = at->times;
     switch (action.kind) {
       case ActionKind::kForward:
@@ -226,9 +230,9 @@ class Compiler {
       case ActionKind::kBackward:
         return times.backward();
       case ActionKind::kInputGradient:
-        return times.input_gradient;
+        return times.input_half();
       case ActionKind::kWeightGradient:
-        return times.weight_gradient;
+        return times.weight_half();
       case ActionKind::kRecompute:
         return times.recompute;
       case ActionKind::kUpdate:
@@ -264,7 +268,7 @@ class Compiler {
                    collective ? Duration() : time_of(device, action), lane);
       tasks[position] = task;
       if (collective) {
-        Members& members = collectives_[{action.kind, action.stage.index()}];
+        Members& members = collectives_[action];
         if (members.tasks.empty()) members.first = {device, position};
         members.tasks.push_back(task);
         const bool is_first = first == task && out_.tasks.order.size() - 1 == out_.tasks.order_begin.back();
@@ -355,7 +359,8 @@ class Compiler {
     std::uint32_t last = kAbsent;
     for_readers(device, crossing, range,
                 [&](const Places& places, const Crossing::Reader& reader, std::uint32_t k) {
-                  const std::uint32_t use = reader.saved ? places.last_backward(k) : places.forward[k];
+                  const std::uint32_t use =
+                      reader.saved ? places.last_need(k, reader.for_input_only) : places.forward[k];
                   last = last == kAbsent ? use : std::max(last, use);
                 });
     return last;
@@ -394,7 +399,7 @@ class Compiler {
         slot.bytes += sent.bytes;
         slot.messages.push_back(message_task_[i]);
       }
-      const std::size_t ahead = std::size_t{model_.stages[reader.index()].in_flight} + 1;
+      const std::size_t ahead = model_.stages[reader.index()].receive_slots();
       for (std::size_t i = 0; i < slots.size(); ++i) {
         const TaskIndex release = action_task_[device][slots[i].release];
         change(release, When::kEnd, device, MemoryCategory::kBuffers, -slots[i].bytes);
@@ -430,17 +435,21 @@ class Compiler {
     for (std::uint32_t position = 0; position < actions.size(); ++position) {
       const Action& action = actions[position];
       if (action.kind >= ActionKind::kAllReduce) continue;
-      const StageMemory& memory = model_.stages[action.stage.index()].memory;
+      const StageMemory& memory = model_.stages[action.stage().index()].memory;
       const TaskIndex task = action_task_[device][position];
-      const Places& places = places_of(device, action.stage);
+      const Places& places = places_of(device, action.stage());
       const TaskIndex last = action_task_[device][places.last_backward(action.micro_batch)];
+      const TaskIndex input = action_task_[device][places.backward[action.micro_batch]];
       const bool forward = action.kind == ActionKind::kForward || action.kind == ActionKind::kRecompute;
       hold(device, kind, forward ? memory.forward_workspace : memory.backward_workspace, task, When::kStart,
            task, When::kEnd);
       if (action.kind == ActionKind::kForward) {
-        hold(device, kind, memory.saved, task, When::kStart, last, When::kEnd);
+        hold(device, kind, memory.saved - memory.saved_for_input, task, When::kStart, last, When::kEnd);
+        hold(device, kind, memory.saved_for_input, task, When::kStart, input, When::kEnd);
       } else if (action.kind == ActionKind::kRecompute) {
-        hold(device, kind, memory.recomputed, task, When::kStart, last, When::kEnd);
+        hold(device, kind, memory.recomputed - memory.recomputed_for_input, task, When::kStart, last,
+             When::kEnd);
+        hold(device, kind, memory.recomputed_for_input, task, When::kStart, input, When::kEnd);
       } else if (action.kind == ActionKind::kInputGradient) {
         hold(device, kind, memory.between_halves, task, When::kEnd, last, When::kEnd);
       }
@@ -468,7 +477,8 @@ class Compiler {
             if (places.forward[k] == kAbsent) continue;
             std::uint32_t local = last_use(device, crossing, {k, k + 1, count});
             if (local == kAbsent) local = places.forward[k];
-            if (crossing.saved_by_producer) local = std::max(local, places.last_backward(k));
+            if (crossing.saved_by_producer)
+              local = std::max(local, places.last_need(k, crossing.for_input_only));
             const auto sent = transfers.find({c, k, DeviceId(device)});
             hold_output(device, crossing.output, action_task_[device][places.forward[k]],
                         action_task_[device][local],
@@ -548,7 +558,7 @@ class Compiler {
   std::vector<std::vector<TaskIndex>> action_task_;         // by device and position
   std::vector<TaskIndex> message_task_;                     // by message
   std::vector<TaskIndex> sender_task_, receiver_task_;      // by message: its endpoints, where they cost
-  std::map<std::pair<ActionKind, std::size_t>, Members> collectives_;
+  std::map<Action, Members> collectives_;                   // A and T
   std::vector<std::pair<TaskIndex, TaskIndex>> edges_;
 };
 

@@ -249,7 +249,7 @@ void RandomProblem::add_devices(PipelinePlan& plan, PlanOptions options) {
 PipelinePlan RandomProblem::plan(PlanOptions options) {
   PipelinePlan plan;
   plan.batch = training_.batch;
-  plan.schedule = chance(4) ? ScheduleKind::kGPipe : ScheduleKind::kOneFOneB;
+  plan.orders = chance(4) ? ScheduleKind::kGPipe : ScheduleKind::kOneFOneB;
   plan.tokens = static_cast<TokenRule>(pick(4));
   add_operators(plan, 1 + pick(cluster_.devices().size()));
   add_after(plan);
@@ -269,7 +269,8 @@ PipelinePlan RandomProblem::plan(PlanOptions options) {
   }
   add_devices(plan, options);
   const std::vector<std::uint32_t> limits = in_flight_limits(plan);
-  const bool any = plan.schedule == ScheduleKind::kOneFOneB && chance(5);  // perhaps growing along an edge
+  const bool any =
+      plan.orders.has_kind(ScheduleKind::kOneFOneB) && chance(5);  // perhaps growing along an edge
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     Stage& stage = plan.stages[s];
     std::size_t share = 0;

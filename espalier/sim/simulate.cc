@@ -85,9 +85,9 @@ class TraceWriter {
     span.stream = Stream::kCollective;
     span.kind = SpanKind::kCollective;
     span.action = action_at(span.device, compiled_.sources[member].index);
-    const std::size_t index = span.action.stage.index();
-    span.bytes =
-        span.action.kind == ActionKind::kAllReduce ? model_.stages[index].reduced : model_.ties[index].bytes;
+    span.bytes = span.action.kind == ActionKind::kAllReduce
+                     ? model_.stages[span.action.stage().index()].reduced
+                     : model_.ties[span.action.tie().index()].bytes;
     span.posted = times_.ready[task];
     span.start = times_.start[task];
     span.end = arrival(task);

@@ -20,8 +20,9 @@ namespace espalier {
 //  - a channel is an in-order lane too: its next message waits for the one before it to have left the wire;
 //  - a message holds the contended links of its route for bytes / bottleneck bandwidth, then pays latency; it
 //    waits for its producer (its send endpoint), for its channel, and for its receive to be posted: forward,
-//    the i-th micro-batch of an edge waits for the slot that the (i-w-1)-th gave back; backward, for the end
-//    of F of that micro-batch at the receiver; tokens likewise. A free token holds no link and takes no time;
+//    with n slots the i-th micro-batch of an edge waits for the slot that the (i-n)-th gave back; backward,
+//    for the end of F of that micro-batch at the receiver; tokens likewise. A free token holds no link and
+//    takes no time;
 //  - first come, first served by (ready time, source device, position of the producing action in its list,
 //    Message, destination device); collectives come after messages, by (lowest member, position there);
 //  - A and T occupy their devices from the moment all members arrived to the end of the collective: a task on

@@ -40,7 +40,7 @@ std::string difference(const Trace& a, const Trace& b) {
   const auto describe = [](const Span& s) {
     return "device " + std::to_string(s.device.index()) + " kind " +
            std::to_string(static_cast<int>(s.kind)) + " " + letter(s.action.kind) +
-           std::to_string(s.action.stage.index()) + "." + std::to_string(s.action.micro_batch) + " " +
+           std::to_string(s.action.target()) + "." + std::to_string(s.action.micro_batch) + " " +
            std::to_string(s.start.count()) + "-" + std::to_string(s.end.count()) + " posted " +
            (s.posted ? std::to_string(s.posted->count()) : "-");
   };

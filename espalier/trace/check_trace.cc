@@ -370,7 +370,7 @@ class TraceChecker {
         }
         const bool tie = action.kind == ActionKind::kTieSum;
         const Bytes bytes =
-            tie ? model_.ties[action.stage.index()].bytes : model_.stages[action.stage.index()].reduced;
+            tie ? model_.ties[action.tie().index()].bytes : model_.stages[action.stage().index()].reduced;
         if (span->start != first.start || span->end != first.end || span->posted != first.posted ||
             span->bytes != bytes || !span->posted) {
           report("collective", name(*span) + " differs from the other members' or in its bytes");
@@ -385,25 +385,25 @@ class TraceChecker {
   // --- exact times
 
   Duration staged_time(DeviceId device, const Action& action) const {
-    for (const StagedReplica& replica : model_.stages[action.stage.index()].replicas) {
+    for (const StagedReplica& replica : model_.stages[action.stage().index()].replicas) {
       if (std::find(replica.devices.begin(), replica.devices.end(), device) == replica.devices.end())
         continue;
       switch (action.kind) {
         case ActionKind::kForward:
           return replica.times.forward;
         case ActionKind::kBackward:
-          return replica.times.input_gradient + replica.times.weight_gradient;
+          return replica.times.input_gradient + replica.times.weight_gradient + replica.times.overhead;
         case ActionKind::kInputGradient:
-          return replica.times.input_gradient;
+          return replica.times.input_gradient + replica.times.overhead;
         case ActionKind::kWeightGradient:
-          return replica.times.weight_gradient;
+          return replica.times.weight_gradient + replica.times.overhead;
         case ActionKind::kRecompute:
           return replica.times.recompute;
         default:
           return replica.times.update;
       }
     }
-    ESP_CHECK(false, device, action.stage);
+    ESP_CHECK(false, device, action.stage());
     return {};
   }
 

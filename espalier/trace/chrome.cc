@@ -136,8 +136,8 @@ class ChromeWriter {
     std::string args = "\"micro_batch\": " + std::to_string(span.action.micro_batch);
     if (span.kind == SpanKind::kTransfer || span.kind == SpanKind::kSendEndpoint) name = "send " + name;
     if (span.kind == SpanKind::kReceiveWait || span.kind == SpanKind::kReceiveEndpoint) name = "for " + name;
-    if (span.action.kind != ActionKind::kTieSum && span.action.stage.index() < trace_.stages.size()) {
-      args += ", \"stage\": " + text(trace_.stages[span.action.stage.index()]);
+    if (span.action.kind != ActionKind::kTieSum && span.action.target() < trace_.stages.size()) {
+      args += ", \"stage\": " + text(trace_.stages[span.action.target()]);
     }
     if (span.message && span.message->crossing < trace_.tensors.size()) {
       args += ", \"tensor\": " + text(trace_.tensors[span.message->crossing]);
@@ -161,7 +161,7 @@ class ChromeWriter {
       if (span.kind == SpanKind::kReceiveEndpoint)
         endpoints.emplace(std::tuple(span.device, *span.peer, *span.message), i);
       if (span.kind == SpanKind::kTransfer && span.message->direction == Message::Direction::kForward)
-        made_by.emplace(span.message->crossing, span.action.stage);
+        made_by.emplace(span.message->crossing, StageId(span.action.target()));
     }
     const auto consumer = [&](const Span& transfer) -> std::optional<std::size_t> {
       const Message& message = *transfer.message;

@@ -66,20 +66,37 @@ class HeldMemory {
     return timeline_.at(*place).end;
   }
 
+  Duration input_half_end(DeviceId device, StageId stage, std::uint32_t micro_batch) const {
+    const auto place = index_.backward_start(device, stage, micro_batch);
+    ESP_CHECK(place.has_value(), device, stage, micro_batch);
+    return timeline_.at(*place).end;
+  }
+  Duration kept_until(DeviceId device, StageId stage, std::uint32_t micro_batch, bool for_input_only) const {
+    return for_input_only ? input_half_end(device, stage, micro_batch)
+                          : backward_end(device, stage, micro_batch);
+  }
+
   // What begins or stays with one action: saved tensors, recomputed ones, workspace.
   void during_action(const ActionPlace& place) {
     const Action& action = schedule_.devices[place.device.index()][place.position];
     if (once_per_step(action.kind)) return;
-    const StageMemory& memory = model_.stages[action.stage.index()].memory;
+    const StageMemory& memory = model_.stages[action.stage().index()].memory;
     const Span& span = timeline_.at(place);
-    const Duration end = backward_end(place.device, action.stage, action.micro_batch);
+    const Duration end = backward_end(place.device, action.stage(), action.micro_batch);
+    const Duration input_end = input_half_end(place.device, action.stage(), action.micro_batch);
     const auto activations = [&](Bytes bytes, Duration from, Duration to) {
       hold(place.device, MemoryCategory::kActivations, bytes, from, to);
     };
     const bool forward = action.kind == ActionKind::kForward || action.kind == ActionKind::kRecompute;
     activations(forward ? memory.forward_workspace : memory.backward_workspace, span.start, span.end);
-    if (action.kind == ActionKind::kForward) activations(memory.saved, span.start, end);
-    if (action.kind == ActionKind::kRecompute) activations(memory.recomputed, span.start, end);
+    if (action.kind == ActionKind::kForward) {
+      activations(memory.saved - memory.saved_for_input, span.start, end);
+      activations(memory.saved_for_input, span.start, input_end);
+    }
+    if (action.kind == ActionKind::kRecompute) {
+      activations(memory.recomputed - memory.recomputed_for_input, span.start, end);
+      activations(memory.recomputed_for_input, span.start, input_end);
+    }
     if (action.kind == ActionKind::kInputGradient) activations(memory.between_halves, span.end, end);
   }
 
@@ -101,14 +118,15 @@ class HeldMemory {
     const Action& action = schedule_.devices[place.device.index()][place.position];
     for (std::uint32_t c = 0; c < model_.crossings.size(); ++c) {
       const Crossing& crossing = model_.crossings[c];
-      if (crossing.from != action.stage) continue;
+      if (crossing.from != action.stage()) continue;
       Duration until = timeline_.at(place).end;
       if (const auto sent = last_transfer_.find({place.device, c, action.micro_batch});
           sent != last_transfer_.end()) {
         until = std::max(until, sent->second);
       }
       if (crossing.saved_by_producer) {
-        until = std::max(until, backward_end(place.device, action.stage, action.micro_batch));
+        until = std::max(
+            until, kept_until(place.device, action.stage(), action.micro_batch, crossing.for_input_only));
       }
       for (const Crossing::Reader& reader : crossing.readers) {
         until = std::max(until, local_use(place.device, action, reader));
@@ -119,7 +137,7 @@ class HeldMemory {
 
   // Until when a reader on the producer's own device needs the samples of this forward; 0 if none does.
   Duration local_use(DeviceId device, const Action& producer, const Crossing::Reader& reader) const {
-    const std::uint64_t ours = model_.stages[producer.stage.index()].micro_batches;
+    const std::uint64_t ours = model_.stages[producer.stage().index()].micro_batches;
     const std::uint64_t theirs = model_.stages[reader.stage.index()].micro_batches;
     Duration until;
     for (std::uint32_t k = 0; k < theirs; ++k) {
@@ -128,8 +146,8 @@ class HeldMemory {
       if ((j + 1) * theirs <= k * ours || (k + std::uint64_t{1}) * ours <= j * theirs) continue;
       if (!stands_on(device, reader.stage, k)) continue;
       const auto forward = index_.find(device, {ActionKind::kForward, reader.stage, k});
-      until = std::max(
-          until, reader.saved ? backward_end(device, reader.stage, k) : timeline_.at({device, *forward}).end);
+      until = std::max(until, reader.saved ? kept_until(device, reader.stage, k, reader.for_input_only)
+                                           : timeline_.at({device, *forward}).end);
     }
     return until;
   }

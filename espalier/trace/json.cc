@@ -47,7 +47,7 @@ Json span_to_json(const Span& span) {
   json["stream"] = to_text(span.stream);
   if (span.kind != usual_kind(span.stream)) json["kind"] = to_text(span.kind);
   json["action"] = std::string(1, letter(span.action.kind));
-  json["stage"] = span.action.stage.index();
+  json["stage"] = span.action.target();
   json["micro_batch"] = span.action.micro_batch;
   json["start_ns"] = span.start.count();
   json["end_ns"] = span.end.count();
@@ -75,7 +75,9 @@ Span span_from_json(const JsonCursor& cursor, const Trace& trace) {
   const std::string action = cursor.at("action").string();
   const auto kind = action.size() == 1 ? action_kind(action.front()) : std::nullopt;
   if (!kind) cursor.at("action").fail("is '" + action + "'; expected one of F, B, I, W, R, A, T, U");
-  span.action = {*kind, StageId(index_at(cursor.at("stage"))), index_at(cursor.at("micro_batch"))};
+  const std::uint32_t target = index_at(cursor.at("stage"));  // of T: the tie
+  const Step step = *kind == ActionKind::kTieSum ? Step(TieId(target)) : Step(*kind, StageId(target));
+  span.action = {step, index_at(cursor.at("micro_batch"))};
   span.start = cursor.at("start_ns").duration();
   span.end = cursor.at("end_ns").duration();
   if (cursor.has("posted_ns")) span.posted = cursor.at("posted_ns").duration();

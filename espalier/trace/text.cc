@@ -35,12 +35,12 @@ std::string reference(const std::vector<std::string>& names, std::size_t index) 
 std::string action_text(const Trace& trace, const Action& action) {
   std::string text(1, letter(action.kind));
   if (action.kind == ActionKind::kTieSum) {
-    text += std::to_string(action.stage.index());
+    text += std::to_string(action.tie().index());
     if (action.micro_batch != 0) text += "." + std::to_string(action.micro_batch);
     return text;
   }
   if (!once_per_step(action.kind) || action.micro_batch != 0) text += std::to_string(action.micro_batch);
-  return text + " " + reference(trace.stages, action.stage.index());
+  return text + " " + reference(trace.stages, action.stage().index());
 }
 
 std::string span_text(const Trace& trace, const Span& span) {
@@ -137,17 +137,16 @@ Action read_action(LineReader& line, const Trace& trace) {
   const std::string_view text = line.word("an action");
   const auto kind = action_kind(text.front());
   if (!kind) line.fail("'" + std::string(text) + "' is not an action; expected such as F0, A, T0 or U");
-  Action action{*kind, StageId(0), 0};
   std::string_view rest = text.substr(1);
+  std::uint32_t micro_batch = 0;
   if (*kind == ActionKind::kTieSum) {
     const std::size_t dot = std::min(rest.find('.'), rest.size());
-    action.stage = StageId(line.number(rest.substr(0, dot), "a tie"));
-    if (dot < rest.size()) action.micro_batch = line.number(rest.substr(dot + 1), "a micro-batch");
-    return action;
+    const TieId tie(line.number(rest.substr(0, dot), "a tie"));
+    if (dot < rest.size()) micro_batch = line.number(rest.substr(dot + 1), "a micro-batch");
+    return {Step(tie), micro_batch};
   }
-  if (!rest.empty() || !once_per_step(*kind)) action.micro_batch = line.number(rest, "a micro-batch");
-  action.stage = StageId(line.reference(trace.stages, "stage"));
-  return action;
+  if (!rest.empty() || !once_per_step(*kind)) micro_batch = line.number(rest, "a micro-batch");
+  return {*kind, StageId(line.reference(trace.stages, "stage")), micro_batch};
 }
 
 Message read_message(LineReader& line, const Trace& trace, Message::Direction direction) {

@@ -44,10 +44,10 @@ Bytes MemoryByCategory::total() const {
 
 std::string span_name(const Trace& trace, const Span& span) {
   std::string text(1, letter(span.action.kind));
-  if (span.action.kind == ActionKind::kTieSum) return text + std::to_string(span.action.stage.index());
+  if (span.action.kind == ActionKind::kTieSum) return text + std::to_string(span.action.target());
   if (!once_per_step(span.action.kind) || span.action.micro_batch != 0)
     text += std::to_string(span.action.micro_batch);
-  const std::size_t stage = span.action.stage.index();
+  const std::size_t stage = span.action.target();
   return text + " " + (stage < trace.stages.size() ? trace.stages[stage] : "#" + std::to_string(stage));
 }
 

@@ -131,18 +131,20 @@ double bubble_ratio(const Trace& trace);  // 1 - Σ busy / (devices with actions
 //    - buffers of all stages on the device, always;
 //    - forward receive slots. An edge is (crossing, `reader` of the messages, receiving device). Its
 //      micro-batches are those of the reader that get a message there, ascending; each takes one slot of
-//      (its messages) × Reader::bytes. With w = in_flight of the reader, the i-th of them (from 0) takes its
-//      slot at 0 if i ≤ w, else at the release of the (i-w-1)-th, and keeps it to its own release: the latest
-//      end of F, or of B where the tensor is `saved`, over the stages on that device that read these samples
-//      of the crossing. (A message's receive is posted when its slot is taken.)
+//      (its messages) × Reader::bytes. With n slots of the reader (in_flight + 1 by default), the i-th of
+//      them (from 0) takes its slot at 0 if i < n, else at the release of the (i-n)-th, and keeps it to its
+//      own release: the latest end of F, or of B where the tensor is `saved` (of I if `for_input_only`), over
+//      the stages on that device that read these samples of the crossing. (A message's receive is posted when
+//      its slot is taken.)
 //    - gradient receive buffers: Reader::gradient of each backward message, from the end of the receiving
 //      action's F to its B's end (I's end). (Its receive is posted when it begins.)
 //   kActivations:
-//    - `saved`, from F's start to B's end; `recomputed`, from R's start to B's end; `between_halves`, from
-//      I's end to W's end;
+//    - `saved`, from F's start to B's end; `recomputed`, from R's start to B's end; what of them is
+//      `…_for_input`, to the end of I; `between_halves`, from I's end to W's end;
 //    - a crossing's `output`, from the producer's F's start to the latest of: that F's end; the end of each
-//      of its transfers from this device; B's end if saved_by_producer; for each stage on this device that
-//      reads it, the end of F there, or of B where it is `saved`;
+//      of its transfers from this device; B's end if saved_by_producer (I's if for_input_only); for each
+//      stage on this device that reads it, the end of F there, or of B where it is `saved` (of I if
+//      for_input_only);
 //    - Reader::gradient of each backward message on the device that sends it, from the start of B of its
 //      reader (of several readers on that device the first) to the end of the transfer;
 //    - forward_workspace during F and R, backward_workspace during B, I and W.

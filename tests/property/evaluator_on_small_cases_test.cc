@@ -112,7 +112,7 @@ class Case {
   PipelinePlan make_plan() {
     PipelinePlan plan;
     plan.batch = training_.batch;
-    plan.schedule = mix_.gpipe ? ScheduleKind::kGPipe : ScheduleKind::kOneFOneB;
+    plan.orders = mix_.gpipe ? ScheduleKind::kGPipe : ScheduleKind::kOneFOneB;
     plan.tokens = static_cast<TokenRule>(pick(4));
     const BatchSize micro_batch = training_.micro_batches[pick(2)];
     std::size_t device = 0;

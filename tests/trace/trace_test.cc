@@ -127,7 +127,7 @@ Trace awkward() {
     trace.spans.push_back(span);
     span.stream = Stream::kCollective;
     span.kind = SpanKind::kCollective;
-    span.action = {ActionKind::kTieSum, StageId(9), 0};
+    span.action = Action(TieId(9));
     trace.spans.push_back(span);
     trace.memory.push_back({DeviceId(d), Duration(3), {{Bytes(1), Bytes(2), Bytes(3), Bytes(4), Bytes(5)}}});
   }

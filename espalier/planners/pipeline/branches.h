@@ -11,7 +11,7 @@ namespace espalier {
 struct BranchesOptions {
   std::size_t max_groups =
       3;  // parallel parts that are tried: those with most work beside the heaviest branch
-  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+  OrderRule schedule = ScheduleKind::kOneFOneB;
 };
 
 // For each parallel part tried: its branches are dealt to g parallel tracks (longest first, to the least

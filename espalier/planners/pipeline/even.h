@@ -9,7 +9,7 @@ namespace espalier {
 
 struct EvenOptions {
   enum class Balance : std::uint8_t { kTime, kParameters } balance = Balance::kTime;
-  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+  OrderRule schedule = ScheduleKind::kOneFOneB;
 };
 
 // Cut k of n stands where the running share first reaches k/n. Devices in the cluster's order, equal shares

@@ -11,7 +11,7 @@
 namespace espalier {
 
 struct LockedOptions {
-  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+  OrderRule schedule = ScheduleKind::kOneFOneB;
 };
 
 // Why no plan can keep the problem's locked stages; empty if nothing speaks against it. One line each, the

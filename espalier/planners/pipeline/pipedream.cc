@@ -153,7 +153,7 @@ class ChainSearch {
 };
 
 void consider_split(Judge& judge, const Chain& chain, const ChainSplit& split, BatchSize micro_batch,
-                    ScheduleKind schedule) {
+                    const OrderRule& schedule) {
   std::vector<StageDraft> drafts;
   for (std::size_t s = 0; s < split.stages.size(); ++s) {
     const ChainStage& stage = split.stages[s];

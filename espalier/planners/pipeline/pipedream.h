@@ -16,7 +16,7 @@ struct PipeDreamOptions {
     kBottleneck,  // PipeDream's own: the least bottleneck, whatever its depth
     kSimulated,   // the fastest simulated of the plans that no other beats in both bottleneck and depth
   } choice = Choice::kSimulated;
-  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+  OrderRule schedule = ScheduleKind::kOneFOneB;
 };
 
 // A contiguous stage of the answer.

@@ -7,7 +7,7 @@
 namespace espalier {
 
 struct SingleOptions {
-  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+  OrderRule schedule = ScheduleKind::kOneFOneB;
 };
 
 // Tries each device and each micro-batch size; the fastest that fits. With 1F1B one micro-batch is in flight.

@@ -89,9 +89,7 @@ class PlantedFault final : public StepHooks {
   }
 
  private:
-  bool is(Fault fault, const Action& action) const {
-    return fault == fault_ && action.stage.index() == stage_;
-  }
+  bool is(Fault fault, const Action& action) const { return fault == fault_ && action.target() == stage_; }
   static std::vector<at::Tensor> values_of(const std::vector<Variable>& variables) {
     std::vector<at::Tensor> values;
     for (const Variable& variable : variables) values.push_back(variable.value.detach().clone());

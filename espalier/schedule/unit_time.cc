@@ -1,0 +1,181 @@
+#include "espalier/schedule/unit_time.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "espalier/schedule/shares.h"
+
+namespace espalier {
+namespace {
+
+using Next = Progress::Next;
+
+class UnitTimeSimulation {
+ public:
+  UnitTimeSimulation(const StagedModel& model, std::size_t devices)
+      : model_(model),
+        replicas_(beginnings(model)),
+        owners_(owners_of(model)),
+        slots_follow_saved_(model.orders.rule()->edition == OrderRule::Edition::kFirst),
+        busy_until_(devices, 0) {
+    for (const StagedStage& stage : model.stages) {
+      forward_done_.emplace_back(stage.micro_batches, kNever);
+      backward_done_.emplace_back(stage.micro_batches, kNever);
+      end_done_.emplace_back(stage.micro_batches, kNever);
+    }
+    reads_.resize(model.stages.size());
+    sends_.resize(model.stages.size());
+    for (const Crossing& crossing : model.crossings) {
+      sends_[crossing.from.index()].push_back(&crossing);
+      for (const Crossing::Reader& reader : crossing.readers)
+        reads_[reader.stage.index()].push_back(&crossing);
+    }
+  }
+
+  UnitTimeOrder run(Choice choice) {
+    UnitTimeOrder result;
+    std::size_t before = 0;
+    do {
+      before = result.started.size();
+      for (const Next next : {Next::kBackward, Next::kForward, Next::kWeights}) {
+        for (Progress* replica : ready(next, choice)) start(*replica, next, result.started);
+      }
+      ++clock_;
+    } while (result.started.size() > before);
+    result.completed = std::all_of(replicas_.begin(), replicas_.end(),
+                                   [](const Progress& replica) { return replica.finished(); });
+    for (const Progress& replica : replicas_) append_pattern(replica, result.started);
+    return result;
+  }
+
+ private:
+  static constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
+  using Clocks = std::vector<std::vector<std::size_t>>;  // by stage and micro-batch
+
+  // Replicas whose next action of this sort could start now, the most urgent first.
+  std::vector<Progress*> ready(Next next, Choice choice) {
+    std::vector<Progress*> result;
+    for (Progress& replica : replicas_) {
+      if (replica.finished()) continue;
+      const bool allowed = choice == Choice::kPattern ? replica.in_pattern() == next : replica.may(next);
+      const bool forwards_are_left = replica.forwards < replica.share();
+      const bool too_early = choice == Choice::kForwardsFirst && next == Next::kBackward && forwards_are_left;
+      if (!allowed || too_early) continue;
+      if (is_ready(replica, next)) result.push_back(&replica);
+    }
+    std::stable_sort(result.begin(), result.end(), [&](const Progress* a, const Progress* b) {
+      const std::uint64_t x = std::uint64_t{a->action(next).micro_batch} * count(b->stage);
+      const std::uint64_t y = std::uint64_t{b->action(next).micro_batch} * count(a->stage);
+      return x != y ? x < y : a->stage > b->stage;
+    });
+    return result;
+  }
+
+  bool is_ready(const Progress& replica, Next next) const {
+    const Action action = replica.action(next);
+    switch (next) {
+      case Next::kForward:
+        return forward_ready(*replica.replica, action);
+      case Next::kBackward:
+        return backward_ready(action);
+      case Next::kWeights:
+        break;
+    }
+    return done(backward_done_, action.stage(), action.micro_batch);
+  }
+
+  void start(Progress& replica, Next next, std::vector<StartedAction>& started) {
+    const std::vector<DeviceId>& devices = replica.replica->devices;
+    if (std::any_of(devices.begin(), devices.end(),
+                    [&](DeviceId device) { return busy_until_[device.index()] > clock_; })) {
+      return;
+    }
+    for (const DeviceId device : devices) busy_until_[device.index()] = clock_ + 1;
+    const Action action = replica.action(next);
+    const auto set = [&](Clocks& when) { when[action.stage().index()][action.micro_batch] = clock_ + 1; };
+    if (next == Next::kForward) set(forward_done_);
+    if (next == Next::kBackward) set(backward_done_);
+    if (next == Next::kWeights || (next == Next::kBackward && !replica.split)) set(end_done_);
+    started.push_back({replica.replica, action});
+    replica.advance(next);
+  }
+
+  bool done(const Clocks& when, StageId stage, std::uint32_t j) const {
+    return when[stage.index()][j] <= clock_;
+  }
+  std::uint32_t count(StageId stage) const { return model_.stages[stage.index()].micro_batches; }
+  const StagedReplica& replica_of(StageId stage, std::uint32_t j) const {
+    return model_.stages[stage.index()].replicas[owners_[stage.index()][j].replica];
+  }
+
+  bool forward_ready(const StagedReplica& replica, const Action& action) const {
+    for (const Crossing* crossing : reads_[action.stage().index()]) {
+      const auto range = overlapping(action.micro_batch, count(action.stage()), count(crossing->from));
+      for (std::uint32_t j = range.begin; j < range.end; ++j) {
+        if (!done(forward_done_, crossing->from, j)) return false;
+      }
+    }
+    for (const Crossing* crossing : sends_[action.stage().index()]) {
+      for (const Crossing::Reader& reader : crossing->readers) {
+        const auto range = overlapping(action.micro_batch, count(action.stage()), count(reader.stage));
+        for (std::uint32_t k = range.begin; k < range.end; ++k) {
+          if (!slot_free(replica, *crossing, reader, k)) return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  bool backward_ready(const Action& action) const {
+    if (!done(forward_done_, action.stage(), action.micro_batch)) return false;
+    for (const Crossing* crossing : sends_[action.stage().index()]) {
+      for (const Crossing::Reader& reader : crossing->readers) {
+        if (!flows_back(*crossing, reader)) continue;
+        const auto range = overlapping(action.micro_batch, count(action.stage()), count(reader.stage));
+        for (std::uint32_t k = range.begin; k < range.end; ++k) {
+          if (!done(backward_done_, reader.stage, k)) return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  // May a message to the reader's micro-batch k be posted: has the micro-batch as many before it as there are
+  // slots been released by all stages on the receiving device?
+  bool slot_free(const StagedReplica& sender, const Crossing& crossing, const Crossing::Reader& reader,
+                 std::uint32_t k) const {
+    const StagedReplica& receiver = replica_of(reader.stage, k);
+    if (receiver.devices == sender.devices) return true;
+    const std::uint32_t slots = model_.stages[reader.stage.index()].receive_slots();
+    const std::uint32_t rank = owners_[reader.stage.index()][k].rank;
+    if (rank < slots) return true;
+    const std::uint32_t earlier = receiver.micro_batches[rank - slots];
+    for (const Crossing::Reader& other : crossing.readers) {
+      const auto range = overlapping(earlier, count(reader.stage), count(other.stage));
+      const bool after_forward = slots_follow_saved_ && !other.saved;
+      for (std::uint32_t l = range.begin; l < range.end; ++l) {
+        if (!share_a_device(replica_of(other.stage, l).devices, receiver.devices)) continue;
+        if (!done(after_forward ? forward_done_ : end_done_, other.stage, l)) return false;
+      }
+    }
+    return true;
+  }
+
+  const StagedModel& model_;
+  std::vector<Progress> replicas_;
+  Owners owners_;
+  const bool slots_follow_saved_;
+  std::vector<std::size_t> busy_until_;              // by device
+  Clocks forward_done_, backward_done_, end_done_;   // of F; of B or I; of B or W
+  std::vector<std::vector<const Crossing*>> reads_;  // by stage
+  std::vector<std::vector<const Crossing*>> sends_;
+  std::size_t clock_ = 0;
+};
+
+}  // namespace
+
+UnitTimeOrder unit_time_order(const StagedModel& model, std::size_t devices, Choice choice) {
+  return UnitTimeSimulation(model, devices).run(choice);
+}
+
+}  // namespace espalier
