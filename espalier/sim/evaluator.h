@@ -10,19 +10,21 @@
 #include <vector>
 
 #include "espalier/plan/plan.h"
+#include "espalier/schedule/schedule.h"
 #include "espalier/sim/stage_price.h"
 #include "espalier/trace/trace.h"
 
 namespace espalier {
 
-// What a plan comes to. If a cell is missing or its order deadlocks, it cannot run, and all else is empty.
+// What a plan comes to. If its order deadlocks or a cost cell is missing it cannot run, and all else is
+// empty.
 struct Evaluation {
-  std::optional<ForbiddenCell> forbidden;
-  bool deadlock = false;  // check_schedule shows the cycle
   Duration iteration;
   std::vector<MemoryByCategory> peak;  // by DeviceId
   std::optional<DeviceId> overflow;    // the first device whose peak exceeds its memory
-  bool can_run() const { return !forbidden && !deadlock; }
+  bool deadlock = false;               // check_schedule shows the cycle
+  std::optional<ForbiddenCell> forbidden = {};
+  bool can_run() const { return !deadlock && !forbidden; }
   friend bool operator==(const Evaluation&, const Evaluation&) = default;
 };
 

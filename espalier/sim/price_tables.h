@@ -120,6 +120,20 @@ struct PriceSink {
   }
 };
 
+// What tables are for.
+struct PriceKindKey {
+  BatchSize micro_batch;
+  std::uint32_t degree = 1;
+  KindId kind;
+  friend auto operator<=>(const PriceKindKey&, const PriceKindKey&) = default;
+};
+struct PriceMemoryKey {
+  BatchSize micro_batch;
+  std::uint32_t degree = 1;
+  std::vector<KindId> kinds;
+  friend auto operator<=>(const PriceMemoryKey&, const PriceMemoryKey&) = default;
+};
+
 // Times on one kind, and the cells of its operators.
 struct KindTable {
   KindTable(const Graph& graph, const DeviceKind& kind, const CostTable& table, BatchSize micro_batch,

@@ -15,6 +15,8 @@ using internal::KindTable;
 using internal::MemoryTable;
 using internal::PriceGraph;
 using internal::PriceInterval;
+using internal::PriceKindKey;
+using internal::PriceMemoryKey;
 using internal::PriceSegment;
 using internal::PriceSink;
 using internal::RangeMaximum;
@@ -49,28 +51,11 @@ void append_runs(std::span<const OperatorId> operators, std::vector<OperatorRun>
   }
 }
 
-namespace {
-
-struct KindKey {
-  BatchSize micro_batch;
-  std::uint32_t degree = 1;
-  KindId kind;
-  friend auto operator<=>(const KindKey&, const KindKey&) = default;
-};
-struct MemoryKey {
-  BatchSize micro_batch;
-  std::uint32_t degree = 1;
-  std::vector<KindId> kinds;
-  friend auto operator<=>(const MemoryKey&, const MemoryKey&) = default;
-};
-
-}  // namespace
-
 struct StagePrices::State {
   State(const Graph& g, const Cluster& c, const CostTable& t, const Training& tr)
       : graph(g), cluster(c), table(t), optimizer(tr.optimizer), flat(g) {}
 
-  const KindTable& kind_table(const KindKey& key) {
+  const KindTable& kind_table(const PriceKindKey& key) {
     std::unique_ptr<KindTable>& made = kinds[key];
     if (!made) {
       made = std::make_unique<KindTable>(graph, cluster.kind(key.kind), table, key.micro_batch, key.degree);
@@ -94,14 +79,14 @@ struct StagePrices::State {
   const PriceGraph flat;
   std::mutex making;                                     // guards the maps; what is in them stays as it is
   std::map<BatchSize, std::vector<std::int64_t>> sizes;  // of tensors
-  std::map<KindKey, std::unique_ptr<KindTable>> kinds;
-  std::map<MemoryKey, std::unique_ptr<MemoryTable>> memories;
+  std::map<PriceKindKey, std::unique_ptr<KindTable>> kinds;
+  std::map<PriceMemoryKey, std::unique_ptr<MemoryTable>> memories;
 };
 
 class StagePrices::Scratch {
  public:
   struct Tables {  // those of one question, remembered without a lock
-    MemoryKey key;
+    PriceMemoryKey key;
     std::vector<const KindTable*> kinds;
     const MemoryTable* memory = nullptr;
   };

@@ -24,6 +24,7 @@
 #include <span>
 #include <vector>
 
+#include "espalier/cost/cost_table.h"
 #include "espalier/plan/staged_model.h"
 
 namespace espalier {
