@@ -201,4 +201,23 @@ RandomModel random_staged_model(Rng& rng, const RandomModelOptions& options) {
   return ModelMaker(rng, options).make();
 }
 
+void add_halves_and_slots(Rng& rng, StagedModel& model) {
+  const auto chance = [&](std::uint64_t one_in) { return rng.below(one_in) == 0; };
+  const auto part = [&](Bytes bytes) {
+    return Bytes(static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(bytes.count()) + 1)));
+  };
+  for (StagedStage& stage : model.stages) {
+    stage.memory.saved_for_input = part(stage.memory.saved);
+    stage.memory.recomputed_for_input = part(stage.memory.recomputed);
+    if (chance(3)) stage.slots = static_cast<std::uint32_t>(1 + rng.below(3));
+    for (StagedReplica& replica : stage.replicas) {
+      replica.times.overhead = Duration(static_cast<std::int64_t>(rng.below(3)));
+    }
+  }
+  for (Crossing& crossing : model.crossings) {
+    crossing.for_input_only = crossing.saved_by_producer && chance(2);
+    for (Crossing::Reader& reader : crossing.readers) reader.for_input_only = reader.saved && chance(2);
+  }
+}
+
 }  // namespace espalier::testing

@@ -25,4 +25,7 @@ struct RandomModel {
 };
 RandomModel random_staged_model(Rng& rng, const RandomModelOptions& options = {});
 
+// What the models above lack: the overhead of an action, what only I needs, any number of receive slots.
+void add_halves_and_slots(Rng& rng, StagedModel& model);
+
 }  // namespace espalier::testing

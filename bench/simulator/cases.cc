@@ -145,41 +145,26 @@ void add_after(const Graph& graph, const std::vector<std::size_t>& cuts, Pipelin
   }
 }
 
-// Of stages on devices of their own: w forwards, then k backwards and k forwards in turn.
-std::vector<std::vector<Action>> orders_of(const PipelinePlan& plan, Case which) {
-  const std::uint32_t k = which == Case::kTwoAtATime ? 2 : 1;
-  std::vector<std::vector<Action>> orders(plan.stages.size());
+// Of stages on devices of their own: w forwards, then backward and forward in turn, W one backward later.
+OrderLists split_lists(const PipelinePlan& plan) {
+  OrderLists lists(plan.stages.size());
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    const StageId stage(s);
-    std::uint32_t forwards = 0, backwards = 0, weights = 0;
-    const std::uint32_t limit =
-        std::min(plan.stages[s].in_flight - (which == Case::kSplit ? 1 : 0), kMicroBatches);
-    const auto backward = [&] {
-      if (which != Case::kSplit) {
-        orders[s].push_back({ActionKind::kBackward, stage, backwards++});
-        return;
-      }
-      orders[s].push_back({ActionKind::kInputGradient, stage, backwards++});
-      if (backwards > 1) orders[s].push_back({ActionKind::kWeightGradient, stage, weights++});
-    };
-    while (forwards < limit) orders[s].push_back({ActionKind::kForward, stage, forwards++});
-    while (backwards < kMicroBatches) {
-      for (std::uint32_t i = 0; i < k && backwards < forwards; ++i) backward();
-      for (std::uint32_t i = 0; i < k && forwards < kMicroBatches; ++i) {
-        orders[s].push_back({ActionKind::kForward, stage, forwards++});
-      }
+    const auto add = [&](ActionKind kind) { lists[s].emplace_back(kind, StageId(s)); };
+    std::uint32_t forwards = 0;
+    for (; forwards < plan.stages[s].in_flight; ++forwards) add(ActionKind::kForward);
+    for (std::uint32_t backwards = 0; backwards < kMicroBatches; ++backwards) {
+      add(ActionKind::kInputGradient);
+      if (backwards > 0) add(ActionKind::kWeightGradient);
+      if (forwards++ < kMicroBatches) add(ActionKind::kForward);
     }
-    while (which == Case::kSplit && weights < kMicroBatches) {
-      orders[s].push_back({ActionKind::kWeightGradient, stage, weights++});
-    }
-    orders[s].push_back({ActionKind::kUpdate, stage, 0});
+    add(ActionKind::kWeightGradient);
   }
-  return orders;
+  return lists;
 }
 
 }  // namespace
 
-Planned random_cuts(const Problem& problem, Case which, std::size_t stages, Rng& rng) {
+PipelinePlan random_cuts(const Problem& problem, Case which, std::size_t stages, Rng& rng) {
   const Graph& graph = problem.layers.graph;
   const std::size_t operators = graph.operators().size(), first = which == Case::kFar ? 1 : 0;
   std::vector<std::size_t> cuts{first, operators};
@@ -188,8 +173,7 @@ Planned random_cuts(const Problem& problem, Case which, std::size_t stages, Rng&
     if (std::find(cuts.begin(), cuts.end(), cut) == cuts.end()) cuts.push_back(cut);
   }
   std::sort(cuts.begin(), cuts.end());
-  Planned planned;
-  PipelinePlan& plan = planned.plan;
+  PipelinePlan plan;
   plan.batch = BatchSize(128);
   for (std::size_t s = 0; s < stages; ++s) {
     Stage stage;
@@ -212,17 +196,25 @@ Planned random_cuts(const Problem& problem, Case which, std::size_t stages, Rng&
     plan.stages.push_back(std::move(stage));
   }
   add_after(graph, cuts, plan);
+  if (which == Case::kTwoAtATime) {
+    OrderRule rule;
+    rule.group = {2};
+    plan.orders = rule;
+  }
   const std::vector<std::uint32_t> limits = in_flight_limits(plan);
   for (std::size_t s = 0; s < stages; ++s) {
-    const std::uint32_t more = which == Case::kTwoAtATime ? limits[s] : which == Case::kSplit ? 1 : 0;
-    plan.stages[s].in_flight = std::min(limits[s] + more, kMicroBatches);
+    plan.stages[s].in_flight = limits[s];
     if (which == Case::kUnequal) {
       plan.stages[s].in_flight = std::min<std::uint32_t>(
           limits[s], static_cast<std::uint32_t>(plan.stages[s].replicas[0].micro_batches.size()));
     }
   }
-  if (which == Case::kSplit || which == Case::kTwoAtATime) planned.orders = orders_of(plan, which);
-  return planned;
+  if (which == Case::kSplit) {
+    plan.orders = Orders(split_lists(plan));
+    const std::vector<std::uint32_t> held = in_flight_limits(plan);
+    for (std::size_t s = 0; s < stages; ++s) plan.stages[s].in_flight = held[s];
+  }
+  return plan;
 }
 
 }  // namespace espalier::bench

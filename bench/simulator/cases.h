@@ -17,8 +17,8 @@ enum class Case {
   kChain,       // one tensor from layer to layer
   kSkips,       // a skip over every second layer
   kShared,      // 8 stages on 4 devices, each device two that are not neighbours
-  kSplit,       // I, and W one backward later
-  kTwoAtATime,  // two forwards, two backwards
+  kSplit,       // lists: I, and W one backward later
+  kTwoAtATime,  // two backwards, two forwards
   kUnequal,     // micro-batches of 4 and 8 samples in turn
   kReplicas,    // two replicas each, on 16 devices
   kRecompute,   // all recomputed
@@ -48,11 +48,6 @@ struct Problem {
 };
 Problem make_problem(Case which, std::size_t operators, std::size_t stages, Rng& rng);
 
-// A plan, with its orders where make_schedule has none like them.
-struct Planned {
-  PipelinePlan plan;
-  std::vector<std::vector<Action>> orders;  // empty: make_schedule's
-};
-Planned random_cuts(const Problem& problem, Case which, std::size_t stages, Rng& rng);
+PipelinePlan random_cuts(const Problem& problem, Case which, std::size_t stages, Rng& rng);
 
 }  // namespace espalier::bench

@@ -122,23 +122,11 @@ void engine(std::size_t about) {
   print("engine", std::to_string(about) + " tasks", tasks, "tasks", seconds, note);
 }
 
-Evaluation evaluate(const Evaluator& evaluator, const bench::Planned& planned, Evaluator::Scratch& scratch) {
-  return planned.orders.empty() ? evaluator.evaluate(planned.plan, scratch)
-                                : evaluator.evaluate(planned.plan, planned.orders, scratch);
-}
-Evaluation in_full(const Evaluator& evaluator, const bench::Planned& planned) {
-  return planned.orders.empty() ? evaluator.simulate_in_full(planned.plan)
-                                : evaluator.simulate_in_full(planned.plan, planned.orders);
-}
-
-std::size_t tasks_of(const bench::Problem& problem, const bench::Planned& planned) {
-  const StagedModel model = stage_model(problem.layers.graph, problem.cluster, problem.layers.costs,
-                                        problem.training, planned.plan);
+std::size_t tasks_of(const bench::Problem& problem, const PipelinePlan& plan) {
+  const StagedModel model =
+      stage_model(problem.layers.graph, problem.cluster, problem.layers.costs, problem.training, plan);
   const std::size_t devices = problem.cluster.devices().size();
-  return compile(
-             model, problem.cluster,
-             planned.orders.empty() ? make_schedule(model, devices) : with_channels(model, planned.orders))
-      .tasks.size();
+  return compile(model, problem.cluster, make_schedule(model, devices)).tasks.size();
 }
 
 // Fresh plans of one case, checked against the full way, then timed: all of them with a scratch that has seen
@@ -148,7 +136,7 @@ void evaluator(bench::Case which, std::size_t operators, std::size_t stages) {
   const bench::Problem problem = bench::make_problem(which, operators, stages, rng);
   const Evaluator evaluator(problem.layers.graph, problem.cluster, problem.layers.costs, problem.training);
   const bool large = operators > 10'000;
-  std::vector<bench::Planned> plans;
+  std::vector<PipelinePlan> plans;
   for (int i = 0; i < (large ? 60 : 500); ++i)
     plans.push_back(bench::random_cuts(problem, which, stages, rng));
 
@@ -156,29 +144,29 @@ void evaluator(bench::Case which, std::size_t operators, std::size_t stages) {
   const std::size_t compared = large ? 5 : plans.size();
   for (std::size_t i = 0; i < compared; ++i) {
     if (i < 20) {
-      const auto broken = check_plan(problem.layers.graph, problem.cluster, plans[i].plan);
+      const auto broken = check_plan(problem.layers.graph, problem.cluster, plans[i]);
       ESP_CHECK(broken.empty(), broken[0]);
     }
-    ESP_CHECK(evaluate(evaluator, plans[i], *scratch) == in_full(evaluator, plans[i]), i);
+    ESP_CHECK(evaluator.evaluate(plans[i], *scratch) == evaluator.simulate_in_full(plans[i]), i);
   }
   const std::string size = std::to_string(operators) + " layers; " + bench::name_of(which);
   const std::string about = "about " + std::to_string(tasks_of(problem, plans[0])) + " tasks a plan";
 
   std::int64_t sum = 0;
   const auto evaluate_all = [&] {
-    for (const bench::Planned& plan : plans) sum += evaluate(evaluator, plan, *scratch).iteration.count();
+    for (const PipelinePlan& plan : plans) sum += evaluator.evaluate(plan, *scratch).iteration.count();
   };
   double fresh = 1e30;
   std::uint64_t made = 0;
   for (int round = 0; round < (large ? 20 : 100); ++round) {
     scratch = Evaluator::make_scratch();
-    evaluate(evaluator, plans[0], *scratch);
+    evaluator.evaluate(plans[0], *scratch);
     fresh = std::min(fresh, best_of(1, evaluate_all));
     made = Evaluator::counts(*scratch).structures - 1;
   }
   const std::size_t few = large ? 2 : 20;
   const double full = best_of(large ? 2 : 5, [&] {
-    for (std::size_t i = 0; i < few; ++i) sum += in_full(evaluator, plans[i]).iteration.count();
+    for (std::size_t i = 0; i < few; ++i) sum += evaluator.simulate_in_full(plans[i]).iteration.count();
   });
   const double ratio = full / static_cast<double>(few) / (fresh / static_cast<double>(plans.size()));
   char note[120];
@@ -201,14 +189,14 @@ void threads() {
   Rng rng(7);
   const bench::Problem problem = bench::make_problem(bench::Case::kChain, 256, 8, rng);
   const Evaluator evaluator(problem.layers.graph, problem.cluster, problem.layers.costs, problem.training);
-  std::vector<bench::Planned> plans;
+  std::vector<PipelinePlan> plans;
   for (int i = 0; i < 500; ++i) plans.push_back(bench::random_cuts(problem, bench::Case::kChain, 8, rng));
   constexpr int kTurns = 10;
   const auto work = [&] {
     const auto scratch = Evaluator::make_scratch();
     std::int64_t sum = 0;
     for (int turn = 0; turn < kTurns; ++turn) {
-      for (const bench::Planned& plan : plans) sum += evaluate(evaluator, plan, *scratch).iteration.count();
+      for (const PipelinePlan& plan : plans) sum += evaluator.evaluate(plan, *scratch).iteration.count();
     }
     ESP_CHECK(sum > 0);
   };

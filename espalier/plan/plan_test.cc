@@ -167,7 +167,7 @@ TEST(PlanText, EveryPartReadsBack) {
       "stage head gpu:0 { mask sims loss } after \"after\" \"a b\"\n";
   const PipelinePlan p = parse_plan(text, towers(), four_devices());
   EXPECT_EQ(p.tokens, TokenRule::kForwardOnly);
-  EXPECT_EQ(p.schedule, ScheduleKind::kGPipe);
+  EXPECT_EQ(p.orders, Orders(ScheduleKind::kGPipe));
   EXPECT_THAT(p.stages[0].replicas[0].devices, ElementsAre(DeviceId(0), DeviceId(1)));
   EXPECT_THAT(p.stages[1].replicas[1].micro_batches, ElementsAre(5, 6, 7));
   EXPECT_EQ(p.stages[1].in_flight, 5u);
@@ -182,7 +182,7 @@ TEST(PlanText, ErrorsNameTheLineAndWhatWouldBeRight) {
   };
   EXPECT_THAT(refusal([&] { parse_plan("", graph, cluster); }), HasSubstr("batch N"));
   EXPECT_THAT(refusal([&] { parse_plan("batch 4 schedule zb", graph, cluster); }),
-              HasSubstr("expected gpipe or 1f1b"));
+              HasSubstr("expected 1f1b or gpipe"));
   EXPECT_THAT(refusal(wrong("stage a gpu:9 { img }")), HasSubstr("line 2: device 'gpu:9'"));
   EXPECT_THAT(refusal(wrong("stage a gpu:0 { imgg }")), HasSubstr("operator 'imgg'"));
   EXPECT_THAT(refusal(wrong("stage a gpu:0 { pool .. img }")), HasSubstr("stands before"));

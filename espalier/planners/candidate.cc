@@ -136,7 +136,7 @@ void name_stages(const Graph& graph, PipelinePlan& plan) {
 }  // namespace
 
 std::optional<PipelinePlan> complete_plan(const Graph& graph, const std::vector<StageDraft>& drafts,
-                                          BatchSize batch, BatchSize micro_batch, ScheduleKind schedule) {
+                                          BatchSize batch, BatchSize micro_batch, const OrderRule& schedule) {
   auto plan = plan_of(graph, drafts, batch, micro_batch, schedule);
   if (plan) name_stages(graph, *plan);
   return plan;

@@ -47,9 +47,7 @@ struct Evaluator::State {
 class Evaluator::Scratch {
  public:
   void bind(const std::shared_ptr<const State>& state);
-  using Orders = std::vector<std::vector<Action>>;
-  // Without orders: those of make_schedule.
-  Evaluation evaluate(const PipelinePlan& plan, const Orders* orders);
+  Evaluation evaluate(const PipelinePlan& plan);
 
   Counts counts;
 
@@ -60,13 +58,13 @@ class Evaluator::Scratch {
   };
   static constexpr std::size_t kMostBytes = std::size_t{32} << 20;  // of structures
 
-  const ListStructure& structure_of(const PipelinePlan& plan, const Orders* orders);
+  const ListStructure& structure_of(const PipelinePlan& plan);
+  ListStructure make_structure(const PipelinePlan& plan);
   void add_up(const PipelinePlan& plan, const ListStructure& structure, Evaluation& evaluation);
 
   std::shared_ptr<const State> state_;
   std::optional<RouteTable> routes_;
   std::optional<FlatPlan> flat_;
-  std::vector<std::uint32_t> shape_;  // with the orders, if they are given
   ListEngine engine_;
   std::unordered_map<std::uint64_t, Known> known_;  // by hash of the shape: the last with that hash
   std::size_t known_bytes_ = 0;
@@ -94,43 +92,44 @@ std::uint64_t hash_of(const std::vector<std::uint32_t>& words) {
 
 }  // namespace
 
-const ListStructure& Evaluator::Scratch::structure_of(const PipelinePlan& plan, const Orders* orders) {
-  shape_ = flat_->shape();
-  if (orders) {
-    for (const std::vector<Action>& list : *orders) {
-      shape_.push_back(narrow(list.size()));
-      for (const Action& action : list) {
-        shape_.push_back(static_cast<std::uint32_t>(action.kind) << 28 | narrow(action.stage.index()));
-        shape_.push_back(action.micro_batch);
-      }
-    }
-  }
-  const std::uint64_t hash = hash_of(shape_);
+const ListStructure& Evaluator::Scratch::structure_of(const PipelinePlan& plan) {
+  const std::vector<std::uint32_t>& shape = flat_->shape();
+  const std::uint64_t hash = hash_of(shape);
   const auto at = known_.find(hash);
-  if (at != known_.end() && at->second.shape == shape_) return at->second.structure;
+  if (at != known_.end() && at->second.shape == shape) return at->second.structure;
   ++counts.structures;
   if (known_bytes_ > kMostBytes) {
     known_.clear();
     known_bytes_ = 0;
   }
-  const StagedModel model = flat_->model(plan);
-  const Schedule schedule =
-      orders ? with_channels(model, *orders) : make_schedule(model, state_->cluster.devices().size());
+  ListStructure made = make_structure(plan);
   Known& known = known_[hash];
-  known.shape = shape_;
-  known.structure = internal::make_list_structure(model, schedule, *routes_, state_->cluster.link_count());
+  known.shape = shape;
+  known.structure = std::move(made);
   known_bytes_ += internal::bytes_of(known.structure);
   return known.structure;
 }
 
-Evaluation Evaluator::Scratch::evaluate(const PipelinePlan& plan, const Orders* orders) {
+// Rules make schedules that at worst deadlock; lists may break any rule.
+ListStructure Evaluator::Scratch::make_structure(const PipelinePlan& plan) {
+  const StagedModel model = flat_->model(plan);
+  const Schedule schedule = make_schedule(model, state_->cluster.devices().size());
+  if (model.orders.lists() && !check_schedule(model, schedule).empty()) {
+    ListStructure never;
+    never.possible = false;
+    return never;
+  }
+  return internal::make_list_structure(model, schedule, *routes_, state_->cluster.link_count());
+}
+
+Evaluation Evaluator::Scratch::evaluate(const PipelinePlan& plan) {
   ++counts.plans;
   Evaluation evaluation;
   if (!flat_->read(plan)) {
     evaluation.forbidden = flat_->forbidden();
     return evaluation;
   }
-  const ListStructure& structure = structure_of(plan, orders);
+  const ListStructure& structure = structure_of(plan);
   if (!engine_.run(structure, flat_->costs())) {
     evaluation.deadlock = true;
     return evaluation;
@@ -193,15 +192,7 @@ void find_overflow(const Cluster& cluster, Evaluation& evaluation) {
 
 Evaluation Evaluator::evaluate(const PipelinePlan& plan, Scratch& scratch) const {
   scratch.bind(state_);
-  Evaluation evaluation = scratch.evaluate(plan, nullptr);
-  find_overflow(state_->cluster, evaluation);
-  return evaluation;
-}
-
-Evaluation Evaluator::evaluate(const PipelinePlan& plan, const std::vector<std::vector<Action>>& orders,
-                               Scratch& scratch) const {
-  scratch.bind(state_);
-  Evaluation evaluation = scratch.evaluate(plan, &orders);
+  Evaluation evaluation = scratch.evaluate(plan);
   find_overflow(state_->cluster, evaluation);
   return evaluation;
 }
@@ -222,13 +213,6 @@ Evaluation Evaluator::simulate_in_full(const PipelinePlan& plan) const {
   const StagedModel model =
       stage_model(state_->graph, state_->cluster, state_->table, state_->training, plan);
   return summary(simulate(model, state_->cluster), state_->cluster);
-}
-
-Evaluation Evaluator::simulate_in_full(const PipelinePlan& plan,
-                                       std::vector<std::vector<Action>> orders) const {
-  const StagedModel model =
-      stage_model(state_->graph, state_->cluster, state_->table, state_->training, plan);
-  return summary(simulate(model, state_->cluster, with_channels(model, std::move(orders))), state_->cluster);
 }
 
 }  // namespace espalier

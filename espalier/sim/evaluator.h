@@ -16,13 +16,13 @@
 
 namespace espalier {
 
-// What a plan comes to. If its order deadlocks or a cost cell is missing it cannot run, and all else is
-// empty.
+// What a plan comes to. If its order deadlocks, or a list breaks another rule of check_schedule, or a cost
+// cell is missing, it cannot run, and all else is empty.
 struct Evaluation {
   Duration iteration;
   std::vector<MemoryByCategory> peak;  // by DeviceId
   std::optional<DeviceId> overflow;    // the first device whose peak exceeds its memory
-  bool deadlock = false;               // check_schedule shows the cycle
+  bool deadlock = false;               // check_schedule shows the cycle, or what else is wrong
   std::optional<ForbiddenCell> forbidden = {};
   bool can_run() const { return !deadlock && !forbidden; }
   friend bool operator==(const Evaluation&, const Evaluation&) = default;
@@ -40,18 +40,13 @@ class Evaluator {
   class Scratch;
   static std::unique_ptr<Scratch, void (*)(Scratch*)> make_scratch();
 
-  // The plan must pass check_plan. Its schedule is that of make_schedule. Any plan goes this one way.
+  // The plan must pass check_plan. Its schedule is that of make_schedule. Any plan goes this one way, rules
+  // and lists alike.
   Evaluation evaluate(const PipelinePlan& plan, Scratch& scratch) const;
-
-  // The same with given compute orders, one list for each device: all rules of check_schedule must hold, but
-  // `deadlock` is an answer.
-  Evaluation evaluate(const PipelinePlan& plan, const std::vector<std::vector<Action>>& orders,
-                      Scratch& scratch) const;
 
   // The full way: what evaluate is tested against. Throws InputError where a cell is missing, InternalError
   // where the order deadlocks.
   Evaluation simulate_in_full(const PipelinePlan& plan) const;
-  Evaluation simulate_in_full(const PipelinePlan& plan, std::vector<std::vector<Action>> orders) const;
 
   // Plans that were evaluated on this scratch, and structures that were made because they were new to it.
   struct Counts {

@@ -164,13 +164,14 @@ StageTimes FlatPlan::times_of(const Stage& stage, const Replica& replica, const 
         busy_in_group_[device.group.index()] > 1 ? facts_.overheads[kind].neighbour_per_mille : 0;
     StageTimes own;
     own.forward = slowed(sums.forward, neighbour) + facts_.per_action[kind];
-    own.input_gradient = slowed(sums.input_gradient, neighbour) + facts_.per_action[kind];
+    own.input_gradient = slowed(sums.input_gradient, neighbour);
     own.weight_gradient = slowed(sums.weight_gradient, neighbour);
+    own.overhead = facts_.per_action[kind];
     if (!stage.recompute.empty()) own.recompute = slowed(sums.recompute, neighbour) + facts_.per_action[kind];
     own.update = at_speed(update_time(facts_.overheads[kind], facts_.optimizer.kind, price.memory.parameters),
                           facts_.cluster.kind(device.kind));
     for (const auto field : {&StageTimes::forward, &StageTimes::input_gradient, &StageTimes::weight_gradient,
-                             &StageTimes::recompute, &StageTimes::update}) {
+                             &StageTimes::recompute, &StageTimes::update, &StageTimes::overhead}) {
       slowest.*field = std::max(slowest.*field, own.*field);
     }
   }
@@ -250,16 +251,10 @@ void FlatPlan::fill_costs() {
   costs_.durations.clear();
   costs_.bytes.clear();
   for (const StageTimes& t : times_) {
-    for (const Duration time :
-         {t.forward, t.backward(), t.input_gradient, t.weight_gradient, t.recompute, t.update}) {
-      costs_.durations.push_back(time.count());
-    }
+    for (const Duration time : works_of(t)) costs_.durations.push_back(time.count());
   }
   for (const StageMemory& m : memory_) {
-    for (const Bytes bytes : {m.saved, m.recomputed, m.between_halves, m.forward_workspace,
-                              m.backward_workspace, m.buffers, m.gradients}) {
-      costs_.bytes.push_back(bytes.count());
-    }
+    for (const Bytes bytes : figures_of(m, m.gradients)) costs_.bytes.push_back(bytes.count());
   }
   for (const CrossingEdges& crossing : crossings_) costs_.bytes.push_back(crossing.output.count());
   for (const Edge& edge : edges_) {
@@ -286,25 +281,47 @@ void FlatPlan::add_share(const Stage& stage, std::uint32_t micro_batches) {
   }
 }
 
+// A rule in full or lists in full, never the one like the other.
+void FlatPlan::add_orders(const Orders& orders) {
+  if (const OrderRule* rule = orders.rule()) {
+    shape_.push_back(static_cast<std::uint32_t>(rule->kind) << 1);
+    shape_.push_back(static_cast<std::uint32_t>(rule->backward) << 8 |
+                     static_cast<std::uint32_t>(rule->edition));
+    shape_.push_back(narrow(rule->group.size()));
+    shape_.insert(shape_.end(), rule->group.begin(), rule->group.end());
+    return;
+  }
+  shape_.push_back(1 | narrow(orders.lists()->size()) << 1);
+  for (const std::vector<Step>& list : *orders.lists()) {
+    shape_.push_back(narrow(list.size()));
+    for (const Step& step : list) {
+      shape_.push_back(narrow(step.target()) << 3 | static_cast<std::uint32_t>(step.kind));
+    }
+  }
+}
+
 void FlatPlan::fill_shape(const PipelinePlan& plan) {
   const std::size_t stages = plan.stages.size();
   shape_.clear();
   shape_.push_back(narrow(stages));
-  shape_.push_back(static_cast<std::uint32_t>(plan.schedule) << 8 | static_cast<std::uint32_t>(plan.tokens));
+  shape_.push_back(static_cast<std::uint32_t>(plan.tokens));
+  add_orders(plan.orders);
   std::size_t replica = 0;
   for (std::size_t s = 0; s < stages; ++s) {
     const Stage& stage = plan.stages[s];
     const std::uint32_t micro_batches = plan.micro_batches(StageId(s));
-    bool again = memory_[s].recomputed > Bytes(), update = memory_[s].gradients > Bytes();
-    shape_.insert(shape_.end(), {micro_batches, stage.in_flight, narrow(stage.replicas.size()),
-                                 narrow(stage.replicas[0].devices.size())});
+    const bool trained = memory_[s].gradients > Bytes();
+    bool again = memory_[s].recomputed > Bytes(), update = trained, halves = trained;
+    shape_.insert(shape_.end(), {micro_batches, stage.in_flight, stage.slots.value_or(0),
+                                 narrow(stage.replicas.size()), narrow(stage.replicas[0].devices.size())});
     for (const Replica& each : stage.replicas) {
       for (const DeviceId device : each.devices) shape_.push_back(narrow(device.index()));
       again = again || times_[replica].recompute > Duration();
+      halves = halves || times_[replica].weight_gradient > Duration();
       update = update || times_[replica++].update > Duration();
     }
-    const bool reduce = stage.replicas.size() > 1 && memory_[s].gradients > Bytes();
-    shape_.push_back((again ? 1u : 0u) | (update ? 2u : 0u) | (reduce ? 4u : 0u));
+    const bool reduce = stage.replicas.size() > 1 && trained;
+    shape_.push_back((again ? 1u : 0u) | (update ? 2u : 0u) | (reduce ? 4u : 0u) | (halves ? 8u : 0u));
     add_share(stage, micro_batches);
   }
   shape_.push_back(narrow(crossings_.size()));
@@ -325,15 +342,18 @@ void FlatPlan::fill_shape(const PipelinePlan& plan) {
 
 StagedModel FlatPlan::model(const PipelinePlan& plan) const {
   StagedModel model;
-  model.schedule = plan.schedule;
+  model.orders = plan.orders;
   model.tokens = plan.tokens;
+  std::vector<std::uint32_t> held;  // lists say themselves how much is in flight
+  if (plan.orders.lists()) held = in_flight_limits(plan);
   std::size_t replica = 0;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     StagedStage staged;
     staged.after = stage.after;
     staged.micro_batches = plan.micro_batches(StageId(s));
-    staged.in_flight = stage.in_flight;
+    staged.in_flight = held.empty() ? stage.in_flight : held[s];
+    staged.slots = stage.slots;
     staged.memory = memory_[s];
     if (stage.replicas.size() > 1) staged.reduced = staged.memory.gradients;
     for (const Replica& each : stage.replicas) {

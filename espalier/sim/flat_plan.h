@@ -78,6 +78,7 @@ class FlatPlan {
   void add_ties();
   void fill_costs();
   void fill_shape(const PipelinePlan& plan);
+  void add_orders(const Orders& orders);
   void add_share(const Stage& stage, std::uint32_t micro_batches);
 
   const Graph& graph_;

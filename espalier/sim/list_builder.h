@@ -53,9 +53,10 @@ class ListBuilder {
   void fill_lists();
   std::uint32_t places_on(DeviceId device, StageId stage, std::uint32_t micro_batch) const;
   std::uint32_t place(std::uint32_t places, Place which) const { return places_[places + which]; }
-  std::uint32_t last_backward(std::uint32_t places) const {
+  // What is saved is needed until here: to the end of B, or of W, or of I if W does not need it.
+  std::uint32_t last_need(std::uint32_t places, bool for_input_only) const {
     const std::uint32_t weights = place(places, kWeightsPlace);
-    return weights != kNone ? weights : place(places, kBackwardPlace);
+    return weights != kNone && !for_input_only ? weights : place(places, kBackwardPlace);
   }
   std::uint32_t micro_batches(StageId stage) const { return model_.stages[stage.index()].micro_batches; }
   Samples samples_of(const Message& message) const;

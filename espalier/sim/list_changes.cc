@@ -6,9 +6,10 @@
 //     F   start  saved, forward workspace, the stage's outputs     end  - forward workspace
 //     R   start  recomputed, forward workspace                     end  - forward workspace
 //     B   start  backward workspace                                end  - that, saved, recomputed
-//     I   start  backward workspace                                end  - that, + between_halves
-//     W   start  backward workspace                                end  - that, saved, recomputed,
-//     between_halves
+//     I   start  backward workspace                                end  - that, + between_halves, - what of
+//                                                                       saved and recomputed only I needs
+//     W   start  backward workspace                                end  - that, the rest of saved and
+//                                                                       recomputed, between_halves
 //
 // Terms are the others: receive slots, gradients, the ends of outputs. What ends when messages have arrived
 // is a ListFree. Entries with equal stage, kind and terms share a change.
@@ -33,8 +34,8 @@ void ListBuilder::add_term(std::uint32_t slot, ListTerm::When when, std::uint32_
 std::uint32_t ListBuilder::last_use(DeviceId device, const Crossing& crossing, const Samples& samples) const {
   std::uint32_t last = kNone;
   for_readers(device, crossing, samples, [&](const Use& use) {
-    const std::uint32_t slot =
-        use.reader->saved ? last_backward(use.places) : place(use.places, kForwardPlace);
+    const std::uint32_t slot = use.reader->saved ? last_need(use.places, use.reader->for_input_only)
+                                                 : place(use.places, kForwardPlace);
     last = last == kNone ? slot : std::max(last, slot);
   });
   return last;
@@ -67,7 +68,7 @@ void ListBuilder::change_outputs() {
         const std::uint32_t forward = place(made, kForwardPlace), backward = place(made, kBackwardPlace);
         std::uint32_t end = last_use(seats_[s].device, crossing, {j, j + 1, count});
         if (end == kNone) end = forward;
-        if (crossing.saved_by_producer) end = std::max(end, last_backward(made));
+        if (crossing.saved_by_producer) end = std::max(end, last_need(made, crossing.for_input_only));
         // What F sends stands in order, a crossing's messages one after the other.
         std::uint32_t rank = out_.sends_begin[forward];
         const std::uint32_t ranks = out_.sends_begin[forward + 1];

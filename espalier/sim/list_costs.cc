@@ -14,29 +14,35 @@ ListLayout layout_of(const StagedModel& model) {
   return layout;
 }
 
+std::array<Bytes, ListLayout::kFigures> figures_of(const StageMemory& memory, Bytes reduced) {
+  return {memory.saved,
+          memory.recomputed,
+          memory.between_halves,
+          memory.forward_workspace,
+          memory.backward_workspace,
+          memory.buffers,
+          reduced,
+          memory.saved_for_input,
+          memory.recomputed_for_input};
+}
+
+std::array<Duration, ListLayout::kWorks> works_of(const StageTimes& times) {
+  return {times.forward,       times.backward(), times.input_half(),
+          times.weight_half(), times.recompute,  times.update};
+}
+
 ListCosts costs_of(const StagedModel& model) {
   const ListLayout layout = layout_of(model);
   ListCosts costs;
   costs.durations.reserve(std::size_t{layout.replicas} * ListLayout::kWorks);
   costs.bytes.resize(layout.size());
   for (std::size_t s = 0; s < model.stages.size(); ++s) {
-    const StageMemory& memory = model.stages[s].memory;
-    const Bytes figures[ListLayout::kFigures] = {memory.saved,
-                                                 memory.recomputed,
-                                                 memory.between_halves,
-                                                 memory.forward_workspace,
-                                                 memory.backward_workspace,
-                                                 memory.buffers,
-                                                 model.stages[s].reduced};
+    const auto figures = figures_of(model.stages[s].memory, model.stages[s].reduced);
     for (std::uint32_t i = 0; i < ListLayout::kFigures; ++i) {
       costs.bytes[layout.of_stage(s, static_cast<ListLayout::Figure>(i))] = figures[i].count();
     }
     for (const StagedReplica& replica : model.stages[s].replicas) {
-      const StageTimes& t = replica.times;
-      for (const Duration time :
-           {t.forward, t.backward(), t.input_gradient, t.weight_gradient, t.recompute, t.update}) {
-        costs.durations.push_back(time.count());
-      }
+      for (const Duration time : works_of(replica.times)) costs.durations.push_back(time.count());
     }
   }
   std::size_t reader = 0;

@@ -7,15 +7,19 @@
 #include <string>
 
 #include "espalier/base/rng.h"
+#include "espalier/schedule/order_file.h"
 #include "espalier/sim/simulate.h"
+#include "testing/random_orders.h"
 #include "testing/random_staged_model.h"
 #include "testing/small_cases.h"
 
 namespace espalier::internal {
 namespace {
 
+using espalier::testing::add_halves_and_slots;
 using espalier::testing::Features;
 using espalier::testing::kOneIn;
+using espalier::testing::random_orders;
 using espalier::testing::random_staged_model;
 using espalier::testing::RandomModel;
 using espalier::testing::small_case;
@@ -86,9 +90,9 @@ Schedule split_some(const StagedModel& model, const Schedule& schedule, Rng& rng
         late.clear();
       }
       devices[d].push_back(action);
-      if (action.kind != ActionKind::kBackward || !split[action.stage.index()]) continue;
+      if (action.kind != ActionKind::kBackward || !split[action.stage().index()]) continue;
       devices[d].back().kind = ActionKind::kInputGradient;
-      late.push_back({ActionKind::kWeightGradient, action.stage, action.micro_batch});
+      late.push_back({ActionKind::kWeightGradient, action.stage(), action.micro_batch});
     }
     devices[d].insert(devices[d].end(), late.begin(), late.end());
   }
@@ -125,7 +129,10 @@ TEST(ListEngine, EqualsTheFullSimulationOnAllDagsOfUpToFourStages) {
       for (unsigned bits = edges % every; bits < Features::kAll; bits += every) {
         SCOPED_TRACE(std::to_string(stages) + " stages, edges " + std::to_string(edges) + ", features " +
                      std::to_string(bits));
-        const SmallCase small = small_case(stages, edges, Features(bits), (std::uint64_t{edges} << 8) + bits);
+        const std::uint64_t seed = (std::uint64_t{edges} << 8) + bits;
+        SmallCase small = small_case(stages, edges, Features(bits), seed);
+        Rng rng(seed);
+        add_halves_and_slots(rng, small.model);
         ASSERT_NO_FATAL_FAILURE(compare(small.model, small.cluster, small.schedule, engine, tally));
       }
     }
@@ -133,14 +140,34 @@ TEST(ListEngine, EqualsTheFullSimulationOnAllDagsOfUpToFourStages) {
   EXPECT_GT(tally.runs, 5'000u / kOneIn);
 }
 
-// Orders that no rule makes: each is a few moves away from the last.
+// Any rule, or lists that none makes. Limits are those of the model or, for lists, what they hold.
+void set_orders(RandomModel& random, Rng& rng) {
+  StagedModel& model = random.model;
+  if (rng.below(3) == 0) {
+    OrderLists lists = random_orders(
+        rng, model, random.cluster.devices().size(),
+        {.split = rng.below(2) == 0, .early_ends = rng.below(2) == 0, .depth_first = rng.below(3) > 0});
+    model = with_orders(std::move(model), Orders(std::move(lists)));
+    return;
+  }
+  OrderRule rule = *model.orders.rule();
+  if (rng.below(2)) rule.backward = OrderRule::Backward::kSplit;
+  if (rule.kind == ScheduleKind::kOneFOneB && rng.below(2)) {
+    rule.group = {static_cast<std::uint32_t>(2 + rng.below(3))};
+  }
+  model.orders = rule;
+}
+
+// Such orders, and others: each is a few moves away from the last.
 Tally compare_mutations(std::uint64_t seeds, int moves, espalier::testing::RandomModelOptions options) {
   ListEngine engine;
   Tally tally;
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Rng rng(seed);
-    const RandomModel random = random_staged_model(rng, options);
+    RandomModel random = random_staged_model(rng, options);
+    add_halves_and_slots(rng, random.model);
+    set_orders(random, rng);
     Schedule schedule = make_schedule(random.model, random.cluster.devices().size());
     if (rng.below(2)) schedule = split_some(random.model, schedule, rng);
     const std::vector<std::string> violations = check_schedule(random.model, schedule);

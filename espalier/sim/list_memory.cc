@@ -33,12 +33,12 @@ void ListEngine::price_changes() {
     } else if (from.kind < ActionKind::kAllReduce) {
       change.start_activations = of(ListLayout::kBackwardWorkspace);
       change.end_activations = -of(ListLayout::kBackwardWorkspace);
-      if (from.kind == ActionKind::kInputGradient) {
-        change.end_activations += of(ListLayout::kBetweenHalves);
-      } else {
-        change.end_activations -= of(ListLayout::kSaved) + of(ListLayout::kRecomputed);
-      }
-      if (from.kind == ActionKind::kWeightGradient) change.end_activations -= of(ListLayout::kBetweenHalves);
+      const std::int64_t kept = of(ListLayout::kSaved) + of(ListLayout::kRecomputed);
+      const std::int64_t for_input = of(ListLayout::kSavedForInput) + of(ListLayout::kRecomputedForInput);
+      const std::int64_t between = of(ListLayout::kBetweenHalves);
+      change.end_activations += from.kind == ActionKind::kBackward        ? -kept
+                                : from.kind == ActionKind::kInputGradient ? between - for_input
+                                                                          : for_input - kept - between;
     }
     for (std::uint32_t i = from.first_term; i < from.first_term + from.terms; ++i) {
       const ListTerm& term = structure.terms[i];

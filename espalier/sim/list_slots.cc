@@ -7,7 +7,7 @@
 namespace espalier::internal {
 
 // Receive slots: the i-th micro-batch of an edge (crossing, reader, device) takes the one that the
-// (i - w - 1)-th gives back.
+// n-th before it gives back, of n.
 void ListBuilder::find_slots() {
   struct ReceiveSlot {
     std::uint32_t messages = 0, release = 0, taken_from = 0;
@@ -41,7 +41,7 @@ void ListBuilder::find_slots() {
   for (std::uint32_t c = 0; c < model_.crossings.size(); ++c) {
     for (std::uint32_t r = first_reader_[c]; r < first_reader_[c + 1]; ++r) {
       const std::size_t stage = model_.crossings[c].readers[r - first_reader_[c]].stage.index();
-      const std::size_t ahead = std::size_t{model_.stages[stage].in_flight} + 1;
+      const std::size_t ahead = model_.stages[stage].receive_slots();
       for (std::uint32_t s = first_seat_[stage]; s < first_seat_[stage + 1]; ++s) {
         const std::uint32_t end = s + 1 < seats_.size() ? seats_[s + 1].places : narrow(places_.size());
         edge.clear();

@@ -11,11 +11,6 @@
 namespace espalier::internal {
 namespace {
 
-// A T's Action names its tie where others name a stage.
-std::size_t subject_of(const Action& action) {
-  return action.stage.index();
-}
-
 bool is_collective(ActionKind kind) {
   return kind == ActionKind::kAllReduce || kind == ActionKind::kTieSum;
 }
@@ -136,7 +131,7 @@ void ListBuilder::fill_lists() {
     for (const Action& action : schedule_.devices[device.index()]) {
       ListEntry& entry = out_.entries[slot];
       if (is_collective(action.kind)) {
-        const std::size_t subject = subject_of(action);
+        const std::size_t subject = action.target();  // a stage or a tie
         std::uint32_t& found = of_subject[action.kind == ActionKind::kTieSum ? 1 : 0].at(subject);
         if (found == kNone) {
           found = narrow(found_collectives_.size());
@@ -146,21 +141,21 @@ void ListBuilder::fill_lists() {
         entry.work = out_.first_collective + found;
         out_.changes.push_back({0, ActionKind::kUpdate, 0, 0});
       } else if (action.kind == ActionKind::kUpdate) {
-        std::uint32_t seat = first_seat_[action.stage.index()];
+        std::uint32_t seat = first_seat_[action.stage().index()];
         while (seats_[seat].device != device) ++seat;
         entry.work = ListLayout::work(seats_[seat].replica, action.kind);
         out_.changes.push_back({0, ActionKind::kUpdate, 0, 0});
       } else {
-        const std::uint32_t places = places_on(device, action.stage, action.micro_batch);
-        ESP_CHECK(places != kNone, device, action.stage, action.micro_batch);
+        const std::uint32_t places = places_on(device, action.stage(), action.micro_batch);
+        ESP_CHECK(places != kNone, device, action.stage(), action.micro_batch);
         const Place which = action.kind == ActionKind::kForward          ? kForwardPlace
                             : action.kind == ActionKind::kRecompute      ? kRecomputePlace
                             : action.kind == ActionKind::kWeightGradient ? kWeightsPlace
                                                                          : kBackwardPlace;
         places_[places + which] = slot;
-        const std::size_t owner = owner_begin_[action.stage.index()] + action.micro_batch;
+        const std::size_t owner = owner_begin_[action.stage().index()] + action.micro_batch;
         entry.work = ListLayout::work(seats_[seat_of_[owner]].replica, action.kind);
-        out_.changes.push_back({narrow(action.stage.index()), action.kind, 0, 0});
+        out_.changes.push_back({narrow(action.stage().index()), action.kind, 0, 0});
       }
       ++slot;
     }

@@ -20,6 +20,7 @@
 // The rules (who sends what to whom, which slot a receive waits for, what is held from when to when) are
 // those of schedule.h and trace.h. compile (simulate.h) states them a second time and is what tests compare.
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -42,6 +43,8 @@ struct ListLayout {
     kBackwardWorkspace,
     kBuffers,
     kReduced,
+    kSavedForInput,       // of kSaved: what only I needs
+    kRecomputedForInput,  // of kRecomputed
     kFigures
   };
   enum Work : std::uint32_t { kUpdateWork = 5, kWorks = 6 };  // F, B, I, W, R as in ActionKind, then U
@@ -69,6 +72,8 @@ struct ListCosts {
   std::vector<std::int64_t> bytes;
 };
 ListLayout layout_of(const StagedModel& model);
+std::array<Bytes, ListLayout::kFigures> figures_of(const StageMemory& memory, Bytes reduced);
+std::array<Duration, ListLayout::kWorks> works_of(const StageTimes& times);
 ListCosts costs_of(const StagedModel& model);
 
 struct ListEntry {

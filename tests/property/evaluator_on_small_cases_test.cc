@@ -112,7 +112,10 @@ class Case {
   PipelinePlan make_plan() {
     PipelinePlan plan;
     plan.batch = training_.batch;
-    plan.orders = mix_.gpipe ? ScheduleKind::kGPipe : ScheduleKind::kOneFOneB;
+    OrderRule rule = mix_.gpipe ? ScheduleKind::kGPipe : ScheduleKind::kOneFOneB;
+    if (pick(4) == 0) rule.backward = OrderRule::Backward::kSplit;
+    if (!mix_.gpipe && pick(4) == 0) rule.group = {static_cast<std::uint32_t>(2 + pick(2))};
+    plan.orders = rule;
     plan.tokens = static_cast<TokenRule>(pick(4));
     const BatchSize micro_batch = training_.micro_batches[pick(2)];
     std::size_t device = 0;
@@ -124,6 +127,7 @@ class Case {
       }
       stage.after = after_[s];
       stage.micro_batch = micro_batch;
+      if (pick(5) == 0) stage.slots = static_cast<std::uint32_t>(1 + pick(3));
       if (mix_.recompute && pick(4)) stage.recompute = stage.operators;
       if (mix_.recompute && pick(4) == 0) stage.recompute = {stage.operators[0]};
       const auto micro_batches = static_cast<std::uint32_t>(training_.batch.count() / micro_batch.count());
