@@ -196,7 +196,7 @@ TEST(ListEngine, EqualsTheFullSimulationOnRandomOrdersOfUnequalMicroBatches) {
 }
 
 TEST(ListEngine, EqualsTheFullSimulationWithAnyLimits) {
-  const Tally tally = compare_mutations(250, 8, {.random_limits = true});
+  const Tally tally = compare_mutations(350, 8, {.random_limits = true});
   EXPECT_GT(tally.runs, 500u);
 }
 
