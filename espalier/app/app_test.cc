@@ -156,7 +156,8 @@ TEST_F(App, UnmeasuredTimeIsCounted) {
   options_.costs.clear();
   const PlanningJob job = prepare_job(options_);
   EXPECT_EQ(job.analytic_share, 1);
-  EXPECT_THAT(job.notes, ElementsAre(HasSubstr("100 % of the time is an analytic estimate")));
+  EXPECT_THAT(job.notes, ElementsAre(HasSubstr("100 % of the time is an analytic estimate"),
+                                     HasSubstr("precision: f32: matrix work at 1 Tflop/s on dev")));
 }
 
 TEST_F(App, CostsOfAnotherMachineOrThreadCountAreWarnedOf) {
