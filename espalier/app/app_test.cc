@@ -279,7 +279,7 @@ TEST_F(App, InspectCountsWorkAndBranches) {
   EXPECT_EQ(summary.backward, milliseconds(10));      // 4 + 4 + 2
   EXPECT_EQ(summary.critical_path, milliseconds(9));  // a tower and the head
   EXPECT_DOUBLE_EQ(summary.parallelism, 15.0 / 9.0);
-  EXPECT_EQ(to_text(summary.outline), "  img 40 % | txt 40 %\n  sims-loss 20 %\n");  // 6, 6 and 3 of 15 ms
+  EXPECT_EQ(to_text(summary.outline), "  img 40 % | txt 40 %\n  head 20 %\n");  // 6, 6 and 3 of 15 ms
   EXPECT_EQ(summary.kinds.front().name, "linear");
 }
 
