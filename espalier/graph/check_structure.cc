@@ -8,9 +8,9 @@
 namespace espalier {
 namespace {
 
-class Checker {
+class StructureChecker {
  public:
-  Checker(const Structure& s, const Graph& graph, std::span<const Weight> weights)
+  StructureChecker(const Structure& s, const Graph& graph, std::span<const Weight> weights)
       : s_(s), graph_(graph), weights_(weights), place_(graph.operators().size()) {}
 
   std::vector<std::string> run() {
@@ -412,7 +412,7 @@ class Checker {
 
 std::vector<std::string> check_structure(const Structure& structure, const Graph& graph,
                                          std::span<const Weight> weights) {
-  return Checker(structure, graph, weights).run();
+  return StructureChecker(structure, graph, weights).run();
 }
 
 }  // namespace espalier
