@@ -60,12 +60,18 @@ llava = zoo.transformer(
          vision_config={**IMAGE, "model_type": "clip_vision_model", "image_size": 16},
          image_token_index=IMAGE_TOKEN, vision_feature_select_strategy="default"))  # fmt: skip
 
+# So wide that the table of relative positions weighs as little as it does in models that people train.
+t5 = zoo.transformer("t5", zoo.TRANSLATE, zoo.words, dict(
+    d_model=128, d_kv=32, d_ff=512, num_layers=3, num_heads=4, vocab_size=zoo.WORDS, decoder_start_token_id=0,
+    use_cache=False))  # fmt: skip
+
 EXAMPLES = {
     "two_tower": (example("two_tower"), "train", "an image tower beside a text tower, then their similarity", [("image", "text")]),
     "three_branch": (example("three_branch"), "train", "three branches side by side, then a head", [("image", "sequence", "numbers")]),
     "gpt": (example("gpt"), "train", "a chain of layers", []),
     "resnet": (example("resnet"), "train", "a chain of residual blocks; a convolution on some shortcuts", []),
-    "dlrm": (example("dlrm"), "train", "embedding tables beside a network for the numbers, then the top network", "dlrm"),
+    "dlrm": (example("dlrm"), "train", "embedding tables beside a network for the numbers, then the top network",
+             [("bottom", "tables.0", "tables.1", "tables.2")]),
     "unet": (example("unet"), "train", "a chain; the way down reaches the way up by skips, which are carried", []),
     "gpt2": (example("gpt2"), "train", "a chain of layers", []),
     "llama": (example("llama"), "train", "a chain of layers", []),
@@ -75,12 +81,11 @@ ENCODER_DECODER = "the encoder beside the decoder's embedding and first self-att
 TRANSFORMERS = {
     "CLIP": (transformer("CLIP"), "eval", "a vision tower beside a text tower", [("vision", "text")]),
     "SigLIP": (transformer("SigLIP"), "eval", "a vision tower beside a text tower", [("vision", "text")]),
-    "T5": (transformer("T5"), "eval", ENCODER_DECODER, [("encoder", "decoder")]),
+    "T5": (of_zoo(t5), "eval", ENCODER_DECODER, [("encoder", "decoder")]),
     "BART": (transformer("BART"), "eval", ENCODER_DECODER, [("encoder", "decoder")]),
     "Marian": (transformer("Marian"), "eval", ENCODER_DECODER, [("encoder", "decoder")]),
     "Whisper": (transformer("Whisper"), "eval", ENCODER_DECODER, [("encoder", "decoder")]),
-    "LLaVA": (of_zoo(llava), "eval", "the vision tower and its projector beside the word embeddings; then the language model",
-              [("vision", "embed")]),
+    "LLaVA": (of_zoo(llava), "eval", "the vision tower, then the language model; the word embeddings beside it weigh little", []),
     "BERT": (transformer("BERT"), "eval", "a chain of layers", []),
     "DeBERTa-v2": (transformer("DeBERTa-v2"), "eval", "a chain of layers; position terms beside the content inside them", []),
     "ALBERT": (transformer("ALBERT"), "eval", "one layer again and again", []),
@@ -92,8 +97,7 @@ TRANSFORMERS = {
     "Mamba": (transformer("Mamba"), "eval", "a chain of layers", []),
     "ViT": (transformer("ViT"), "eval", "a chain of layers", []),
     "Swin": (transformer("Swin"), "eval", "a chain of stages", []),
-    "SegFormer": (transformer("SegFormer"), "eval", "a chain of stages; each stage's result goes to the decoder by a layer of its own",
-                  "segformer"),
-    "wav2vec 2": (transformer("wav2vec 2"), "eval", "a chain: convolutions, then layers", []),
+    "SegFormer": (transformer("SegFormer"), "eval", "a chain of stages; each stage's result goes to the decoder by a small layer of its own", []),
+    "wav2vec 2": (transformer("wav2vec 2"), "eval", "a chain: convolutions, then layers; the weight of the position convolution is computed beside", [("feature", "pos_conv")]),
 }  # fmt: skip
 MODELS = {**EXAMPLES, **TRANSFORMERS}

@@ -156,7 +156,8 @@ TEST_F(App, UnmeasuredTimeIsCounted) {
   options_.costs.clear();
   const PlanningJob job = prepare_job(options_);
   EXPECT_EQ(job.analytic_share, 1);
-  EXPECT_THAT(job.notes, ElementsAre(HasSubstr("100 % of the time is an analytic estimate")));
+  EXPECT_THAT(job.notes, ElementsAre(HasSubstr("100 % of the time is an analytic estimate"),
+                                     HasSubstr("precision: f32: matrix work at 1 Tflop/s on dev")));
 }
 
 TEST_F(App, CostsOfAnotherMachineOrThreadCountAreWarnedOf) {
@@ -278,7 +279,7 @@ TEST_F(App, InspectCountsWorkAndBranches) {
   EXPECT_EQ(summary.backward, milliseconds(10));      // 4 + 4 + 2
   EXPECT_EQ(summary.critical_path, milliseconds(9));  // a tower and the head
   EXPECT_DOUBLE_EQ(summary.parallelism, 15.0 / 9.0);
-  EXPECT_EQ(to_text(summary.outline), "  img 40 % | txt 40 %\n  sims-loss 20 %\n");  // 6, 6 and 3 of 15 ms
+  EXPECT_EQ(to_text(summary.outline), "  img 40 % | txt 40 %\n  head 20 %\n");  // 6, 6 and 3 of 15 ms
   EXPECT_EQ(summary.kinds.front().name, "linear");
 }
 

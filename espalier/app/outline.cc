@@ -40,20 +40,6 @@ class Writer {
   Writer(const Structure& structure, const Graph& graph, std::span<const Duration> times)
       : s_(structure), graph_(graph), until_{Duration()} {
     for (const OperatorId op : s_.operators) until_.push_back(until_.back() + times[op.index()]);
-    std::map<std::string, std::set<std::string>> numbers;
-    for (const Operator& op : graph.operators()) {
-      const std::string& path = op.module_path;
-      for (std::size_t at = 0; at < path.size();) {
-        const std::size_t end = std::min(path.find('.', at), path.size());
-        if (is_number(std::string_view(path).substr(at, end - at))) {
-          numbers[path.substr(0, at)].insert(path.substr(0, end));
-        }
-        at = end + 1;
-      }
-    }
-    for (const auto& [container, layers] : numbers) {
-      if (layers.size() > 1) layers_.insert(layers.begin(), layers.end());
-    }
   }
 
   Outline write() {
@@ -74,19 +60,22 @@ class Writer {
     return some.count() * 100 >= until_.back().count() * percent;
   }
 
-  // What all operators' modules have in common; none if no operator has a module.
+  // What the modules of all operators that decide have in common; none if none of them has a module.
   std::optional<std::string> module_of(std::size_t first, std::size_t end) const {
     std::optional<std::string> module;
     for (std::size_t i = first; i < end; ++i) {
       const std::string& path = graph_.op(s_.operators[i]).module_path;
-      if (!path.empty()) module = module ? common(*module, path) : path;
+      if (path.empty() || s_.carried[i] != 0) continue;
+      module = module ? common(*module, path) : path;
     }
     return module;
   }
-  bool in_a_layer(const std::string& module) const {
-    for (std::size_t end = 0; end != std::string::npos && end < module.size();) {
-      end = module.find('.', end + 1);
-      if (layers_.contains(module.substr(0, end))) return true;
+  // "encoder.layers.3.mlp": one of its components is a number.
+  static bool in_a_layer(const std::string& module) {
+    for (std::size_t at = 0; at < module.size();) {
+      const std::size_t end = std::min(module.find('.', at), module.size());
+      if (is_number(std::string_view(module).substr(at, end - at))) return true;
+      at = end + 1;
     }
     return false;
   }
@@ -98,7 +87,7 @@ class Writer {
     return time(parallel) - most;
   }
   bool shown(PartId part) const {
-    if (s_.part(part).kind != PartKind::kParallel || !at_least(gain(part), 1)) return false;
+    if (s_.part(part).kind != PartKind::kParallel || !at_least(gain(part), 4)) return false;
     const auto module = module_of(s_.part(part).first_operator, s_.part(part).end_operator);
     return !module || !in_a_layer(*module);
   }
@@ -142,7 +131,7 @@ class Writer {
     return result;
   }
 
-  // A run, cut where its modules change; pieces of less than a fiftieth of all join the one before.
+  // A run, cut where its modules change; pieces of less than a hundredth of all join the one before.
   std::vector<Range> pieces(const Range& run) const {
     const auto module = module_of(run.first_operator, run.end_operator);
     std::vector<Range> result;
@@ -163,11 +152,21 @@ class Writer {
       result.back().parts.push_back(part);
       result.back().end_operator = p.end_operator;
     }
-    std::vector<Range> merged;
+    std::vector<Range> deeper;  // what is most of all is looked into, as far as to its layers
     for (Range& piece : result) {
-      const bool small = !at_least(time(piece.first_operator, piece.end_operator), 2);
+      const auto own = module_of(piece.first_operator, piece.end_operator);
+      const bool most = at_least(time(piece.first_operator, piece.end_operator), 60);
+      if (!most || !module || !own || own->size() <= module->size() || in_a_layer(*own)) {
+        deeper.push_back(std::move(piece));
+      } else {
+        for (Range& inner : pieces(piece)) deeper.push_back(std::move(inner));
+      }
+    }
+    std::vector<Range> merged;
+    for (Range& piece : deeper) {
+      const bool small = !at_least(time(piece.first_operator, piece.end_operator), 1);
       const bool after_small =
-          !merged.empty() && !at_least(time(merged.back().first_operator, merged.back().end_operator), 2);
+          !merged.empty() && !at_least(time(merged.back().first_operator, merged.back().end_operator), 1);
       if (merged.empty() || !(small || after_small)) {
         merged.push_back(std::move(piece));
         continue;
@@ -238,20 +237,32 @@ class Writer {
       if (s_.part(part).kind != PartKind::kParallel || shown(part) || gain(part) == Duration()) continue;
       const PartId like = s_.part(part).like;
       const auto [text, fresh] = text_of.try_emplace(like);
-      if (fresh) text->second = branch_text(part);
+      if (fresh && has_modules(part)) text->second = branch_text(part);
+      if (text->second.empty()) continue;
       auto& [gained, count] = found[text->second];
       gained += gain(part);
       ++count;
     }
     std::vector<std::pair<Duration, Outline::Inside>> sorted;
     for (const auto& [text, entry] : found) {
-      if (at_least(entry.first, 1)) sorted.push_back({entry.first, {text, entry.second}});
+      if (at_least(entry.first, 2)) sorted.push_back({entry.first, {text, entry.second}});
     }
     std::stable_sort(sorted.begin(), sorted.end(),
                      [](const auto& a, const auto& b) { return a.first > b.first; });
     std::vector<Outline::Inside> result;
     for (auto& [gained, entry] : sorted) result.push_back(std::move(entry));
     return result;
+  }
+
+  // Whether one of its branches has a module to itself: they differ not only in their operators.
+  bool has_modules(PartId parallel) const {
+    std::map<std::string, std::size_t> branches;  // that a module is in
+    for (const PartId child : s_.children_of(parallel)) {
+      std::set<std::string> modules;
+      for (const OperatorId op : s_.operators_of(child)) modules.insert(graph_.op(op).module_path);
+      for (const std::string& module : modules) ++branches[module];
+    }
+    return std::any_of(branches.begin(), branches.end(), [](const auto& entry) { return entry.second == 1; });
   }
 
   // The names of a part's branches without what they have in common.
@@ -277,8 +288,7 @@ class Writer {
 
   const Structure& s_;
   const Graph& graph_;
-  std::vector<Duration> until_;   // of the operators before a place
-  std::set<std::string> layers_;  // numbered modules that have numbered ones beside them
+  std::vector<Duration> until_;  // of the operators before a place
 };
 
 void print(const std::vector<Section>& sections, std::size_t depth, std::string& out) {
@@ -307,7 +317,9 @@ Outline outline(const Structure& structure, const Graph& graph, std::span<const 
 std::string to_text(const Outline& outline) {
   std::string out;
   print(outline.sections, 1, out);
-  for (const Outline::Inside& inside : outline.inside) {
+  constexpr std::size_t kMost = 3;
+  for (std::size_t i = 0; i < outline.inside.size() && i < kMost; ++i) {
+    const Outline::Inside& inside = outline.inside[i];
     out += fmt::format("  inside its layers: {} (×{})\n", inside.branches, inside.count);
   }
   return out;

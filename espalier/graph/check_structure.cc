@@ -106,9 +106,9 @@ class StructureChecker {
   }
   std::size_t child_at(std::size_t part, std::size_t place) const {
     const auto children = s_.children_of(PartId(part));
-    std::size_t c = 0;
-    while (s_.part(children[c]).end_operator <= place) ++c;
-    return c;
+    const auto child = std::partition_point(children.begin(), children.end(),
+                                            [&](PartId id) { return s_.part(id).end_operator <= place; });
+    return static_cast<std::size_t>(child - children.begin());
   }
 
   void check_order() {

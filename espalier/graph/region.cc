@@ -13,6 +13,8 @@ Regions::Regions(const WeightedDag& dag)
     : dag_(dag),
       member_(dag.weights.size(), 0),
       open_(dag.weights.size(), 0),
+      ends_(dag.weights.size(), 0),
+      pending_(dag.weights.size(), 0),
       parent_(dag.weights.size(), 0),
       count_(dag.weights.size(), 0),
       segment_(dag.weights.size(), 0),
@@ -131,10 +133,50 @@ std::vector<Region> Regions::antichains(const Region& region) {
   return result;
 }
 
-// Nodes are taken by the middle of the latest time at which they can run, a legal order. An open part keeps
-// its components in a union-find. A node that would join two of them begins the next part: everything beside
-// it that the time of its start leaves more behind than before goes with it, once.
-std::vector<Region> Regions::sweep(const Region& region, Direction direction) {
+// Whether all of the components that a node joins come before it, and nothing else follows them.
+bool Regions::is_clean(std::uint32_t node, Direction direction) {
+  std::vector<std::uint32_t> roots;
+  std::uint64_t edges = 0, last = 0;
+  for (const std::uint32_t p : before(node, direction)) {
+    if (!inside(p) || open_[p] != open_part_) continue;
+    roots.push_back(root_of(p));
+    ++edges;
+    last += sink_[p] != 0 ? 1 : 0;
+  }
+  std::sort(roots.begin(), roots.end());
+  roots.erase(std::unique(roots.begin(), roots.end()), roots.end());
+  for (const std::uint32_t root : roots) {
+    edges -= pending_[root];
+    last -= ends_[root];
+  }
+  return edges == 0 && last == 0;  // neither can be more than there are
+}
+
+// Takes a node into the open part.
+void Regions::open(std::uint32_t node, Direction direction) {
+  std::uint32_t root = node;
+  parent_[node] = node;
+  open_[node] = open_part_;
+  sink_[node] = 1;
+  ends_[node] = 1;
+  pending_[node] = 0;
+  for (const std::uint32_t w : after(node, direction)) pending_[node] += inside(w) ? 1 : 0;
+  for (const std::uint32_t p : before(node, direction)) {
+    if (!inside(p) || open_[p] != open_part_) continue;
+    const std::uint32_t other = root_of(p);
+    --pending_[other];
+    if (sink_[p] != 0) sink_[p] = 0, --ends_[other];
+    if (other == root) continue;
+    parent_[root] = other;
+    ends_[other] += ends_[root];
+    pending_[other] += pending_[root];
+    root = other;
+  }
+}
+
+// Nodes are taken by the middle of the latest time at which they can run, a legal order. A node that begins
+// the next part takes along, once, what the time of its start leaves more behind than before.
+std::vector<Region> Regions::sweep(const Region& region, Direction direction, Joins joins) {
   enter(region);
   Region order = region;
   if (direction == Direction::kBackward) std::reverse(order.begin(), order.end());
@@ -157,28 +199,28 @@ std::vector<Region> Regions::sweep(const Region& region, Direction direction) {
   while (!waiting.empty()) {
     const std::uint32_t v = waiting.back();
     std::optional<std::uint32_t> component;
-    bool joins = false;
+    bool cuts = false;
     for (const std::uint32_t p : before(v, direction)) {
       if (!inside(p) || open_[p] != open_part_) continue;
       const std::uint32_t root = root_of(p);
-      joins = joins || (component && *component != root);
+      cuts = cuts || (component && *component != root);
       component = root;
     }
-    if (joins) {
-      Region& open = parts.back();
-      while (open.size() > 1 && twice_middle(open.back()) > twice_start(v) && count_[open.back()] == 0) {
-        count_[open.back()] = 1;
-        waiting.push_back(open.back());
-        open_[open.back()] = 0;
-        open.pop_back();
+    if (cuts && joins == Joins::kFirstUncleanCuts && parts.size() == 1) cuts = !is_clean(v, direction);
+    if (cuts) {
+      Region& part = parts.back();
+      while (part.size() > 1 && twice_middle(part.back()) > twice_start(v) && count_[part.back()] == 0) {
+        count_[part.back()] = 1;
+        waiting.push_back(part.back());
+        open_[part.back()] = 0;
+        part.pop_back();
       }
       parts.emplace_back();
       ++open_part_;
       continue;
     }
     waiting.pop_back();
-    parent_[v] = component.value_or(v);
-    open_[v] = open_part_;
+    open(v, direction);
     parts.back().push_back(v);
   }
   for (Region& part : parts) std::sort(part.begin(), part.end());
@@ -224,8 +266,8 @@ std::vector<Region> Regions::split_off_moved(const Region& segment, std::uint32_
   return result;
 }
 
-std::vector<Region> Regions::barriers(const Region& region, Direction direction) {
-  const std::vector<Region> swept = sweep(region, direction);
+std::vector<Region> Regions::barriers(const Region& region, Direction direction, Joins joins) {
+  const std::vector<Region> swept = sweep(region, direction, joins);
   constexpr std::uint32_t kOutside = 0xffffffff;
   for (const std::uint32_t v : region) {
     for (const std::uint32_t p : before(v, direction)) segment_[p] = kOutside;

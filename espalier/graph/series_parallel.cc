@@ -19,6 +19,7 @@ namespace espalier {
 namespace {
 
 using internal::Direction;
+using internal::Joins;
 using internal::Region;
 using internal::Regions;
 using Node = SeriesParallelTree::Node;
@@ -86,12 +87,13 @@ class Builder {
   }
 
   // The parts of a connected region that is no series. It has several sources and several sinks, so both
-  // directions cut it. Late is what people expect of a decoder.
+  // directions cut it. Late is what people expect of a decoder, and a fiftieth may be paid for it.
   std::vector<Region> tangle(const Region& region) {
-    std::vector<Region> late = regions_.barriers(region, Direction::kForward);
+    constexpr std::int64_t kBearable = 50;
+    std::vector<Region> late = regions_.barriers(region, Direction::kForward, Joins::kFirstUncleanCuts);
     const Weight late_growth = growth(region, late);
-    if (late_growth != Weight()) {
-      std::vector<Region> early = regions_.barriers(region, Direction::kBackward);
+    if (late_growth > regions_.length(region) / kBearable) {
+      std::vector<Region> early = regions_.barriers(region, Direction::kBackward, Joins::kFirstUncleanCuts);
       if (growth(region, early) < late_growth) late = std::move(early);
     }
     ESP_CHECK(late.size() > 1, region.size());
@@ -105,23 +107,36 @@ class Builder {
     return parallel(parts, depth);
   }
 
-  // A staircase: light branches beside a series that begins (or ends) with branches itself.
-  std::optional<std::vector<Region>> staircase(const Region& region, const std::vector<Region>& parts) {
+  std::size_t heaviest_of(const std::vector<Region>& parts) {
     std::size_t heaviest = 0;
-    Weight all, most;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      const Weight work = regions_.work(parts[i]);
-      all += work;
-      if (work > most) most = work, heaviest = i;
+    for (std::size_t i = 1; i < parts.size(); ++i) {
+      if (regions_.work(parts[i]) > regions_.work(parts[heaviest])) heaviest = i;
     }
+    return heaviest;
+  }
+
+  // Whether the series in `part` begins (kBackward: ends) with branches of which the heaviest begins so, too.
+  bool has_two_steps(const Region& part, Direction direction) {
+    Region step = part;
+    for (int steps = 0; steps < 2; ++steps) {
+      const std::vector<Region> parts = regions_.series_parts(step);
+      const Region& end = direction == Direction::kForward ? parts.front() : parts.back();
+      const std::vector<Region> beside = regions_.components(end);
+      if (parts.size() == 1 || beside.size() == 1) return false;
+      step = beside[heaviest_of(beside)];
+    }
+    return true;
+  }
+
+  // A staircase: light branches beside a series that begins or ends with a staircase.
+  std::optional<std::vector<Region>> staircase(const Region& region, const std::vector<Region>& parts) {
+    const Region& heaviest = parts[heaviest_of(parts)];
+    const Weight all = regions_.work(region), most = regions_.work(heaviest);
     constexpr std::int64_t kLight = 4;  // the others together weigh at most a quarter of it
     if ((all - most) * kLight > most) return std::nullopt;
-    const std::vector<Region> steps = regions_.series_parts(parts[heaviest]);
-    if (steps.size() == 1) return std::nullopt;
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-      const Region& end = direction == Direction::kForward ? steps.front() : steps.back();
-      if (regions_.components(end).size() == 1) continue;
-      std::vector<Region> flat = regions_.barriers(region, direction);
+      if (!has_two_steps(heaviest, direction)) continue;
+      std::vector<Region> flat = regions_.barriers(region, direction, Joins::kAllCut);
       if (flat.size() > 1 && growth(region, flat) == Weight()) return flat;
     }
     return std::nullopt;
@@ -219,6 +234,49 @@ Weight tree_length(const WeightedDag& dag, const SeriesParallelTree& tree) {
   return length[tree.root];
 }
 
+// Without most of the edges that longer paths make needless. A spanning forest gives each node its
+// predecessor behind the most edges as its parent; an edge to what another successor is an ancestor of in
+// the forest goes. O(n + e · log e). Which joins are clean is seen better without them.
+WeightedDag without_needless_edges(const WeightedDag& dag) {
+  const std::size_t n = dag.weights.size();
+  std::vector<std::uint32_t> depth(n, 0), size(n, 1), first(n, 0), next(n, 0);
+  std::vector<std::optional<std::uint32_t>> parent(n);
+  for (std::size_t v = 0; v < n; ++v) {
+    for (const std::uint32_t p : dag.predecessors[v]) {
+      if (depth[p] + 1 <= depth[v]) continue;
+      depth[v] = depth[p] + 1;
+      parent[v] = p;
+    }
+  }
+  for (std::size_t v = n; v-- > 0;) {
+    if (parent[v]) size[*parent[v]] += size[v];
+  }
+  std::uint32_t roots = 0;  // numbers in preorder: v's descendants are those in [first, first + size)
+  for (std::size_t v = 0; v < n; ++v) {
+    std::uint32_t& place = parent[v] ? next[*parent[v]] : roots;
+    first[v] = place;
+    place += size[v];
+    next[v] = first[v] + 1;
+  }
+  WeightedDag result;
+  result.weights = dag.weights;
+  result.predecessors.resize(n), result.successors.resize(n);
+  for (std::size_t v = 0; v < n; ++v) {
+    std::vector<std::uint32_t> successors = dag.successors[v];
+    std::sort(successors.begin(), successors.end(),
+              [&](std::uint32_t a, std::uint32_t b) { return first[a] < first[b]; });
+    std::uint32_t covered = 0;  // ends of the successors' descendants so far
+    for (const std::uint32_t w : successors) {
+      if (first[w] < covered) continue;
+      covered = first[w] + size[w];
+      result.successors[v].push_back(w);
+    }
+    std::sort(result.successors[v].begin(), result.successors[v].end());
+    for (const std::uint32_t w : result.successors[v]) result.predecessors[w].push_back(narrow(v));
+  }
+  return result;
+}
+
 }  // namespace
 
 SeriesParallelTree series_parallel(const WeightedDag& dag, const SeriesParallelOptions& options) {
@@ -228,7 +286,8 @@ SeriesParallelTree series_parallel(const WeightedDag& dag, const SeriesParallelO
   if (n == 0) return tree;
   Region all(n);
   std::iota(all.begin(), all.end(), 0U);
-  Builder builder(dag, options);
+  const WeightedDag lean = without_needless_edges(dag);
+  Builder builder(lean, options);
   tree.root = builder.build(all, 0);
   tree.nodes = builder.take_nodes();
   drop_unused(tree);
