@@ -127,8 +127,7 @@ class StagedChecker {
                            m.recomputed_for_input};
     if (!std::all_of(std::begin(sizes), std::end(sizes), [](Bytes b) { return in_range(b); })) {
       violate(x, "a size is outside 0 to 2^56 bytes");
-    }
-    if (m.saved < m.saved_for_input || m.recomputed < m.recomputed_for_input) {
+    } else if (m.saved < m.saved_for_input || m.recomputed < m.recomputed_for_input) {
       violate(x, "more of what it keeps is for I alone than it keeps");
     }
     if (stage.replicas.size() < 2 && stage.reduced != Bytes())

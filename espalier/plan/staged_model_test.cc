@@ -121,7 +121,8 @@ TEST(StagedModel, TimesAreSumsWithNeighbourFactorAndOverheads) {
   // img shares its host with txt: (2 + 1) ms · 1.1 + 10 µs; backward (2 + 1) and 2 ms.
   const StageTimes& img = model.stages[0].replicas[0].times;
   EXPECT_EQ(img.forward, microseconds(3300 + 10));
-  EXPECT_EQ(img.input_gradient, microseconds(3300 + 10));
+  EXPECT_EQ(img.input_gradient, microseconds(3300));
+  EXPECT_EQ(img.overhead, microseconds(10));
   EXPECT_EQ(img.weight_gradient, microseconds(2200));
   EXPECT_EQ(img.update, microseconds(1) + nanoseconds(1024));
   EXPECT_EQ(img.recompute, Duration());
