@@ -221,9 +221,9 @@ TEST(Orders, AnyLegalListsEqualOneProcess) {
     });
     if (splits) continue;
     ++ran;
-    const Run expected =
+    const auto expected =
         run(model, one_stage_job(graph, plan.batch, plan.stages[0].micro_batch), optimizer, 11, 2);
-    const Run actual = run(model, planned, optimizer, 11, 2);
+    const auto actual = run(model, planned, optimizer, 11, 2);
     EXPECT_THAT(check_trace(planned.staged, cpus(5), planned.schedule, actual.trace), IsEmpty());
     const double tolerance = default_tolerance(graph);
     ASSERT_EQ(actual.losses.size(), expected.losses.size());
@@ -249,9 +249,9 @@ TEST(Orders, GroupsOfBackwardsEqualOneProcess) {
   planned.staged = with_orders(planned.staged, parse_order_rule("1f1b,k=2"));
   planned.schedule = make_schedule(planned.staged, 3);
   EXPECT_THAT(check_schedule(planned.staged, planned.schedule), IsEmpty());
-  const Run expected = run(model, one_stage_job(model.graph(), plan.batch, BatchSize(2)), {}, 11, 2);
+  const auto expected = run(model, one_stage_job(model.graph(), plan.batch, BatchSize(2)), {}, 11, 2);
   EXPECT_EQ(run(model, planned, {}, 11, 2).losses.size(), expected.losses.size());
-  const Run actual = run(model, planned, {}, 11, 2);
+  const auto actual = run(model, planned, {}, 11, 2);
   for (std::size_t i = 0; i < expected.losses.size(); ++i) {
     EXPECT_NEAR(actual.losses[i], expected.losses[i], 1e-5 * std::abs(expected.losses[i]));
   }
