@@ -42,8 +42,9 @@ class BruteForce {
         if (owner[d] < stages) drafts[owner[d]].devices.push_back(DeviceId(d));
       }
       if (std::none_of(drafts.begin(), drafts.end(), [](const StageDraft& s) { return s.devices.empty(); })) {
-        for (std::size_t i = 0; i < stage_of_.size(); ++i)
-          drafts[stage_of_[i]].operators.push_back(OperatorId(i));
+        std::vector<std::vector<OperatorId>> operators(stages);
+        for (std::size_t i = 0; i < stage_of_.size(); ++i) operators[stage_of_[i]].push_back(OperatorId(i));
+        for (std::size_t s = 0; s < stages; ++s) drafts[s].operators = operators[s];
         add_edges(std::move(drafts));
       }
       std::size_t d = 0;

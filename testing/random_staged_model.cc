@@ -89,6 +89,7 @@ class ModelMaker {
     m.between_halves = size();
     m.forward_workspace = size();
     m.backward_workspace = size();
+    m.update_workspace = size();
     if (stage.replicas.size() > 1) stage.reduced = m.gradients;
   }
 

@@ -162,23 +162,53 @@ class Reference {
       list.in_collective = true;
       return true;
     }
-    for (InFlight* flight : consumed_by(d, action)) {
-      const Duration cost = cluster_.route(flight->from, flight->to).receive.of(flight->bytes);
-      if (flight->received || cost == Duration() || is_free(*flight)) continue;
+    if (InFlight* flight = to_receive(d, action)) {
       if (!flight->arrival || *flight->arrival > now_) return false;
-      occupy(d, cost);
+      occupy(d, cluster_.route(flight->from, flight->to).receive.of(flight->bytes));
       flight->received = true;
       span(SpanKind::kReceiveEndpoint, d, Stream::kCompute, action, now_, list.free, flight, flight->from);
       return true;
     }
-    if (!inputs_are_here(d, action)) return false;
-    occupy(d, time_of(d, action));
-    times_[{d, action}] = {now_, list.free};
-    last_action_[d] = action;
-    span(SpanKind::kAction, d, Stream::kCompute, action, now_, list.free, nullptr, {});
-    ++list.next;
-    produce(d, list.free);
+    const std::vector<std::size_t> together = members(d, action);
+    for (const std::size_t member : together) {
+      if (!is_ready(member, action)) return false;
+    }
+    for (const std::size_t member : together) {
+      occupy(member, time_of(member, action));
+      times_[{member, action}] = {now_, lists_[member].free};
+      last_action_[member] = action;
+      span(SpanKind::kAction, member, Stream::kCompute, action, now_, lists_[member].free, nullptr, {});
+      ++lists_[member].next;
+      produce(member, lists_[member].free);
+    }
     return true;
+  }
+
+  // The message whose receive endpoint an action waits for next; null if none is left.
+  InFlight* to_receive(std::size_t d, const Action& action) {
+    for (InFlight* flight : consumed_by(d, action)) {
+      const Duration cost = cluster_.route(flight->from, flight->to).receive.of(flight->bytes);
+      if (!flight->received && cost != Duration() && !is_free(*flight)) return flight;
+    }
+    return nullptr;
+  }
+
+  // The devices that run an action together: those of a tensor-parallel group. An update each runs alone.
+  std::vector<std::size_t> members(std::size_t d, const Action& action) const {
+    std::vector<std::size_t> together;
+    if (action.kind == ActionKind::kUpdate) return {d};
+    for (const StagedReplica& replica : model_.stages[action.stage().index()].replicas) {
+      if (!has(replica.devices, d)) continue;
+      for (const DeviceId device : replica.devices) together.push_back(device.index());
+    }
+    return together;
+  }
+
+  bool is_ready(std::size_t d, const Action& action) {
+    const List& list = lists_[d];
+    return list.free <= now_ && !list.in_collective && list.to_send.empty() &&
+           list.next < schedule_.devices[d].size() && schedule_.devices[d][list.next] == action &&
+           to_receive(d, action) == nullptr && inputs_are_here(d, action);
   }
 
   void occupy(std::size_t d, Duration time) {
@@ -470,6 +500,7 @@ class Reference {
           span(SpanKind::kCollective, d, Stream::kCollective, action, *gathering.start, end, nullptr, {});
       collective.posted = Duration(posted(gathering));
       collective.bytes = cost.bytes;
+      times_[{d, action}] = {*gathering.start, end};
       lists_[d].in_collective = false;
       lists_[d].free = end;
       ++lists_[d].next;
@@ -572,8 +603,16 @@ class Reference {
   void hold_work(std::size_t d, std::vector<Held>& held) const {
     const MemoryCategory kind = MemoryCategory::kActivations;
     for (const Action& action : schedule_.devices[d]) {
-      if (is_collective(action) || action.kind == ActionKind::kUpdate) continue;
+      if (is_collective(action)) {
+        hold_collective(d, action, held);
+        continue;
+      }
       const StageMemory& memory = model_.stages[action.stage().index()].memory;
+      if (action.kind == ActionKind::kUpdate) {
+        const auto [start, end] = times_.at({d, action});
+        held.push_back({kind, memory.update_workspace, start, end});
+        continue;
+      }
       const auto [start, end] = times_.at({d, action});
       const Time over = *end_of_backward(d, action.stage(), action.micro_batch);
       const Time half = *end_of_input_half(d, action.stage(), action.micro_batch);
@@ -596,6 +635,23 @@ class Reference {
       }
       if (action.kind == ActionKind::kInputGradient) held.push_back({kind, memory.between_halves, end, over});
     }
+  }
+
+  // Its own buffers: from when the device had done what stands before it.
+  void hold_collective(std::size_t d, const Action& action, std::vector<Held>& held) const {
+    const std::size_t place = place_.at({d, action});
+    const Time before = times_.at({d, schedule_.devices[d].at(place - 1)}).second;
+    const Time end = times_.at({d, action}).second;
+    if (action.kind == ActionKind::kTieSum) {
+      const Tie& tie = model_.ties[action.tie().index()];
+      const bool root = model_.stages[tie.stages[0].index()].replicas[0].devices[0] == DeviceId(d);
+      held.push_back({MemoryCategory::kBuffers, (root ? 3 : 1) * tie.bytes, before, end});
+      return;
+    }
+    const StagedStage& stage = model_.stages[action.stage().index()];
+    const std::int64_t n = static_cast<std::int64_t>(stage.replicas.size()), all = stage.reduced.count();
+    const std::int64_t chunk = all / n + (all % n != 0 ? 1 : 0);
+    held.push_back({MemoryCategory::kBuffers, Bytes(all + 2 * chunk), before, end});
   }
 
   Time output_ends(std::size_t d, std::size_t c, const Action& forward, Time end, Time over) const {

@@ -83,6 +83,7 @@ class CaseMaker {
     StageMemory& memory = stage.memory;
     memory = {size(), size(), size(), size(), size(), Bytes(), size(), size(), size()};
     if (features_.recompute) memory.recomputed = Bytes(2);
+    memory.update_workspace = size();
     if (replicas > 1) stage.reduced = memory.gradients;
     model_.stages.push_back(stage);
   }

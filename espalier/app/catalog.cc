@@ -32,21 +32,25 @@ const std::vector<PlannerEntry>& planner_catalog() {
        "cuts, replicas, order of branches, micro-batch; by simulation", "chain",
        [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return pipedream(problem, {.schedule = schedule}, context);
-       }},
+       },
+       1},
       {"pipedream-bottleneck", "PipeDream, SOSP'19 §3.1",
        "the same, choosing the least bottleneck as published", "chain",
        [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return pipedream(problem, {.choice = Choice::kBottleneck, .schedule = schedule}, context);
-       }},
+       },
+       1},
       {"branches", "GraphPipe's stage graphs, arXiv 2406.17145",
        "parallel branches as parallel stages, cuts within them, replicas, micro-batch", "graph",
        [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return branches(problem, {.schedule = schedule}, context);
-       }},
+       },
+       1},
       {"auto", "all of the above", "the planner: runs every one and keeps the fastest that fits", "any",
        [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return automatic(problem, named_planners(schedule), context);
-       }},
+       },
+       3},
   };
   return kPlanners;
 }
@@ -65,9 +69,11 @@ std::vector<NamedPlanner> named_planners(const OrderRule& schedule) {
   std::vector<NamedPlanner> result;
   for (const PlannerEntry& entry : planner_catalog()) {
     if (entry.name == "auto") continue;
-    result.push_back({entry.name, [plan = entry.plan, schedule](const Problem& problem, Context& context) {
+    result.push_back({entry.name,
+                      [plan = entry.plan, schedule](const Problem& problem, Context& context) {
                         return plan(problem, schedule, context);
-                      }});
+                      },
+                      entry.shares});
   }
   return result;
 }

@@ -19,6 +19,7 @@ struct PlannerEntry {
   std::string decides;  // one line
   std::string shape;    // "chain", "graph", "one device": the plans it can find
   std::function<Outcome(const Problem&, const OrderRule&, Context&)> plan;
+  std::uint32_t shares = 0;  // of a budget that it has with others; 0: it takes no states
 };
 
 // In the order in which they are shown and compared; "auto", which runs all others, last.

@@ -21,14 +21,25 @@ std::string devices_of(const Stage& stage, const Cluster& cluster) {
   return out;
 }
 
-// Where each operator stands: "head on cpu:1"; a duplicable one may stand in several.
-std::vector<std::string> places(const PipelinePlan& plan, const Graph& graph, const Cluster& cluster) {
-  std::vector<std::string> result(graph.operators().size());
+// Where each operator stands: "head on cpu:1", of a device alone "cpu:1"; a duplicable one may stand in
+// several.
+enum class Place : std::uint8_t { kStageAndDevice, kDevice };
+std::vector<std::string> places(const PipelinePlan& plan, const Graph& graph, const Cluster& cluster,
+                                Place what) {
+  std::vector<std::vector<std::string>> found(graph.operators().size());
   for (const Stage& stage : plan.stages) {
+    const std::string on = devices_of(stage, cluster);
     for (const OperatorId op : stage.operators) {
-      std::string& place = result[op.index()];
-      place += (place.empty() ? "" : ", ") + stage.name + " on " + devices_of(stage, cluster);
+      found[op.index()].push_back(what == Place::kDevice ? on : stage.name + " on " + on);
     }
+  }
+  std::vector<std::string> result;
+  for (std::vector<std::string>& all : found) {
+    if (what == Place::kDevice) {
+      std::sort(all.begin(), all.end());
+      all.erase(std::unique(all.begin(), all.end()), all.end());
+    }
+    result.push_back(fmt::format("{}", fmt::join(all, ", ")));
   }
   return result;
 }
@@ -102,8 +113,17 @@ PlanDifference diff_plans(const OpenedPlan& a, const OpenedPlan& b, const Graph&
                    b.file.cost_file.empty() ? "none given" : b.file.cost_file);
   if (a.file.cluster != b.file.cluster) result.settings.push_back("cluster: not the same");
 
-  const std::vector<std::string> places_a = places(plan_a, graph, a.cluster);
-  const std::vector<std::string> places_b = places(plan_b, graph, b.cluster);
+  const bool placement_a = a.file.placement.has_value(), placement_b = b.file.placement.has_value();
+  const auto kind = [](bool placement) { return std::string(placement ? "a placement" : "stages"); };
+  settings.compare("plan", kind(placement_a), kind(placement_b));
+  const bool placement = placement_a || placement_b;
+  if (placement_a && placement_b) {
+    settings.compare("micro-batch", std::to_string(a.file.placement->micro_batch.count()),
+                     std::to_string(b.file.placement->micro_batch.count()));
+  }
+  const Place what = placement ? Place::kDevice : Place::kStageAndDevice;
+  const std::vector<std::string> places_a = places(plan_a, graph, a.cluster, what);
+  const std::vector<std::string> places_b = places(plan_b, graph, b.cluster, what);
   for (std::size_t i = 0; i < places_a.size();) {
     std::size_t j = i + 1;
     while (j < places_a.size() && places_a[j] == places_a[i] && places_b[j] == places_b[i]) ++j;
@@ -115,6 +135,10 @@ PlanDifference diff_plans(const OpenedPlan& a, const OpenedPlan& b, const Graph&
     i = j;
   }
 
+  if (placement) {  // fragments follow from where operators stand; so do their orders, unless they are given
+    if (plan_a.orders.lists() && plan_b.orders.lists()) compare_orders(a, b, result.orders);
+    return result;
+  }
   std::map<std::string, const Stage*> by_name;
   for (const Stage& stage : plan_b.stages) by_name[stage.name] = &stage;
   Settings stages(result.stages);

@@ -12,10 +12,10 @@ namespace espalier {
 struct PlanDifference {
   Duration iteration_a, iteration_b;  // simulated
   std::vector<std::string> settings;  // "batch: 16 in a, 32 in b"
-  struct Moved {                      // operators that stand in another stage or on other devices
-    std::string operators;            // names, or a run "first .. last"
+  struct Moved {  // operators that stand in another stage or on other devices; with a placement: devices
+    std::string operators;  // names, or a run "first .. last"
     std::size_t count = 0;
-    std::string from, to;  // "head on cpu:1"
+    std::string from, to;  // "head on cpu:1", with a placement "cpu:1"
   };
   std::vector<Moved> moved;
   std::vector<std::string> stages;  // "head: in flight 2 in a, 1 in b"

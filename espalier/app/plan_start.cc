@@ -83,6 +83,17 @@ void check_names(const PlanFile& start, const std::string& path) {
   }
 }
 
+// It stands as it is, also on a model that has changed, as far as names say where its operators are.
+void add_placement(const EditedPlan& start, const std::string& path, PlanningJob& job) {
+  job.placement =
+      resolve_placement(start.file.placement->operators, job.graph, job.cluster, path + ": placement.");
+  const std::vector<std::string> violations = check_placement(job.graph, job.cluster, *job.placement);
+  if (!violations.empty()) throw InputError(path + ": placement: " + violations.front());
+  if (!start.edited.empty()) {
+    job.notes.push_back(path + ": placement was edited: its times and memory are computed again");
+  }
+}
+
 }  // namespace
 
 std::string costs_of_start(const EditedPlan& start, const std::string& path) {
@@ -92,6 +103,7 @@ std::string costs_of_start(const EditedPlan& start, const std::string& path) {
 
 std::vector<BatchSize> sizes_of_start(const PlanFile& start) {
   std::vector<BatchSize> sizes;
+  if (start.placement) sizes.push_back(start.placement->micro_batch);
   for (const NamedStage& stage : start.stages) {
     if (stage.locked) sizes.push_back(stage.micro_batch);
   }
@@ -100,6 +112,10 @@ std::vector<BatchSize> sizes_of_start(const PlanFile& start) {
 
 void add_start(const EditedPlan& start, const std::string& path, PlanningJob& job) {
   PlanFile file = start.file;
+  if (file.placement) {
+    add_placement(start, path, job);
+    return;
+  }
   check_names(file, path);
   if (start.had_lists) {
     job.notes.push_back(path +

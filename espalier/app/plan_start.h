@@ -13,12 +13,13 @@ namespace espalier {
 // The path from here of the cost file that the plan was made with; empty if it names none.
 std::string costs_of_start(const EditedPlan& start, const std::string& path);
 
-// Micro-batches of the locked stages; else those that were allowed.
+// Micro-batches of the locked stages, or of the placement; else those that were allowed.
 std::vector<BatchSize> sizes_of_start(const PlanFile& start);
 
-// Fills the job's `start` and `locked`, with a note for each edited stage. A model that has changed since is
-// no reason to refuse it: then only its locked stages count. Throws InputError naming the place in the file
-// where stages contradict each other, the model or the job. O(operators of the stages · log).
+// Fills the job's `start` and `locked`, or its `placement`, with a note for each edited stage. A model that
+// has changed since is no reason to refuse it: then only its locked stages count. Throws InputError naming
+// the place in the file where stages contradict each other, the model or the job. O(operators of the stages ·
+// log).
 void add_start(const EditedPlan& start, const std::string& path, PlanningJob& job);
 
 }  // namespace espalier

@@ -4,12 +4,17 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "espalier/app/catalog.h"
+#include "espalier/app/explain.h"
+#include "espalier/app/placements.h"
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
+#include "espalier/planners/hand_plan.h"
 #include "espalier/planners/pipeline/locked.h"
 #include "espalier/schedule/order_file.h"
 #include "espalier/schedule/schedule.h"
@@ -42,8 +47,7 @@ std::optional<std::string> broken_pin(const PlanningJob& job, const PipelinePlan
       if (!device || job.graph.op(op).duplicable) continue;
       for (const Replica& replica : stage.replicas) {
         if (replica.devices != std::vector{*device}) {
-          return fmt::format("operator '{}' is pinned to {}, the plan has it elsewhere",
-                             job.graph.op(op).name, job.cluster.device(*device).name);
+          return describe_pin(job.graph, job.cluster, job.pins, op) + ", the plan has it elsewhere";
         }
       }
     }
@@ -90,17 +94,18 @@ Duration expected_of(const Trace& trace, const std::optional<MeasuredOn>& measur
   return expected_iteration(staged, cluster, schedule, measured->scatter);
 }
 
-Judged judge_staged(const PlanningJob& job, PipelinePlan plan, StagedModel staged, const Schedule& schedule) {
+Judged judge_staged(const PlanningJob& job, PipelinePlan plan, StagedModel staged, const Schedule& schedule,
+                    const Bound& any_bound) {
   Trace trace = simulate(staged, job.cluster, schedule);
   const Duration expected = expected_of(trace, job.measured, staged, job.cluster, schedule);
   Bound stages = stages_bound(staged, job.cluster);
-  Bound any = any_plan_bound(job.graph, job.cluster, job.costs, job.training);
   Judged judged{.plan = std::move(plan),
+                .placement = {},
                 .staged = std::move(staged),
                 .trace = std::move(trace),
                 .expected = expected,
                 .stages_bound = std::move(stages),
-                .any_bound = std::move(any),
+                .any_bound = any_bound,
                 .bubble = 0,
                 .peak = {},
                 .overflow = {},
@@ -117,7 +122,17 @@ Judged judge_data_edges_only(const PlanningJob& job, const Judged& chain) {
   StagedModel staged = stage_model(job.graph, job.cluster, job.costs, job.training, plan);
   Schedule orders = make_schedule(chain.staged, job.cluster.devices().size());
   const Schedule schedule = with_channels(staged, std::move(orders.devices));
-  return judge_staged(job, std::move(plan), std::move(staged), schedule);
+  return judge_staged(job, std::move(plan), std::move(staged), schedule, chain.any_bound);
+}
+
+Bound any_bound_of(const PlanningJob& job) {
+  return any_plan_bound(job.graph, job.cluster, job.costs, job.training);
+}
+
+Judged judge(const PlanningJob& job, const PipelinePlan& plan, const Bound& any_bound) {
+  StagedModel staged = stage_model(job.graph, job.cluster, job.costs, job.training, plan);
+  const Schedule schedule = make_schedule(staged, job.cluster.devices().size());
+  return judge_staged(job, plan, std::move(staged), schedule, any_bound);
 }
 
 }  // namespace
@@ -127,19 +142,34 @@ double Judged::gap() const {
 }
 
 Judged judge(const PlanningJob& job, const PipelinePlan& plan) {
-  StagedModel staged = stage_model(job.graph, job.cluster, job.costs, job.training, plan);
+  return judge(job, plan, any_bound_of(job));
+}
+
+Judged judge_fragments(const PlanningJob& job, const Placement& placement, PipelinePlan fragments) {
+  StagedModel staged = stage_placement(job.graph, job.cluster, job.costs, job.training, fragments);
   const Schedule schedule = make_schedule(staged, job.cluster.devices().size());
-  return judge_staged(job, plan, std::move(staged), schedule);
+  Judged judged = judge_staged(job, std::move(fragments), std::move(staged), schedule, any_bound_of(job));
+  judged.placement = placement;
+  return judged;
 }
 
 namespace {
 
-Outcome outcome_of(const PlannerEntry& planner, const PlanningJob& job, const OrderRule& schedule,
-                   Context& context) {
-  if (job.locked.empty()) return planner.plan(job.problem(), schedule, context);
-  if (planner.name == "auto") return keep_locked(job.problem(), {.schedule = schedule}, context);
-  return {.status = Status::kUnsupported,
-          .why = "planner '" + planner.name + "' does not keep locked stages; auto does"};
+// A planner of the catalog, or the split by hand, for this job.
+NamedPlanner contender(const PlanningJob& job, const std::string& name, const OrderRule& schedule) {
+  if (name == kByHand) {
+    return {name, [&job, schedule](const Problem& problem, Context& context) {
+              return plan_by_hand(problem, job.stages, {.schedule = schedule}, context);
+            }};
+  }
+  const PlannerEntry& planner = find_planner(name);
+  const auto plan = [&planner, schedule](const Problem& problem, Context& context) -> Outcome {
+    if (problem.locked.empty()) return planner.plan(problem, schedule, context);
+    if (planner.name == "auto") return keep_locked(problem, {.schedule = schedule}, context);
+    return {.status = Status::kUnsupported,
+            .why = "planner '" + planner.name + "' does not keep locked stages; auto does"};
+  };
+  return {name, plan, planner.shares};
 }
 
 // The plan with the orders of a file.
@@ -169,32 +199,41 @@ ChosenOrders choose_orders(const std::string& text) {
   return {.rule = {}, .file = ChosenOrders::File{text, read_file(text)}};
 }
 
-Planned plan_model(const PlanningJob& job, const PlanOptions& options) {
-  const PlannerEntry& planner = find_planner(options.planner);
-  Context context{.budget = options.budget, .rng = Rng(job.seed), .progress = options.progress};
-  Planned planned{.planner = planner.name,
-                  .outcome = outcome_of(planner, job, options.schedule.rule, context),
-                  .judged = {},
-                  .warnings = {}};
+namespace {
+
+// What a planner found, checked, with the orders of a file if there is one, judged.
+Planned finish(const PlanningJob& job, const std::string& planner, Outcome found,
+               const ChosenOrders& schedule, const Bound& any_bound) {
+  Planned planned{
+      .planner = planner, .outcome = std::move(found), .judged = {}, .shortage = {}, .warnings = {}};
   Outcome& outcome = planned.outcome;
   if (!outcome.plan) return planned;
-  auto* plan = std::get_if<PipelinePlan>(&*outcome.plan);
-  if (!plan) {
-    outcome.status = Status::kUnsupported;
-    outcome.why = "planner '" + planner.name + "' made a placement of single operators, not stages";
+  if (const auto* placement = std::get_if<Placement>(&*outcome.plan)) {
+    const std::vector<std::string> violations = check_placement(job.graph, job.cluster, *placement);
+    ESP_CHECK(violations.empty(), planner, violations.front());
+    try {
+      Planned placed = plan_placement(job, *placement, schedule);
+      planned.judged = std::move(placed.judged);
+      planned.warnings = std::move(placed.warnings);
+    } catch (const InputError& error) {
+      outcome.status = Status::kUnsupported;
+      outcome.why = "planner '" + planner + "': " + error.what();
+      outcome.plan.reset();
+    }
     return planned;
   }
+  auto* plan = std::get_if<PipelinePlan>(&*outcome.plan);
   const std::vector<std::string> violations = check_plan(job.graph, job.cluster, *plan);
-  ESP_CHECK(violations.empty(), planner.name, violations.front());
+  ESP_CHECK(violations.empty(), planner, violations.front());
   if (const std::optional<std::string> broken = broken_pin(job, *plan)) {
     outcome.status = Status::kUnsupported;
-    outcome.why = "planner '" + planner.name + "' does not keep --pin: " + *broken;
+    outcome.why = "planner '" + planner + "' does not keep " + *broken;
     outcome.plan.reset();
     return planned;
   }
-  if (options.schedule.file) {
+  if (schedule.file) {
     try {
-      *plan = with_file_orders(job, std::move(*plan), *options.schedule.file);
+      *plan = with_file_orders(job, std::move(*plan), *schedule.file);
     } catch (const InputError& error) {
       outcome.status = Status::kUnsupported;
       outcome.why = std::string("the orders do not fit the plan that it made: ") + error.what();
@@ -202,15 +241,73 @@ Planned plan_model(const PlanningJob& job, const PlanOptions& options) {
       return planned;
     }
   }
-  planned.judged = judge(job, *plan);
+  planned.judged = judge(job, *plan, any_bound);
   planned.warnings = semantic_warnings(job.graph, *plan);
+  return planned;
+}
+
+// What a call's planners share.
+struct Search {
+  Search(const PlanningJob& job, const SearchOptions& options)
+      : problem(job.problem()),
+        any_bound(any_bound_of(job)),
+        pool(options.threads),
+        watch(options.progress, any_bound.time) {
+    context.pool = &pool;
+    context.cancelled = options.cancelled;
+    context.watch = &watch;
+  }
+
+  // `shares`: of the budget, of all planners that were asked.
+  Shortage explain(const NamedPlanner& maker, const std::vector<std::uint32_t>& shares,
+                   const PipelinePlan& closest) const {
+    const std::uint64_t all = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
+    Context again;
+    again.pool = context.pool;
+    again.cancelled = context.cancelled;
+    again.budget.max_states =
+        all == 0 ? context.budget.max_states : context.budget.max_states / all * maker.shares;
+    return explain_shortage(problem, maker, again, closest);
+  }
+
+  const Problem problem;
+  const Bound any_bound;
+  ThreadPool pool;
+  SearchWatch watch;
+  Context context;
+};
+
+}  // namespace
+
+Planned plan_model(const PlanningJob& job, const PlanOptions& options) {
+  if (job.placement) return plan_placement(job, *job.placement, options.schedule);
+  const NamedPlanner planner = contender(job, options.planner, options.schedule.rule);
+  Search search(job, options.search);
+  search.context.budget = options.budget;
+  search.context.planner = planner.name;
+  Outcome outcome = planner.plan(search.problem, search.context);
+  Planned planned = finish(job, planner.name, std::move(outcome), options.schedule, search.any_bound);
+  const std::optional<NearMiss>& closest = planned.outcome.closest;
+  if (planned.outcome.status == Status::kInfeasible && closest) {
+    const bool named = !closest->planner.empty() && closest->planner != "start";
+    const NamedPlanner maker = named ? contender(job, closest->planner, options.schedule.rule) : planner;
+    std::vector<std::uint32_t> shares{maker.shares};
+    if (maker.name != planner.name) {
+      shares.clear();
+      for (const NamedPlanner& each : named_planners(options.schedule.rule)) shares.push_back(each.shares);
+    }
+    planned.shortage = search.explain(maker, shares, closest->plan);
+  }
   return planned;
 }
 
 PlanFile plan_file(const PlanningJob& job, const Planned& planned, const std::string& folder) {
   ESP_CHECK(planned.judged.has_value());
-  PlanFile file =
-      make_plan_file(job.graph, job.cluster, job.training, planned.judged->plan, planned.judged->staged);
+  const Judged& judged = *planned.judged;
+  PlanFile file = judged.placement
+                      ? make_plan_file(job.graph, job.cluster, job.training, *judged.placement,
+                                       judged.plan.stages.front().micro_batch, judged.staged)
+                      : make_plan_file(job.graph, job.cluster, job.training, judged.plan, judged.staged);
   file.model = relative_path(job.model, folder);
   file.planner = planned.planner;
   file.seed = job.seed;
@@ -288,7 +385,8 @@ OpenedPlan with_orders(const OpenedPlan& opened, const ChosenOrders& orders) {
   std::vector<std::string> problems = check_staged_model(again.file.staged, again.cluster);
   if (!problems.empty()) throw InputError(where + ": " + problems.front());
   again.schedule = make_schedule(again.file.staged, again.cluster.devices().size());
-  problems = check_schedule(again.file.staged, again.schedule);
+  if (again.file.placement) problems = check_fragment_orders(again.file.staged, again.cluster);
+  if (problems.empty()) problems = check_schedule(again.file.staged, again.schedule);
   if (!problems.empty()) throw InputError(where + ": " + problems.front());
   again.trace = simulate(again.file.staged, again.cluster, again.schedule);
   again.stages_bound = stages_bound(again.file.staged, again.cluster);
@@ -328,7 +426,10 @@ OpenedPlan with_costs(const OpenedPlan& opened, const std::string& cost_file) {
   std::sort(sizes.begin(), sizes.end());
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   costs = complete_costs(imported.graph, again.cluster, std::move(costs), sizes);
-  again.file.staged = stage_model(imported.graph, again.cluster, costs, opened.file.training, plan);
+  const Training& training = opened.file.training;
+  again.file.staged = opened.file.placement
+                          ? stage_placement(imported.graph, again.cluster, costs, training, plan)
+                          : stage_model(imported.graph, again.cluster, costs, training, plan);
   // The same orders, though what recomputes or updates depends on costs.
   StagedModel listed = again.file.staged;
   listed.orders = Orders(lists_of(opened.file.staged, opened.schedule));
@@ -379,47 +480,92 @@ BoundOrReason any_plan_bound(const OpenedPlan& opened) {
   }
 }
 
+namespace {
+
+// The row of what a planner found, and one with data edges only where that says something else.
+std::vector<ComparedPlan> rows_of(const PlanningJob& job, Planned planned, Duration planning_time) {
+  ComparedPlan row;
+  row.planner = planned.planner;
+  row.planning_time = planning_time;
+  row.status = planned.outcome.status;
+  row.why = planned.outcome.why;
+  row.estimate = planned.outcome.estimate;
+  row.stats = planned.outcome.stats;
+  if (!planned.judged) {
+    row.fits = false;
+    return {std::move(row)};
+  }
+  fill_row(row, *planned.judged);
+  row.judged = std::move(planned.judged);
+  if (!has_bare_stage_edge(row.judged->staged)) return {std::move(row)};
+  ComparedPlan bare;
+  bare.planner = row.planner;
+  bare.data_edges_only = true;
+  bare.status = row.status;
+  bare.judged = judge_data_edges_only(job, *row.judged);
+  fill_row(bare, *bare.judged);
+  return {std::move(row), std::move(bare)};
+}
+
+}  // namespace
+
 Comparison compare_planners(const PlanningJob& job, const CompareOptions& options) {
   std::vector<std::string> names = options.planners;
-  if (names.empty()) {
-    for (const NamedPlanner& planner : named_planners(options.schedule.rule)) names.push_back(planner.name);
+  for (const PlannerEntry& entry : planner_catalog()) {
+    if (options.planners.empty() && entry.name != "auto") names.push_back(entry.name);
   }
+  if (!job.stages.empty()) names.insert(names.begin(), std::string(kByHand));
+  std::vector<NamedPlanner> planners;
+  for (const std::string& name : names) planners.push_back(contender(job, name, options.schedule.rule));
+  Search search(job, options.search);
+  search.context.budget = options.budget;
+  std::vector<Duration> times(planners.size());
+  PlannerCalls calls;
+  if (options.clock) {
+    calls.begun = [&](std::size_t i) { times[i] = options.clock(); };
+    calls.ended = [&](std::size_t i) { times[i] = options.clock() - times[i]; };
+  }
+  std::vector<Candidate> found = run_all(search.problem, planners, search.context, calls);
+  const Candidate* const closest = closest_of(found);
+  const std::string closest_maker = closest ? closest->name : "";
+  const PipelinePlan closest_plan = closest ? closest->outcome.closest->plan : PipelinePlan();
+  std::vector<std::vector<ComparedPlan>> rows(planners.size());
+  search.pool.for_each(planners.size(), [&](std::size_t i) {
+    rows[i] = rows_of(
+        job, finish(job, found[i].name, std::move(found[i].outcome), options.schedule, search.any_bound),
+        times[i]);
+  });
+
   Comparison result;
-  result.any_bound = any_plan_bound(job.graph, job.cluster, job.costs, job.training);
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (options.progress)
-      options.progress(static_cast<double>(i) / static_cast<double>(names.size()), names[i]);
-    const Duration begin = options.clock ? options.clock() : Duration();
-    Planned planned = plan_model(
-        job, {.planner = names[i], .schedule = options.schedule, .budget = options.budget, .progress = {}});
+  result.any_bound = search.any_bound;
+  result.interrupted = search.context.stop();
+  for (std::vector<ComparedPlan>& some : rows) {
+    std::move(some.begin(), some.end(), std::back_inserter(result.rows));
+  }
+  std::vector<BatchSize> sizes;
+  for (const std::string& path : options.files) {
     ComparedPlan row;
-    row.planner = names[i];
-    row.planning_time = options.clock ? options.clock() - begin : Duration();
-    row.status = planned.outcome.status;
-    row.why = planned.outcome.why;
-    row.estimate = planned.outcome.estimate;
-    if (!planned.judged) {
-      row.fits = false;
-      result.rows.push_back(std::move(row));
-      continue;
-    }
-    fill_row(row, *planned.judged);
-    row.judged = std::move(planned.judged);
-    result.rows.push_back(row);
-    if (has_bare_stage_edge(row.judged->staged)) {
-      ComparedPlan bare;
-      bare.planner = names[i];
-      bare.data_edges_only = true;
-      bare.status = row.status;
-      bare.judged = judge_data_edges_only(job, *row.judged);
-      fill_row(bare, *bare.judged);
-      result.rows.push_back(std::move(bare));
-    }
+    row.planner = path;
+    row.judged = judge_file(job, path);
+    row.status = row.judged->overflow ? Status::kInfeasible : Status::kFeasible;
+    fill_row(row, *row.judged);
+    for (const Stage& stage : row.judged->plan.stages) sizes.push_back(stage.micro_batch);
+    result.rows.push_back(std::move(row));
+  }
+  if (!sizes.empty()) {
+    const PlanningJob sized = with_sizes(job, sizes);
+    result.any_bound = any_plan_bound(sized.graph, sized.cluster, sized.costs, sized.training);
   }
   for (std::size_t i = 0; i < result.rows.size(); ++i) {
     const ComparedPlan& row = result.rows[i];
     if (!row.iteration || !row.fits || row.data_edges_only) continue;
     if (!result.best || *row.iteration < *result.rows[*result.best].iteration) result.best = i;
+  }
+  if (!result.best && !result.interrupted && !closest_maker.empty() && closest_maker != "start") {
+    std::vector<std::uint32_t> shares;
+    for (const NamedPlanner& planner : planners) shares.push_back(planner.shares);
+    result.shortage =
+        search.explain(contender(job, closest_maker, options.schedule.rule), shares, closest_plan);
   }
   return result;
 }

@@ -2,14 +2,17 @@
 
 // Planning, judging and comparing: plain values that the command line prints, and tests and bindings use.
 
+#include <atomic>
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "espalier/app/planning_job.h"
 #include "espalier/bound/bound.h"
 #include "espalier/plan/plan_file.h"
+#include "espalier/planners/shortage.h"
 #include "espalier/report/table.h"
 #include "espalier/trace/trace.h"
 
@@ -17,7 +20,8 @@ namespace espalier {
 
 // A plan with the simulator's verdict.
 struct Judged {
-  PipelinePlan plan;
+  PipelinePlan plan;  // of a placement: its fragments
+  std::optional<Placement> placement = {};
   StagedModel staged;
   Trace trace;
   Duration expected;  // mean iteration under the measured spread of action times (sim/expected.h); else the
@@ -34,6 +38,8 @@ struct Judged {
 
 // The plan must obey check_plan. O(operators + actions · log).
 Judged judge(const PlanningJob& job, const PipelinePlan& plan);
+// The fragments of a placement (fragments_of), which check_placement accepts.
+Judged judge_fragments(const PlanningJob& job, const Placement& placement, PipelinePlan fragments);
 
 // Orders as a user names them: a rule, or the text of a schedule file (schedule/order_file.h), which means
 // something for a plan with its stages and devices only.
@@ -48,20 +54,32 @@ struct ChosenOrders {
 // A rule's text or a file's path. Throws InputError where it is neither.
 ChosenOrders choose_orders(const std::string& text);
 
+// How a search runs; nothing of it changes what is found, unless somebody ends the search.
+struct SearchOptions {
+  std::size_t threads = 1;
+  SearchWatch::Listener progress = {};           // may be empty
+  const std::atomic<bool>* cancelled = nullptr;  // may be null: once true, the best so far is the answer
+};
+
+// What stands for a planner where the stages are those that people chose (PlanningJob::stages).
+inline constexpr std::string_view kByHand = "stages";
+
 struct PlanOptions {
-  std::string planner = "auto";
+  std::string planner = "auto";  // or kByHand
   ChosenOrders schedule = {};
   Budget budget = {};
-  std::function<void(double fraction, std::string_view what)> progress = {};
+  SearchOptions search = {};
 };
 
 struct Planned {
   std::string planner;
   Outcome outcome;
   std::optional<Judged> judged;       // if there is a plan
+  std::optional<Shortage> shortage;   // if nothing fits
   std::vector<std::string> warnings;  // semantic_warnings: what differs from one process
 };
 
+// A placement that the job was given is judged, whatever the planner (app/placements.h).
 // Throws InputError if there is no such planner; InternalError if a planner breaks a rule of check_plan. A
 // plan that does not keep the pins, or that the orders of a schedule file do not fit, is refused as
 // kUnsupported.
@@ -107,7 +125,7 @@ BoundOrReason any_plan_bound(const OpenedPlan& opened);
 
 // One row of a comparison.
 struct ComparedPlan {
-  std::string planner;
+  std::string planner;           // or a file's path
   bool data_edges_only = false;  // the row above, its stage edges without data dropped, its orders kept
   Status status = Status::kInfeasible;
   std::string why;
@@ -124,26 +142,33 @@ struct ComparedPlan {
   bool fits = true;
   std::optional<Duration> estimate;  // the planner's own
   double gap = 0;                    // to the bound for any plan
-  Duration planning_time;            // zero without a clock
+  SearchStats stats;
+  Duration planning_time;  // zero without a clock; planners run side by side
   std::optional<Judged> judged;
 };
 
 struct CompareOptions {
-  std::vector<std::string> planners = {};  // empty: all but auto
+  std::vector<std::string> planners = {};  // empty: all but auto; a split by hand comes before them
+  std::vector<std::string> files = {};     // plans to judge beside theirs (judge_file of app/placements.h)
   ChosenOrders schedule = {};
   Budget budget = {};
-  std::function<Duration()> clock = {};  // for planning times; may be empty
-  std::function<void(double fraction, std::string_view what)> progress = {};
+  std::function<Duration()> clock = {};  // for planning times, from any thread; may be empty
+  SearchOptions search = {};
 };
 
 struct Comparison {
   std::vector<ComparedPlan> rows;
   Bound any_bound;
   std::optional<std::size_t> best;  // the fastest row that fits and whose stage edges mean what they say
+  bool interrupted = false;         // somebody ended the search
+  std::optional<Shortage> shortage = {};  // where nothing fits: of the closest plan of all
 };
+// The budget is dealt to the planners beforehand, as automatic() does.
 Comparison compare_planners(const PlanningJob& job, const CompareOptions& options);
 
+// All columns; those that are shown where nobody chooses.
 Table comparison_table(const Comparison& comparison);
+std::vector<std::string> usual_columns();
 
 // One row per stage: modules, devices, operators, time share, memory.
 Table stage_table(const PlanningJob& job, const Judged& judged);

@@ -16,6 +16,7 @@
 #include "espalier/cluster/text.h"
 #include "espalier/cost/json.h"
 #include "espalier/cost/text.h"
+#include "espalier/plan/placement_rules.h"
 
 namespace espalier {
 namespace {
@@ -287,6 +288,16 @@ PlanningJob prepare_job(const JobOptions& options) {
   Pins pins;
   for (const std::string& pin : options.pins) pins.push_back(parse_pin(pin, cluster));
   resolve_pins(graph, pins);  // one that matches nothing is told before any planning
+  for (const std::string& detour : pin_detours(graph, cluster, pins)) {
+    warnings.push_back("--pin: " + detour);
+  }
+  std::vector<HandStage> stages;
+  if (!options.stages.empty()) {
+    if (start) throw InputError("--stages and --start: both say which stages there are; give one of them");
+    stages = parse_hand_split(options.stages, graph, cluster, pins);
+    const std::string unnamed = unnamed_text(stages);
+    if (!unnamed.empty()) notes.push_back("stages: " + unnamed);
+  }
   if (!given) costs = own_costs(imported, cluster);
   std::uint64_t cost_hash = 0;
   if (given) {
@@ -365,6 +376,7 @@ PlanningJob prepare_job(const JobOptions& options) {
                   .written_buffers = options.written_buffers,
                   .start = {},
                   .locked = {},
+                  .stages = std::move(stages),
                   .cost_file = cost_file,
                   .cost_hash = cost_hash,
                   .measured = std::move(measured),
@@ -372,6 +384,12 @@ PlanningJob prepare_job(const JobOptions& options) {
                   .notes = std::move(notes),
                   .warnings = std::move(warnings)};
   if (start) add_start(*start, options.start, job);
+  if (!options.placement.empty()) {
+    PlacedByRules placed =
+        parse_placement_file(read_file(options.placement), options.placement, job.graph, job.cluster);
+    job.placement = std::move(placed.placement);
+    job.notes.insert(job.notes.end(), placed.notes.begin(), placed.notes.end());
+  }
   return job;
 }
 

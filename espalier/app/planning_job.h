@@ -10,6 +10,7 @@
 #include "espalier/cost/calibration.h"
 #include "espalier/frontend/imported.h"
 #include "espalier/plan/plan_file.h"
+#include "espalier/planners/hand_split.h"
 #include "espalier/planners/planner.h"
 
 namespace espalier {
@@ -37,6 +38,7 @@ struct JobOptions {
   std::optional<Precision> precision = {};  // that the analytic model supposes; none: the start's, else f32
   std::uint32_t threads = 1;                // that each worker will use
   std::vector<std::string> pins;            // "vision.*=gpu:0"
+  std::string stages;                       // "h.0-5,h.6-11=gpu:1": a split by hand; empty: planners decide
   Optimizer optimizer;
   std::uint64_t seed = 0;
   WrittenBuffers written_buffers = WrittenBuffers::kOneReplica;
@@ -44,6 +46,9 @@ struct JobOptions {
   // Cluster, batch, micro-batches, costs, seed and optimizer are its own where these options say nothing
   // else.
   std::string start;
+  // A file that places every operator (plan/placement_rules.h): then there is nothing to plan. A start that
+  // holds a placement does the same.
+  std::string placement = {};
   std::vector<std::string> notes;  // that stand before the job's own
 };
 
@@ -58,12 +63,14 @@ struct PlanningJob {
   WrittenBuffers written_buffers = WrittenBuffers::kOneReplica;
   std::optional<PipelinePlan> start;  // all of the start, where it is a whole legal plan
   std::vector<LockedStage> locked;
-  std::string cost_file;               // path; empty if none was given
-  std::uint64_t cost_hash = 0;         // of that file's table or the model file's, as read; 0: neither
-  std::optional<MeasuredOn> measured;  // of a cost file, where the cluster is `local`
-  double analytic_share = 0;           // of the time of one pass on the first device: nobody measured it
-  std::vector<std::string> notes;      // what was assumed
-  std::vector<std::string> warnings;   // what may go wrong
+  std::vector<HandStage> stages;            // the split by hand; empty: none
+  std::optional<Placement> placement = {};  // given, not to be planned
+  std::string cost_file;                    // path; empty if none was given
+  std::uint64_t cost_hash = 0;              // of that file's table or the model file's, as read; 0: neither
+  std::optional<MeasuredOn> measured;       // of a cost file, where the cluster is `local`
+  double analytic_share = 0;                // of the time of one pass on the first device: nobody measured it
+  std::vector<std::string> notes;           // what was assumed
+  std::vector<std::string> warnings;        // what may go wrong
 
   Problem problem() const {
     return {.graph = graph,

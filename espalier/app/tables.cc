@@ -148,21 +148,12 @@ Table memory_table(const Trace& trace) {
 }
 
 Table comparison_table(const Comparison& comparison) {
-  Table table{{{"planner", "planner"},
-               {"stages", "stages"},
-               {"depth", "depth"},
-               {"replicas", "devices/stage"},
-               {"micro_batch", "micro-batch"},
-               {"micro_batches", "m"},
-               {"iteration", "iteration"},
-               {"vs_best", "vs best"},
-               {"bubble", "bubble"},
-               {"peak", "peak memory"},
-               {"fits", "fits"},
-               {"estimate", "own estimate"},
-               {"gap", "above bound"},
-               {"planning", "planned in"}},
-              {}};
+  Table table;
+  for (const char* name :
+       {"planner", "stages", "depth", "replicas", "micro_batch", "micro_batches", "iteration", "vs_best",
+        "bubble", "peak", "fits", "estimate", "gap", "planning", "states", "evaluations"}) {
+    table.columns.push_back({name, name});  // what --columns takes is what people read
+  }
   std::optional<Duration> best;
   if (comparison.best) best = comparison.rows[*comparison.best].iteration;
   for (const ComparedPlan& row : comparison.rows) {
@@ -171,6 +162,8 @@ Table comparison_table(const Comparison& comparison) {
       cells[0] = row.planner;
       cells[10] = std::string(to_text(row.status));
       cells[13] = row.planning_time;
+      cells[14] = static_cast<std::int64_t>(row.stats.states);
+      cells[15] = static_cast<std::int64_t>(row.stats.evaluations);
       table.rows.push_back(std::move(cells));
       continue;
     }
@@ -178,14 +171,24 @@ Table comparison_table(const Comparison& comparison) {
     if (best && best->count() > 0) {
       factor = Factor{ratio(*row.iteration, *best)};
     }
-    table.rows.push_back({row.data_edges_only ? "  data edges only" : row.planner,
-                          static_cast<std::int64_t>(row.stages), static_cast<std::int64_t>(row.depth),
-                          row.replicas, row.micro_batch.count(), static_cast<std::int64_t>(row.micro_batches),
-                          *row.iteration, factor, Share{row.bubble}, row.peak, row.fits ? "yes" : "NO",
-                          row.estimate ? Cell(*row.estimate) : Cell(), Share{row.gap},
-                          row.data_edges_only ? Cell() : Cell(row.planning_time)});
+    table.rows.push_back(
+        {row.data_edges_only ? "  data edges only" : row.planner, static_cast<std::int64_t>(row.stages),
+         static_cast<std::int64_t>(row.depth), row.replicas, row.micro_batch.count(),
+         static_cast<std::int64_t>(row.micro_batches), *row.iteration, factor, Share{row.bubble}, row.peak,
+         row.fits ? "yes" : "NO", row.estimate ? Cell(*row.estimate) : Cell(), Share{row.gap},
+         row.data_edges_only ? Cell() : Cell(row.planning_time),
+         row.data_edges_only ? Cell() : Cell(static_cast<std::int64_t>(row.stats.states)),
+         row.data_edges_only ? Cell() : Cell(static_cast<std::int64_t>(row.stats.evaluations))});
   }
   return table;
+}
+
+std::vector<std::string> usual_columns() {
+  std::vector<std::string> names;
+  for (const Table::Column& column : comparison_table({}).columns) {
+    if (column.key != "states" && column.key != "evaluations") names.push_back(column.key);
+  }
+  return names;
 }
 
 }  // namespace espalier

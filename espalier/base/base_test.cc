@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <functional>
+
 #include "espalier/base/check.h"
 #include "espalier/base/hash.h"
 #include "espalier/base/host.h"
@@ -111,6 +113,71 @@ TEST(Spelling, AStarInAPatternStandsForAnyCharacters) {
   EXPECT_TRUE(matches_pattern("*bias", "bias"));
   EXPECT_FALSE(matches_pattern("encoder.*", "decoder.encoder.x"));
   EXPECT_FALSE(matches_pattern("w", "weight"));
+}
+
+TEST(Spelling, ARangeInAPatternStandsForAWholeNumber) {
+  EXPECT_TRUE(matches_pattern("h.[0-5].*", "h.5.mlp"));
+  EXPECT_FALSE(matches_pattern("h.[0-5].*", "h.6.mlp"));
+  EXPECT_FALSE(matches_pattern("h.[0-5]*", "h.12.mlp")) << "12 is no 1";
+  EXPECT_FALSE(matches_pattern("*[2]", "h.12")) << "12 is no 2";
+  EXPECT_TRUE(matches_pattern("h.[0,2,4-7]", "h.2"));
+  EXPECT_FALSE(matches_pattern("h.[0,2,4-7]", "h.3"));
+  EXPECT_TRUE(matches_pattern("h.[10-12]", "h.11"));
+  EXPECT_TRUE(matches_pattern("*.[1].*.[3]", "a.1.b.2.c.3"));
+  EXPECT_TRUE(matches_pattern("n[3-41]", "n007"));
+  EXPECT_FALSE(matches_pattern("h.[0-5]", "h."));
+  EXPECT_TRUE(matches_pattern("h[a]", "h[a]")) << "a bracket without numbers stands for itself";
+  EXPECT_TRUE(matches_pattern("h[", "h["));
+  EXPECT_FALSE(matches_pattern("h.[0-999999999]", "h.1000000000")) << "numbers end at nine digits";
+}
+
+TEST(Spelling, RandomPatternsMatchAsALookAtEverySplitSays) {
+  // Each part of a pattern in turn, over every way to divide the text.
+  const auto in_range = [](std::string_view digits, int first, int last) {
+    if (digits.empty() || digits.size() > 9 || digits.find_first_not_of("0123456789") != std::string::npos)
+      return false;
+    const int value = std::stoi(std::string(digits));
+    return first <= value && value <= last;
+  };
+  const std::function<bool(std::vector<std::string>, std::string_view, char)> matches =
+      [&](std::vector<std::string> parts, std::string_view text, char before) -> bool {
+    if (parts.empty()) return text.empty();
+    const std::string part = parts.front();
+    parts.erase(parts.begin());
+    const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+    for (std::size_t n = 0; n <= text.size(); ++n) {
+      const char last = n > 0 ? text[n - 1] : before;
+      const bool whole = n > 0 && !digit(before) && (n == text.size() || !digit(text[n]));
+      const bool fits = part == "*"      ? true
+                        : part[0] == '[' ? whole && in_range(text.substr(0, n), part[1] - '0', part[3] - '0')
+                                         : text.substr(0, n) == part;
+      if (fits && matches(parts, text.substr(n), last)) return true;
+    }
+    return false;
+  };
+  Rng rng(5);
+  int found = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    static const std::vector<std::string> kParts{"*", "[0-2]", "[1-9]", "a", ".", "1"};
+    std::vector<std::string> parts;
+    std::string pattern, text;
+    for (std::size_t i = rng.below(6); i-- > 0;) parts.push_back(kParts[rng.below(kParts.size())]);
+    for (const std::string& part : parts) pattern += part;
+    for (std::size_t i = rng.below(8); i-- > 0;) text += "a.12"[rng.below(4)];
+    const bool expected = matches(parts, text, ' ');
+    found += expected;
+    ASSERT_EQ(matches_pattern(pattern, text), expected) << pattern << " on " << text;
+  }
+  EXPECT_GT(found, 1000);
+}
+
+TEST(Spelling, WrongRangesAreNamed) {
+  EXPECT_EQ(wrong_range("h.[0-5].*[1,2]"), std::nullopt);
+  EXPECT_EQ(wrong_range("h.[0-5"), "'[0-5' has no end");
+  EXPECT_EQ(wrong_range("h.[a-c]"), "'[a-c]': expected numbers, such as [0-5] or [0,2,4-7]");
+  EXPECT_EQ(wrong_range("h.[]"), "'[]': expected numbers, such as [0-5] or [0,2,4-7]");
+  EXPECT_EQ(wrong_range("h.[5-0]"), "'[5-0]': 5 is above 0");
+  EXPECT_EQ(wrong_range("h.5]"), "']' ends no range");
 }
 
 TEST(JsonEdge, ErrorsNameFileAndPlace) {

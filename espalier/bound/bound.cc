@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "espalier/base/check.h"
 #include "espalier/schedule/schedule.h"
@@ -14,13 +15,15 @@
 //   predecessors and their tails
 //
 // Device d, whose stages are X: T ≥ min earliest(x) + Σ (F + R + I) + min tail(x), because its first action
-// is an F and the last I on it has a tail; and T ≥ min earliest(x) + Σ (F + R + B) + collectives + updates. A
-// backward that is not split is an I followed by its W, so both hold for it too.
+// is an F and the last I on it has a tail; and T ≥ min earliest(x) + Σ (F + R + B) + updates. A backward that
+// is not split is an I followed by its W, so both hold for it too; the overhead of its action goes with I.
 //
 // Any plan, work: for weights y_d ≥ 0 of the devices with Σ y_d = 1, T ≥ Σ_op min_d y_d · w_d(op): a device's
 // load is at most T, and each operator adds at least its least weighted cost somewhere (weak duality of the
 // assignment problem on unrelated machines, Lenstra, Shmoys, Tardos, 1990). y_d is proportional to the speed
-// at which d would do everything; with devices of one kind this is the total over their number.
+// at which d would do everything; with devices of one kind this is the total over their number. A group of g
+// devices that share an operator adds to each of them what the cell for g says: w_d(op) is the least of g
+// times that over all g, and over all micro-batches. Recomputation, copies and messages only add.
 
 namespace espalier {
 namespace {
@@ -68,18 +71,26 @@ StageBounds stage_bounds(const StagedModel& model, const Cluster& cluster) {
   for (const Crossing* crossing : by_producer) {
     const std::size_t from = crossing->from.index();
     const Duration sent = bounds.earliest[from] + least(model.stages[from], &StageTimes::forward);
+    // Readers on one device share a message, so each may get by with another's bytes.
+    Bytes least_bytes = Bytes::max(), least_gradient = Bytes::max();
+    for (const Crossing::Reader& reader : crossing->readers) {
+      least_bytes = std::min(least_bytes, reader.bytes);
+      if (crossing->token || reader.gradient > Bytes())
+        least_gradient = std::min(least_gradient, reader.gradient);
+    }
     for (const Crossing::Reader& reader : crossing->readers) {
       Duration& earliest = bounds.earliest[reader.stage.index()];
       earliest = std::max(earliest, sent + fastest_message(model, cluster, *crossing, crossing->from,
-                                                           reader.stage, reader.bytes));
+                                                           reader.stage, least_bytes));
     }
-    const Duration back = least(model.stages[from], &StageTimes::input_gradient) + bounds.tail[from];
+    const Duration back = least(model.stages[from], &StageTimes::input_gradient) +
+                          least(model.stages[from], &StageTimes::overhead) + bounds.tail[from];
     for (const Crossing::Reader& reader : crossing->readers) {
       if (!crossing->returns || (!crossing->token && reader.gradient == Bytes())) continue;
       Duration& tail = bounds.tail[reader.stage.index()];
       tail = std::max(
           tail,
-          fastest_message(model, cluster, *crossing, reader.stage, crossing->from, reader.gradient) + back);
+          fastest_message(model, cluster, *crossing, reader.stage, crossing->from, least_gradient) + back);
     }
   }
   return bounds;
@@ -102,7 +113,7 @@ std::vector<DeviceLoad> device_loads(const StagedModel& model, const Cluster& cl
       const StageTimes& t = replica.times;
       for (const DeviceId device : replica.devices) {
         DeviceLoad& load = loads[device.index()];
-        const Duration before = share * (t.forward + t.recompute + t.input_gradient);
+        const Duration before = share * (t.forward + t.recompute + t.input_half());
         load.until_last_input_gradient += before;
         load.all += before + share * t.weight_gradient + t.update;
         load.head = std::min(load.head, bounds.earliest[s]);
@@ -138,7 +149,7 @@ Bound stages_bound(const StagedModel& model, const Cluster& cluster) {
     const StagedStage& stage = model.stages[s];
     Duration round = Duration::max();
     for (const StagedReplica& replica : stage.replicas) {
-      round = std::min(round, replica.times.forward + replica.times.recompute + replica.times.input_gradient);
+      round = std::min(round, replica.times.forward + replica.times.recompute + replica.times.input_half());
     }
     raise(bounds.earliest[s] + round + bounds.tail[s],
           "one micro-batch through stage " + stage.name + " and back");
@@ -148,51 +159,100 @@ Bound stages_bound(const StagedModel& model, const Cluster& cluster) {
 
 namespace {
 
-// Least costs of each operator over the allowed micro-batch sizes.
+// What bounds may suppose of each operator: the least over all that a plan may choose.
 struct LeastCosts {
-  std::vector<std::vector<double>> step;         // by kind, by operator: a whole batch, forward and backward
-  std::vector<Duration> forward, input, weight;  // by operator: one micro-batch on the best kind
+  // By kind, by operator: device time of a whole batch, forward and backward, of all devices of a group
+  // together. kNoCell where this kind cannot run it.
+  std::vector<std::vector<double>> step;
+  std::vector<Duration> forward, input, weight;  // by operator: one micro-batch
 };
+constexpr double kNoCell = std::numeric_limits<double>::max();
 
-LeastCosts least_costs(const Graph& graph, const Cluster& cluster, const CostTable& costs,
-                       const Training& training) {
+// Sizes that a plan of this batch may have.
+std::vector<BatchSize> divisors(const Graph& graph, BatchSize batch) {
+  std::vector<BatchSize> sizes;
+  const BatchRange range = graph.batch();
+  for (std::int64_t count = 1; count <= std::min(batch.count(), kMaxMicroBatches); ++count) {
+    if (batch.count() % count != 0) continue;
+    const BatchSize size(batch.count() / count);
+    if (size >= range.min && size <= range.max) sizes.push_back(size);
+  }
+  return sizes;
+}
+
+// Sizes of tensor-parallel groups that some cell is for; 1 among them.
+std::vector<std::uint32_t> degrees(const Cluster& cluster, const CostTable& costs) {
+  std::set<std::uint32_t> found{1};
+  for (const CostRow& row : costs.parts().rows) {
+    const std::uint32_t degree = row.variant.tensor_parallel;
+    if (!row.variant.recompute && degree <= cluster.devices().size()) found.insert(degree);
+  }
+  return {found.begin(), found.end()};
+}
+
+void lower(LeastCosts& least, std::size_t op, std::size_t kind, const OperatorCost& cost,
+           double devices_times_micro_batches) {
+  double& step = least.step[kind][op];
+  step = std::min(
+      step, devices_times_micro_batches * static_cast<double>((cost.forward + cost.backward()).count()));
+  least.forward[op] = std::min(least.forward[op], cost.forward);
+  least.input[op] = std::min(least.input[op], cost.input_gradient);
+  least.weight[op] = std::min(least.weight[op], cost.weight_gradient);
+}
+
+LeastCosts least_costs(const Graph& graph, const Cluster& cluster, const std::vector<char>& used,
+                       const CostTable& costs, const Training& training) {
   const std::size_t n = graph.operators().size();
-  LeastCosts result{
-      std::vector(cluster.kinds().size(), std::vector<double>(n, std::numeric_limits<double>::max())),
-      std::vector<Duration>(n, Duration::max()), std::vector<Duration>(n, Duration::max()),
-      std::vector<Duration>(n, Duration::max())};
-  for (const BatchSize size : training.micro_batches) {
-    if (size < graph.batch().min || size > graph.batch().max) continue;
-    const OperatorCosts at(graph, cluster, costs, size);
-    const std::int64_t micro_batches = training.batch.count() / size.count();
-    const auto count = static_cast<double>(micro_batches);
-    for (std::size_t k = 0; k < cluster.kinds().size(); ++k) {
-      for (std::size_t i = 0; i < n; ++i) {
-        const OperatorCost& cost = at.of(OperatorId(i), KindId(k));
-        double& step = result.step[k][i];
-        step = std::min(step, count * static_cast<double>((cost.forward + cost.backward()).count()));
-        result.forward[i] = std::min(result.forward[i], cost.forward);
-        result.input[i] = std::min(result.input[i], cost.input_gradient);
-        result.weight[i] = std::min(result.weight[i], cost.weight_gradient);
+  LeastCosts least{std::vector(cluster.kinds().size(), std::vector<double>(n, kNoCell)),
+                   std::vector<Duration>(n, Duration::max()), std::vector<Duration>(n, Duration::max()),
+                   std::vector<Duration>(n, Duration::max())};
+  const std::vector<std::uint32_t> groups = degrees(cluster, costs);
+  for (const BatchSize size : divisors(graph, training.batch)) {
+    const auto micro_batches = static_cast<double>(training.batch.count() / size.count());
+    for (const std::uint32_t degree : groups) {
+      for (std::size_t k = 0; k < cluster.kinds().size(); ++k) {
+        if (!used[k]) continue;
+        const KindCosts at(graph, cluster.kinds()[k], costs, size, {degree, false});
+        for (std::size_t i = 0; i < n; ++i) {
+          if (const OperatorCost* cost = at.of(OperatorId(i))) {
+            lower(least, i, k, *cost, micro_batches * degree);
+          }
+        }
       }
     }
   }
-  return result;
+  for (std::size_t i = 0; i < n; ++i) {  // nothing can run it: no plan at all, so any bound holds
+    if (least.forward[i] == Duration::max()) {
+      least.forward[i] = least.input[i] = least.weight[i] = Duration();
+    }
+  }
+  return least;
 }
 
-// The longest chain of one micro-batch: forward to an operator, its own backward, and back to the inputs.
+bool has_backward(const Graph& graph, const Operator& op) {
+  return std::any_of(op.outputs.begin(), op.outputs.end(),
+                     [&](TensorId id) { return graph.tensor(id).requires_grad; });
+}
+
+// The longest chain of one sample: forward to an operator, its own backward, and back to the inputs. The
+// backward of a tensor's producer waits for its readers only if they have a backward themselves, and where
+// something is sent.
 Duration critical_round(const Graph& graph, const LeastCosts& costs) {
   const std::size_t n = graph.operators().size();
   std::vector<Duration> forward(n), tail(n);
   Duration longest;
   for (std::size_t i = 0; i < n; ++i) {
+    const Operator& op = graph.op(OperatorId(i));
+    const bool returns = has_backward(graph, op);
     tail[i] = costs.weight[i];
-    for (const TensorId input : graph.op(OperatorId(i)).inputs) {
+    for (const TensorId input : op.inputs) {
       const Tensor& tensor = graph.tensor(input);
       if (!tensor.producer) continue;
       const std::size_t p = tensor.producer->index();
       forward[i] = std::max(forward[i], forward[p]);
-      if (tensor.requires_grad) tail[i] = std::max(tail[i], costs.input[p] + tail[p]);
+      if (returns && tensor.requires_grad && tensor.bytes(BatchSize(1)) > Bytes()) {
+        tail[i] = std::max(tail[i], costs.input[p] + tail[p]);
+      }
     }
     forward[i] += costs.forward[i];
     longest = std::max(longest, forward[i] + costs.input[i] + tail[i]);
@@ -200,43 +260,77 @@ Duration critical_round(const Graph& graph, const LeastCosts& costs) {
   return longest;
 }
 
+// By kind: an update of all parameters, as far as it grows with their bytes. A stage's is rounded to whole
+// nanoseconds, so there is one less for each operator that reads a parameter.
+std::vector<double> update_work(const Graph& graph, const Cluster& cluster, const CostTable& costs,
+                                const Training& training) {
+  std::vector<char> read(graph.parameters().size(), 0);
+  double readers = 0;
+  for (const Operator& op : graph.operators()) {
+    if (op.role != OperatorRole::kForward) return std::vector<double>(cluster.kinds().size(), 0);
+    bool reads = false;
+    for (const TensorId input : op.inputs) {
+      const auto parameter = graph.tensor(input).parameter;
+      if (!parameter || !graph.parameter(*parameter).trainable) continue;
+      read[parameter->index()] = 1;
+      reads = true;
+    }
+    readers += reads ? 1 : 0;
+  }
+  double bytes = 0;
+  for (std::size_t p = 0; p < read.size(); ++p) {
+    if (read[p]) bytes += static_cast<double>(graph.parameters()[p].bytes().count());
+  }
+  std::vector<double> work;
+  for (const DeviceKind& kind : cluster.kinds()) {
+    double each = 0;
+    for (const KindOverhead::Update& update : costs.overhead(kind.name).updates) {
+      if (update.optimizer == training.optimizer.kind)
+        each = static_cast<double>(update.picoseconds_per_byte);
+    }
+    work.push_back(std::max(0.0, bytes * each / 1000 / kind.speed - readers));
+  }
+  return work;
+}
+
 // Weighted work over the devices, rounded down far enough that rounding errors cannot lift it above the
-// truth.
-Duration spread_work(const Cluster& cluster, const LeastCosts& costs) {
+// truth. `step`: by kind, by piece of work.
+Duration spread_work(const Cluster& cluster, const std::vector<char>& used,
+                     const std::vector<std::vector<double>>& step) {
   const std::size_t kinds = cluster.kinds().size();
   std::vector<double> total(kinds, 0);
-  std::vector<char> used(kinds, 0);
-  for (const Device& device : cluster.devices()) used[device.kind.index()] = 1;
   for (std::size_t k = 0; k < kinds; ++k) {
-    for (const double step : costs.step[k]) total[k] += step;
+    for (const double each : step[k]) total[k] += each == kNoCell ? 0 : each;
     if (used[k] && total[k] <= 0) return {};  // some device does everything in no time
-  }
-  if (std::count(used.begin(), used.end(), 1) == 1) {
-    const auto k = static_cast<std::size_t>(std::find(used.begin(), used.end(), 1) - used.begin());
-    return round_duration(std::ceil(total[k] / static_cast<double>(cluster.devices().size())));
   }
   double speed = 0;
   for (const Device& device : cluster.devices()) speed += 1 / total[device.kind.index()];
   double sum = 0;
-  for (std::size_t i = 0; i < costs.forward.size(); ++i) {
-    double cheapest = std::numeric_limits<double>::max();
+  for (std::size_t i = 0; i < step.front().size(); ++i) {
+    double cheapest = kNoCell;
     for (std::size_t k = 0; k < kinds; ++k) {
-      if (used[k]) cheapest = std::min(cheapest, costs.step[k][i] / total[k] / speed);
+      if (used[k] && step[k][i] != kNoCell) cheapest = std::min(cheapest, step[k][i] / total[k] / speed);
     }
-    sum += cheapest;
+    if (cheapest != kNoCell) sum += cheapest;
   }
-  return round_duration(std::floor(sum * (1 - 1e-9)));
+  if (std::count(used.begin(), used.end(), 1) > 1) return round_duration(std::floor(sum * (1 - 1e-9)));
+  const auto only = static_cast<std::size_t>(std::find(used.begin(), used.end(), 1) - used.begin());
+  return round_duration(std::ceil(total[only] * (1 - 1e-12) / static_cast<double>(cluster.devices().size())));
 }
 
 }  // namespace
 
 Bound any_plan_bound(const Graph& graph, const Cluster& cluster, const CostTable& costs,
                      const Training& training) {
-  const LeastCosts cheapest = least_costs(graph, cluster, costs, training);
   Bound bound{.scope = Bound::Scope::kAnyPlan, .time = Duration(), .why = "nothing to do"};
-  if (graph.operators().empty() || cheapest.forward.front() == Duration::max()) return bound;
-  const Duration spread = spread_work(cluster, cheapest);
-  const Duration round = critical_round(graph, cheapest);
+  if (graph.operators().empty()) return bound;
+  std::vector<char> used(cluster.kinds().size(), 0);
+  for (const Device& device : cluster.devices()) used[device.kind.index()] = 1;
+  LeastCosts least = least_costs(graph, cluster, used, costs, training);
+  const Duration round = critical_round(graph, least);
+  const std::vector<double> update = update_work(graph, cluster, costs, training);
+  for (std::size_t k = 0; k < update.size(); ++k) least.step[k].push_back(update[k]);
+  const Duration spread = spread_work(cluster, used, least.step);
   const std::size_t devices = cluster.devices().size();
   if (spread >= round) {
     bound.time = spread;

@@ -1,7 +1,8 @@
 #pragma once
 
 // Lower bounds on the iteration time, each with its scope. No plan within the scope is faster under the
-// simulator's rules; gaps are stated against the scope kAnyPlan.
+// simulator's rules (simulate.h; times drawn around the usual ones are none of these); gaps are stated
+// against the scope kAnyPlan.
 
 #include <string>
 
@@ -20,9 +21,14 @@ struct Bound {
 // and the longest dependent path of one micro-batch. The worked example: 24 ms.
 Bound stages_bound(const StagedModel& model, const Cluster& cluster);
 
-// Any plan without tensor parallelism of this graph on this cluster at this batch, in micro-batches of the
-// sizes that the training allows: total work over the devices' speeds (each operator at its fastest size and
-// with each device's own cost), and the critical path of one micro-batch. The worked example: 20 ms.
+// Any plan of this graph on this cluster at this batch and these costs: every PipelinePlan that check_plan
+// accepts, with any orders, and every Placement, in micro-batches of any size that divides the batch and that
+// the graph takes, not only those that the training offers to planners. The larger of
+//  - total work and updates over the devices' speeds: each operator at its cheapest size, on one device or on
+//    a tensor-parallel group that it has cells for, with each device's own cost;
+//  - the critical path of one sample, each operator where it is quickest.
+// The worked example: 20 ms. Memory does not count: plans that do not fit are bounded too.
+// O(divisors of the batch · kinds · group sizes · operators).
 Bound any_plan_bound(const Graph& graph, const Cluster& cluster, const CostTable& costs,
                      const Training& training);
 

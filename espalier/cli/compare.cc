@@ -6,6 +6,7 @@
 #include "espalier/app/catalog.h"
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
+#include "espalier/cli/shortage.h"
 #include "espalier/cli/verbs.h"
 #include "espalier/report/svg.h"
 
@@ -15,8 +16,9 @@ namespace {
 struct CompareFlags {
   JobFlags job;
   std::vector<std::string> planners;
+  std::vector<std::string> plans;
   std::string schedule = "1f1b";
-  std::uint64_t budget = Budget().max_states;
+  SearchFlags search;
   std::string svg;
   std::string format = "text";
   std::vector<std::string> columns;
@@ -36,8 +38,11 @@ Json to_json(const PlanningJob& job, const Comparison& comparison) {
               {"status", std::string(to_text(row.status))},
               {"why", row.why},
               {"planning_ns", row.planning_time.count()},
+              {"states", row.stats.states},
+              {"evaluations", row.stats.evaluations},
               {"estimate_ns", row.estimate ? Json(row.estimate->count()) : Json()}};
     if (row.judged) {
+      json["placement"] = row.judged->placement.has_value();
       json["depth"] = row.depth;
       json["replicas"] = row.replicas;
       json["peak_bytes"] = row.peak.count();
@@ -45,19 +50,22 @@ Json to_json(const PlanningJob& job, const Comparison& comparison) {
     }
     rows.push_back(std::move(json));
   }
-  return {{"bound", bound_json(comparison.any_bound)},
-          {"precision", std::string(to_text(job.training.precision))},
-          {"best", comparison.best ? Json(comparison.rows[*comparison.best].planner) : Json()},
-          {"rows", std::move(rows)},
-          {"notes", job.notes},
-          {"warnings", job.warnings}};
+  Json json{{"bound", bound_json(comparison.any_bound)},
+            {"precision", std::string(to_text(job.training.precision))},
+            {"interrupted", comparison.interrupted},
+            {"best", comparison.best ? Json(comparison.rows[*comparison.best].planner) : Json()},
+            {"rows", std::move(rows)},
+            {"notes", job.notes},
+            {"warnings", job.warnings}};
+  if (comparison.shortage) json["shortage"] = shortage_json(*comparison.shortage, job.cluster);
+  return json;
 }
 
 void print(Console& console, const PlanningJob& job, const Comparison& comparison,
            const CompareFlags& flags) {
   std::ostream& out = console.out();
-  Table table = comparison_table(comparison);
-  if (!flags.columns.empty()) table = select_columns(table, flags.columns);
+  const Table table =
+      select_columns(comparison_table(comparison), flags.columns.empty() ? usual_columns() : flags.columns);
   if (flags.format == "markdown") {
     out << print_markdown(table);
   } else if (flags.format == "csv") {
@@ -69,6 +77,8 @@ void print(Console& console, const PlanningJob& job, const Comparison& compariso
     if (comparison.best) {
       const ComparedPlan& best = comparison.rows[*comparison.best];
       out << fmt::format("best: {}, {} per iteration\n", best.planner, to_text(*best.iteration));
+    } else if (comparison.shortage) {
+      for (const std::string& line : shortage_lines(*comparison.shortage, job.cluster)) out << line << '\n';
     }
     for (const ComparedPlan& row : comparison.rows) {
       if (row.data_edges_only) {
@@ -85,6 +95,7 @@ void print(Console& console, const PlanningJob& job, const Comparison& compariso
       console.notes({fmt::format("{}: {} ({})", row.planner, to_text(row.status), row.why)});
     }
   }
+  if (comparison.interrupted) console.notes({"interrupted: what was found so far"});
   console.notes(job.notes);
   console.warnings(job.warnings);
 }
@@ -94,13 +105,16 @@ int compare(Program& program, const CompareFlags& flags) {
   for (const std::string& name : flags.planners) find_planner(name);
   const ChosenOrders schedule = choose_orders(flags.schedule);
   select_columns(comparison_table({}), flags.columns);
-  check_outputs({{"--svg", flags.svg}}, flags.job.inputs());
+  std::vector<std::string> inputs = flags.job.inputs();
+  inputs.insert(inputs.end(), flags.plans.begin(), flags.plans.end());
+  check_outputs({{"--svg", flags.svg}}, inputs);
   const PlanningJob job = prepare_job(flags.job.to_options(program));
   const Comparison comparison = compare_planners(job, {.planners = flags.planners,
+                                                       .files = flags.plans,
                                                        .schedule = schedule,
-                                                       .budget = {.max_states = flags.budget},
+                                                       .budget = {.max_states = flags.search.budget},
                                                        .clock = now,
-                                                       .progress = console.progress_sink()});
+                                                       .search = flags.search.options(console)});
   console.finish();
   if (console.json) {
     print_json_line(console, to_json(job, comparison));
@@ -120,7 +134,8 @@ int compare(Program& program, const CompareFlags& flags) {
       if (!console.json) console.out() << "wrote " << flags.svg << '\n';
     }
   }
-  return comparison.best ? kDone : kNoAnswer;
+  if (comparison.best) return kDone;
+  return comparison.interrupted ? kInterrupted : kNoAnswer;
 }
 
 }  // namespace
@@ -136,9 +151,12 @@ void add_compare(Program& program) {
   verb->add_option("-p,--planner", flags->planners, "only these, such as single,branches")
       ->delimiter(',')
       ->type_name("NAME,…");
+  verb->add_option("--plan", flags->plans, "a plan or placement file to judge beside them; repeatable")
+      ->allow_extra_args(false)
+      ->type_name("FILE");
   verb->add_option("-s,--schedule", flags->schedule, "a rule or a file, as `plan` takes it")
       ->type_name("RULE|FILE");
-  verb->add_option("--budget", flags->budget, "most states that a planner may look at")->type_name("N");
+  flags->search.add(verb);
   verb->add_option("--svg", flags->svg, "write all timelines, one below the other")->type_name("FILE");
   verb->add_option("--format", flags->format, "text, markdown or csv")
       ->check(CLI::IsMember({"text", "markdown", "csv"}));

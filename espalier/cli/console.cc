@@ -46,9 +46,36 @@ void Console::finish() {
   drawn_ = false;
 }
 
-std::function<void(double, std::string_view)> Console::progress_sink() {
+SearchWatch::Listener Console::search_listener() {
   if (!terminal_.err) return {};
-  return [this](double fraction, std::string_view text) { progress(fraction, text); };
+  return [this](const SearchProgress& search) {
+    const auto now = std::chrono::steady_clock::now();
+    if (drawn_at_ && now - *drawn_at_ < std::chrono::milliseconds(50)) return;
+    drawn_at_ = now;
+    progress(search.fraction, search_text(search));
+  };
+}
+
+namespace {
+
+std::string short_count(std::uint64_t count) {
+  if (count < 10'000) return std::to_string(count);
+  if (count < 10'000'000) return fmt::format("{} k", count / 1'000);
+  return fmt::format("{} M", count / 1'000'000);
+}
+
+}  // namespace
+
+std::string search_text(const SearchProgress& search) {
+  std::string text = std::string(search.planner) + ": ";
+  if (search.best) {
+    text += "best " + to_text(*search.best);
+    if (const auto gap = search.gap()) text += fmt::format(", {:.1f} % above the bound", 100 * *gap);
+  } else {
+    text += "no plan yet";
+  }
+  return text + fmt::format("; {} states, {} plans", short_count(search.stats.states),
+                            short_count(search.stats.evaluations));
 }
 
 }  // namespace espalier::cli

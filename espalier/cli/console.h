@@ -2,7 +2,9 @@
 
 // Where a verb writes, and how: results to `out`, warnings and progress to `err`, so that pipes stay clean.
 
+#include <chrono>
 #include <functional>
+#include <optional>
 #include <ostream>
 #include <set>
 #include <string>
@@ -13,6 +15,9 @@
 #include "espalier/report/gantt.h"
 
 namespace espalier::cli {
+
+// "branches: best 26 ms, 30.0 % above the bound; 1.2 M states, 340 plans".
+std::string search_text(const SearchProgress& progress);
 
 struct Terminal {
   bool out = false;      // standard output is one
@@ -37,10 +42,11 @@ class Console {
   void notes(const std::vector<std::string>& lines);
   void warnings(const std::vector<std::string>& lines);
 
-  // A bar on `err` if it is a terminal; else nothing. `finish` wipes it.
+  // A line on `err` that is drawn again and again, if it is a terminal; else nothing. `finish` wipes it.
   void progress(double fraction, std::string_view text);
   void finish();
-  std::function<void(double, std::string_view)> progress_sink();
+  // A search's progress there, some twenty times a second.
+  SearchWatch::Listener search_listener();
 
   bool draws_progress() const { return terminal_.err; }
 
@@ -54,7 +60,8 @@ class Console {
   std::ostream& err_;
   Terminal terminal_;
   bool drawn_ = false;
-  std::set<std::string> said_;  // notes and warnings
+  std::optional<std::chrono::steady_clock::time_point> drawn_at_ = {};  // a search's progress
+  std::set<std::string> said_;                                          // notes and warnings
 };
 
 }  // namespace espalier::cli

@@ -4,7 +4,10 @@
 
 #include <memory>
 
+#include "espalier/app/module_table.h"
+#include "espalier/base/check.h"
 #include "espalier/base/json.h"
+#include "espalier/base/words.h"
 #include "espalier/cli/verbs.h"
 
 namespace espalier::cli {
@@ -151,17 +154,89 @@ Json to_json(const PlanningJob& job, const ModelSummary& s) {
           {"warnings", job.warnings}};
 }
 
+struct InspectFlags {
+  JobFlags job;
+  std::string modules;  // the depth as typed; empty: none was
+  const CLI::Option* modules_option = nullptr;
+};
+
+void print_modules(Console& console, const PlanningJob& job, const ModuleRows& modules) {
+  std::ostream& out = console.out();
+  out << fmt::format("{}: modules as --stages and --pin take them, a micro-batch of {} on one {}\n\n",
+                     job.graph.name(), modules.at.count(), modules.device);
+  out << print_text(module_table(modules));
+  if (!modules.without_module.empty()) {
+    constexpr std::size_t kMost = 6;
+    std::vector<std::string> first = modules.without_module;
+    if (first.size() > kMost) first.resize(kMost);
+    out << fmt::format("\n{} operator{} without a module: {}{}\n", modules.without_module.size(),
+                       modules.without_module.size() == 1 ? "" : "s", list(first),
+                       first.size() < modules.without_module.size() ? ", …" : "");
+  }
+  out.flush();
+  console.warnings(job.warnings);
+  console.notes(job.notes);
+}
+
+Json modules_json(const PlanningJob& job, const ModuleRows& modules) {
+  Json rows = Json::array();
+  for (const ModuleRow& row : modules.rows) {
+    rows.push_back({{"name", row.name},
+                    {"level", row.level},
+                    {"operators", row.operators},
+                    {"time_ns", row.time.count()},
+                    {"share", row.share},
+                    {"parameter_bytes", row.parameters.count()},
+                    {"memory_bytes", row.memory.count()}});
+  }
+  return {{"model", job.graph.name()},
+          {"micro_batch", modules.at.count()},
+          {"device_kind", modules.device},
+          {"modules", std::move(rows)},
+          {"without_module", modules.without_module},
+          {"notes", job.notes},
+          {"warnings", job.warnings}};
+}
+
+int inspect_modules(Program& program, const InspectFlags& flags) {
+  ModuleRowOptions options;
+  if (!flags.modules.empty()) {
+    try {
+      options.depth = static_cast<std::size_t>(parse_integer(flags.modules, 1, 1000));
+    } catch (const InputError&) {
+      throw InputError("--modules " + flags.modules +
+                       ": expected a number of levels, such as 2, or nothing; the model stands before it");
+    }
+  }
+  if (program.console.json) options.alike = ModuleRowOptions::Alike::kOneRowEach;
+  const PlanningJob job = prepare_job(flags.job.to_options(program));
+  const ModuleRows modules = module_rows(job, options);
+  if (program.console.json) {
+    print_json_line(program.console, modules_json(job, modules));
+  } else {
+    print_modules(program.console, job, modules);
+  }
+  return kDone;
+}
+
 }  // namespace
 
 void add_inspect(Program& program) {
-  auto flags = std::make_shared<JobFlags>();
+  auto flags = std::make_shared<InspectFlags>();
   CLI::App* verb = add_verb(program, "inspect", "what is in a model: operators, parameters, work, branches",
                             "espalier inspect tests/fixtures/three_branch.pt2");
-  flags->add_model(verb);
-  flags->add_planning(verb);
+  flags->job.add_model(verb);
+  flags->job.add_planning(verb);
+  flags->modules_option =
+      verb->add_option("--modules", flags->modules,
+                       "the modules instead, with their share of time and memory, by the names that --stages "
+                       "and --pin take; DEPTH: levels to show; default: down to the layers")
+          ->type_name("[DEPTH]")
+          ->expected(0, 1);
   verb->callback([&program, flags] {
     program.chosen = [&program, flags] {
-      const PlanningJob job = prepare_job(flags->to_options(program));
+      if (flags->modules_option->count() > 0) return inspect_modules(program, *flags);
+      const PlanningJob job = prepare_job(flags->job.to_options(program));
       const ModelSummary summary = inspect(job);
       if (program.console.json) {
         print_json_line(program.console, to_json(job, summary));

@@ -4,9 +4,11 @@
 #include <memory>
 
 #include "espalier/app/catalog.h"
+#include "espalier/app/placements.h"
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
+#include "espalier/cli/shortage.h"
 #include "espalier/cli/verbs.h"
 #include "espalier/report/table_json.h"
 
@@ -17,7 +19,7 @@ struct PlanFlags {
   JobFlags job;
   std::string planner = "auto";
   std::string schedule;  // empty: that of the plan to start from, else 1F1B
-  std::uint64_t budget = Budget().max_states;
+  SearchFlags search;
   std::string output = "plan.json";
   TraceOutputs trace;
 };
@@ -30,15 +32,23 @@ void print(Console& console, const PlanningJob& job, const Planned& planned) {
   const auto plural = [](std::size_t count, const char* ending) { return count == 1 ? "" : ending; };
   const std::size_t stages = judged.staged.stages.size(), all = job.cluster.devices().size();
   const std::uint32_t micro_batches = judged.staged.stages.front().micro_batches;
-  out << fmt::format("{}: {} stage{}, depth {}, {} micro-batch{} of {}, on {} of {} device{}\n",
-                     planned.planner, stages, plural(stages, "s"), pipeline_depth(judged.staged),
+  const std::string shape =
+      judged.placement
+          ? placement_text(judged.staged, job.graph.operators().size())
+          : fmt::format("{} stage{}, depth {}", stages, plural(stages, "s"), pipeline_depth(judged.staged));
+  out << fmt::format("{}: {}, {} micro-batch{} of {}, on {} of {} device{}\n", planned.planner, shape,
                      micro_batches, plural(micro_batches, "es"),
                      judged.plan.stages.front().micro_batch.count(), devices, all, plural(all, "s"));
   if (!planned.outcome.why.empty()) out << planned.outcome.why << '\n';
   out << verdict_text(judged.trace, judged.plan.batch) << " (simulated)\n";
   out << expected_text(judged.expected, job.measured);
-  out << bound_text(judged.trace.iteration, judged.any_bound) << "\n\n";
-  out << print_text(stage_table(job, judged)) << '\n';
+  out << bound_text(judged.trace.iteration, judged.any_bound) << '\n';
+  const SearchStats& stats = planned.outcome.stats;
+  if (!job.placement) {
+    out << fmt::format("searched: {} states, {} plans judged\n", stats.states, stats.evaluations);
+  }
+  out << '\n'
+      << print_text(judged.placement ? placement_table(job, judged) : stage_table(job, judged)) << '\n';
   out << text_gantt(judged.trace, {.width = console.width(), .colour = console.colour()}) << '\n';
   out << "Memory at its peak\n"
       << memory_bars(judged.trace, {.width = console.width(), .colour = console.colour()});
@@ -58,11 +68,13 @@ Json to_json(const PlanningJob& job, const Planned& planned, const std::string& 
             {"why", planned.outcome.why},
             {"estimate_ns", planned.outcome.estimate ? Json(planned.outcome.estimate->count()) : Json()},
             {"states", planned.outcome.stats.states},
-            {"evaluations", planned.outcome.stats.evaluations}};
+            {"evaluations", planned.outcome.stats.evaluations},
+            {"interrupted", planned.outcome.interrupted}};
   if (planned.judged) {
     json.update(judged_json(*planned.judged, job.cluster));
     json["plan"] = output;
   }
+  if (planned.shortage) json["shortage"] = shortage_json(*planned.shortage, job.cluster);
   json["precision"] = std::string(to_text(job.training.precision));
   std::vector<std::string> warnings = job.warnings;
   warnings.insert(warnings.end(), planned.warnings.begin(), planned.warnings.end());
@@ -74,6 +86,18 @@ Json to_json(const PlanningJob& job, const Planned& planned, const std::string& 
 int plan(Program& program, const PlanFlags& flags) {
   Console& console = program.console;
   find_planner(flags.planner);  // what is misspelt is told before the model is read
+  const JobOptions& options = flags.job.options;
+  const bool by_hand = !options.stages.empty();
+  if (by_hand && flags.planner != "auto") {
+    throw InputError("--planner " + flags.planner +
+                     ": with --stages there is no stage left to plan; leave one of them out");
+  }
+  if (!options.placement.empty() && (flags.planner != "auto" || !options.start.empty() || by_hand)) {
+    throw InputError("--placement places every operator: leave out " + std::string(by_hand ? "--stages"
+                                                                                   : options.start.empty()
+                                                                                       ? "--planner"
+                                                                                       : "--start"));
+  }
   std::optional<ChosenOrders> schedule;
   if (!flags.schedule.empty()) schedule = choose_orders(flags.schedule);
   std::vector<NamedFile> outputs = flags.trace.files();
@@ -81,20 +105,26 @@ int plan(Program& program, const PlanFlags& flags) {
   check_outputs(outputs, flags.job.inputs());
   const PlanningJob job = prepare_job(flags.job.to_options(program));
   if (!schedule && job.start) schedule = ChosenOrders{.rule = *job.start->orders.rule()};
-  const Planned planned = plan_model(job, {.planner = flags.planner,
+  const Planned planned = plan_model(job, {.planner = by_hand ? std::string(kByHand) : flags.planner,
                                            .schedule = schedule.value_or(ChosenOrders()),
-                                           .budget = {.max_states = flags.budget},
-                                           .progress = console.progress_sink()});
+                                           .budget = {.max_states = flags.search.budget},
+                                           .search = flags.search.options(console)});
   console.finish();
   if (!planned.judged) {
     if (console.json) print_json_line(console, to_json(job, planned, ""));
     console.notes(job.notes);
     console.warnings(job.warnings);
     if (!console.json) {
-      console.out() << fmt::format("{}: no plan ({})\n{}\n", planned.planner, to_text(planned.outcome.status),
-                                   planned.outcome.why);
+      console.out() << fmt::format("{}: no plan ({})\n", planned.planner, to_text(planned.outcome.status));
+      if (planned.shortage) {
+        for (const std::string& line : shortage_lines(*planned.shortage, job.cluster)) {
+          console.out() << line << '\n';
+        }
+      } else {
+        console.out() << planned.outcome.why << '\n';
+      }
     }
-    return kNoAnswer;
+    return planned.outcome.interrupted ? kInterrupted : kNoAnswer;
   }
   const std::string folder = std::filesystem::path(flags.output).parent_path().string();
   write_file_atomically(flags.output, print_plan_file(plan_file(job, planned, folder)));
@@ -123,9 +153,13 @@ void add_plan(Program& program) {
           "such as 1f1b, gpipe or 1f1b,k=2 (see `espalier planners`), or a file with an order for each "
           "device; default: 1f1b")
       ->type_name("RULE|FILE");
-  verb->add_option("--budget", flags->budget, "most states that a planner may look at")->type_name("N");
+  flags->search.add(verb);
   verb->add_option("--start", flags->job.options.start,
                    "a plan file to improve; its stages with \"locked\": true are kept as they are")
+      ->type_name("FILE");
+  verb->add_option("--placement", flags->job.options.placement,
+                   "in place of planning: which operators stand where, such as {\"encoder.*\": \"gpu:0\", "
+                   "\"*\": \"gpu:1\"}")
       ->type_name("FILE");
   verb->add_option("-o,--output", flags->output, "the plan file to write; default: plan.json")
       ->type_name("FILE");

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "espalier/app/placements.h"
 #include "espalier/base/check.h"
 
 #if ESPALIER_TORCH
@@ -37,6 +38,7 @@ void ExecutionFlags::add_workers(CLI::App* verb) {
 
 OpenedPlan ExecutionFlags::open() const {
   OpenedPlan opened = open_plan(plan);
+  if (opened.file.placement) throw InputError(plan + ": " + std::string(kPlacementsDoNotRun));
   if (!schedule.empty()) opened = with_orders(opened, choose_orders(schedule));
   if (opened.model.empty()) throw InputError(plan + ": names no model; plan a .pt2 file to execute");
   if (const Precision planned = opened.file.training.precision; planned != Precision::kF32) {

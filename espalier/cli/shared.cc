@@ -76,14 +76,20 @@ void JobFlags::add_planning(CLI::App* verb) {
 }
 
 void JobFlags::add_training(CLI::App* verb) {
-  verb->add_option("--pin", options.pins,
-                   "a module pattern and its device, such as 'vision.*=cpu:0'; repeatable")
+  verb->add_option(
+          "--pin", options.pins,
+          "a module or pattern and its device, such as 'vision.*=cpu:0' or 'h.[0-5]=gpu:1'; repeatable")
       ->type_name("PATTERN=DEVICE");
+  verb->add_option(
+          "--stages", options.stages,
+          "a split by hand: modules (`inspect --modules`) for each stage, perhaps with devices, such as "
+          "h.0-5,h.6-11 or wte+h.0-5=gpu:0,h.6-11=gpu:1+gpu:2")
+      ->type_name("MODULES,...");
   training.add_optimizer(verb);
   training.add_rate(verb);
   verb->add_flag("--replicate-buffers", replicate_buffers,
                  "stages that write buffers (BatchNorm) may have replicas, each with buffers of its own");
-  verb->add_option("--seed", options.seed, "of the planner, of dropout and of made-up data")->type_name("N");
+  verb->add_option("--seed", options.seed, "of dropout and of made-up data")->type_name("N");
 }
 
 JobOptions JobFlags::to_options(const Machine& machine) const {
@@ -109,7 +115,7 @@ JobOptions JobFlags::to_options(Program& program) const {
 }
 
 std::vector<std::string> JobFlags::inputs() const {
-  return {options.model, options.cluster, options.costs, options.start};
+  return {options.model, options.cluster, options.costs, options.start, options.placement};
 }
 
 void warn_of_measurement(Program& program, const OpenedPlan& opened, std::optional<std::uint32_t> threads) {

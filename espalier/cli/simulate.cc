@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "espalier/app/placements.h"
 #include "espalier/base/json.h"
 #include "espalier/cli/verbs.h"
 
@@ -43,6 +44,9 @@ int simulate_plan(Program& program, const SimulateFlags& flags) {
                               {"memory", memory_json(opened.trace)}});
   } else {
     std::ostream& out = console.out();
+    if (opened.file.placement) {
+      out << "placement: " << placement_text(opened.file.staged, opened.file.operators.size()) << '\n';
+    }
     if (!flags.costs.empty()) {
       out << fmt::format("predicted {} when it was planned, {} from {}: {:+.1f} %\n", to_text(before),
                          to_text(now), flags.costs, 100 * relative_difference(now, before));

@@ -23,7 +23,7 @@ constexpr int kNoAnswer = 3;
 constexpr int kOutOfMemory = 4;  // of this machine, while it computed
 constexpr int kOurFault = 70;
 constexpr int kRunFailed = 1;      // run: another worker died or stood still
-constexpr int kInterrupted = 130;  // run: Ctrl-C, after the step was finished and saved
+constexpr int kInterrupted = 130;  // Ctrl-C; run: after the step was saved; plan, compare: before any plan
 
 struct Program {
   CLI::App& app;
@@ -70,6 +70,16 @@ struct JobFlags {
   JobOptions to_options(const Machine& machine) const;  // throws InputError
   JobOptions to_options(Program& program) const;        // calibrates the machine where it is planned for
   std::vector<std::string> inputs() const;              // the files that they name, for check_outputs
+};
+
+// How a search runs: --budget, --jobs.
+struct SearchFlags {
+  std::uint64_t budget = Budget().max_states;
+  std::size_t jobs = 0;  // 0: as many as the process may use cores
+
+  void add(CLI::App* verb);
+  // From now on Ctrl-C ends the search, which then answers with what it has; a second one ends the program.
+  SearchOptions options(Console& console) const;
 };
 
 // On standard error, if the costs of a plan for this machine come from another, or from another number of

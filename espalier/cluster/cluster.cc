@@ -1,6 +1,7 @@
 #include "espalier/cluster/cluster.h"
 
 #include <algorithm>
+#include <set>
 #include <unordered_set>
 
 #include "espalier/base/check.h"
@@ -25,6 +26,7 @@ class Checker {
     for (const Group& group : parts_.groups) check_group(group);
     if (parts_.devices.empty()) report("the cluster has no device");
     for (const Device& device : parts_.devices) check_device(device);
+    if (violations_.empty()) check_links();
     return std::move(violations_);
   }
 
@@ -85,10 +87,9 @@ class Checker {
   void check_group(const Group& group) {
     if (group.bandwidth && *group.bandwidth <= 0)
       report("group '" + group.name + "': bandwidth must be positive");
-    const bool negative = group.latency < Duration() || group.send.fixed < Duration() ||
-                          group.receive.fixed < Duration() || group.send.picoseconds_per_byte < 0 ||
-                          group.receive.picoseconds_per_byte < 0;
-    if (negative) report("group '" + group.name + "' has a negative time");
+    if (group.latency < Duration() || negative(group.send) || negative(group.receive)) {
+      report("group '" + group.name + "' has a negative time");
+    }
   }
 
   void check_device(const Device& device) {
@@ -101,6 +102,48 @@ class Checker {
     if (device.memory <= Bytes()) report("device '" + device.name + "': memory must be positive");
   }
 
+  void check_links() {
+    std::set<std::pair<Member, Member>> seen;
+    for (std::size_t i = 0; i < parts_.links.size(); ++i) {
+      const NamedLink& link = parts_.links[i];
+      if (!exists(link.from) || !exists(link.to)) {
+        report("links[" + std::to_string(i) + "]: one of its ends does not exist");
+        continue;
+      }
+      const std::string name = "the link from '" + name_of(link.from) + "' to '" + name_of(link.to) + "'";
+      if (holds(link.from, link.to) || holds(link.to, link.from)) {
+        report(name + ": one end is in the other; expected two devices or groups side by side");
+      }
+      if (link.bandwidth <= 0) report(name + ": bandwidth must be positive");
+      if (link.latency < Duration() || negative(link.send) || negative(link.receive)) {
+        report(name + " has a negative time");
+      }
+      if (!seen.emplace(link.from, link.to).second) report(name + " stands twice");
+    }
+  }
+
+  bool exists(Member member) const {
+    if (const auto* device = std::get_if<DeviceId>(&member)) return device->index() < parts_.devices.size();
+    return std::get<GroupId>(member).index() < parts_.groups.size();
+  }
+  const std::string& name_of(Member member) const {
+    if (const auto* device = std::get_if<DeviceId>(&member)) return parts_.devices[device->index()].name;
+    return parts_.groups[std::get<GroupId>(member).index()].name;
+  }
+  bool holds(Member outer, Member inner) const {
+    if (outer == inner) return true;
+    const auto* group = std::get_if<GroupId>(&outer);
+    if (!group) return false;
+    const auto* device = std::get_if<DeviceId>(&inner);
+    std::optional<GroupId> at = device ? parts_.devices[device->index()].group
+                                       : parts_.groups[std::get<GroupId>(inner).index()].parent;
+    while (at && *at != *group) at = parts_.groups[at->index()].parent;
+    return at.has_value();
+  }
+  static bool negative(const EndpointCost& cost) {
+    return cost.fixed < Duration() || cost.picoseconds_per_byte < 0;
+  }
+
   const ClusterParts& parts_;
   std::vector<std::string> violations_;
 };
@@ -109,6 +152,26 @@ class Checker {
 
 std::vector<std::string> check_cluster(const ClusterParts& parts) {
   return Checker(parts).run();
+}
+
+NamedLink usual_link(const ClusterParts& parts, Member from, Member to) {
+  const auto around = [&](Member member) {  // groups from the outermost inwards
+    std::vector<GroupId> groups;
+    const auto* device = std::get_if<DeviceId>(&member);
+    std::optional<GroupId> at = device ? parts.devices[device->index()].group
+                                       : parts.groups[std::get<GroupId>(member).index()].parent;
+    for (; at; at = parts.groups[at->index()].parent) groups.insert(groups.begin(), *at);
+    return groups;
+  };
+  NamedLink link{.from = from, .to = to};
+  const std::vector<GroupId> x = around(from), y = around(to);
+  for (std::size_t i = 0; i < std::min(x.size(), y.size()) && x[i] == y[i]; ++i) {
+    const Group& common = parts.groups[x[i].index()];
+    link.latency = common.latency;
+    link.send = common.send;
+    link.receive = common.receive;
+  }
+  return link;
 }
 
 Duration EndpointCost::of(Bytes bytes) const {
@@ -124,6 +187,28 @@ Cluster::Cluster(ClusterParts parts) : parts_(std::move(parts)) {
   for (std::size_t i = 1; i < parts_.groups.size(); ++i) {
     depth_[i] = depth_[parts_.groups[i].parent->index()] + 1;
   }
+  const std::size_t first = 2 * (parts_.devices.size() + parts_.groups.size() - 1);
+  for (std::size_t i = 0; i < parts_.links.size(); ++i) {
+    const NamedLink& link = parts_.links[i];
+    ways_.push_back({link.from, link.to, static_cast<LinkIndex>(first + 2 * i)});
+    const bool other_way = std::any_of(parts_.links.begin(), parts_.links.end(), [&](const NamedLink& other) {
+      return other.from == link.to && other.to == link.from;
+    });
+    if (!other_way) ways_.push_back({link.to, link.from, static_cast<LinkIndex>(first + 2 * i + 1)});
+  }
+  std::sort(ways_.begin(), ways_.end(),
+            [](const Way& a, const Way& b) { return std::pair(a.from, a.to) < std::pair(b.from, b.to); });
+}
+
+const std::string& Cluster::name_of(Member member) const {
+  if (const auto* id = std::get_if<DeviceId>(&member)) return device(*id).name;
+  return group(std::get<GroupId>(member)).name;
+}
+
+bool Cluster::has_own_link(DeviceId device) const {
+  return std::any_of(parts_.links.begin(), parts_.links.end(), [device](const NamedLink& link) {
+    return link.from == Member(device) || link.to == Member(device);
+  });
 }
 
 std::optional<DeviceId> Cluster::find_device(std::string_view name) const {
@@ -146,29 +231,70 @@ GroupId Cluster::common_group(DeviceId a, DeviceId b) const {
   return x;
 }
 
+// The named link for this route, if there is one. Its ends are below `top`, since neither is in the other.
+const Cluster::Way* Cluster::way(DeviceId from, DeviceId to, GroupId top) const {
+  const Way* best = nullptr;
+  std::uint32_t best_depth = 0;
+  const auto up = [&](Member member) -> std::optional<Member> {  // the member around it, below `top`
+    const auto* id = std::get_if<DeviceId>(&member);
+    const GroupId around = id ? device(*id).group : *group(std::get<GroupId>(member)).parent;
+    return around == top ? std::nullopt : std::optional<Member>(around);
+  };
+  const auto depth = [&](Member member) {
+    const auto* id = std::get_if<DeviceId>(&member);
+    return id ? depth_[device(*id).group.index()] + 1 : depth_[std::get<GroupId>(member).index()];
+  };
+  for (std::optional<Member> x = Member(from); x; x = up(*x)) {
+    for (std::optional<Member> y = Member(to); y; y = up(*y)) {
+      const auto key = std::pair(*x, *y);
+      const auto found =
+          std::lower_bound(ways_.begin(), ways_.end(), key,
+                           [](const Way& a, const auto& ends) { return std::pair(a.from, a.to) < ends; });
+      if (found == ways_.end() || std::pair(found->from, found->to) != key) continue;
+      const std::uint32_t both = depth(*x) + depth(*y);
+      if (best && (both < best_depth || (both == best_depth && best->link < found->link))) continue;
+      best = &*found;
+      best_depth = both;
+    }
+  }
+  return best;
+}
+
 Route Cluster::route(DeviceId from, DeviceId to) const {
   Route route;
   if (from == to) return route;
   const GroupId top = common_group(from, to);
-  // The links between a device and `top`, from the device upwards.
-  const auto climb = [&](DeviceId device_id, bool down) {
+  const Way* named = ways_.empty() ? nullptr : way(from, to, top);
+  // The links from a device up to `end`, which is a member around it, or the common group.
+  const auto climb = [&](DeviceId device_id, Member end, bool down) {
     std::vector<LinkIndex> links;
     std::size_t member = device_id.index();
+    if (end == Member(device_id)) return links;
     for (GroupId at = device(device_id).group;; at = *group(at).parent) {
       const Group& g = group(at);
       if (g.contention) links.push_back(link_of(member, down));
       if (g.bandwidth) route.bandwidth = std::min(route.bandwidth.value_or(*g.bandwidth), *g.bandwidth);
-      if (at == top) return links;
+      if (Member(at) == end) return links;
       member = parts_.devices.size() + at.index() - 1;
     }
   };
-  route.links = climb(from, false);
-  const std::vector<LinkIndex> down = climb(to, true);
+  route.links = climb(from, named ? named->from : Member(top), false);
+  const std::vector<LinkIndex> down = climb(to, named ? named->to : Member(top), true);
+  if (named) {
+    const std::size_t first = 2 * (parts_.devices.size() + parts_.groups.size() - 1);
+    const NamedLink& link = parts_.links[(named->link - first) / 2];
+    if (link.contention) route.links.push_back(named->link);
+    route.bandwidth = std::min(route.bandwidth.value_or(link.bandwidth), link.bandwidth);
+    route.latency = link.latency;
+    route.send = link.send;
+    route.receive = link.receive;
+  } else {
+    const Group& common = group(top);
+    route.latency = common.latency;
+    route.send = common.send;
+    route.receive = common.receive;
+  }
   route.links.insert(route.links.end(), down.rbegin(), down.rend());
-  const Group& common = group(top);
-  route.latency = common.latency;
-  route.send = common.send;
-  route.receive = common.receive;
   return route;
 }
 
@@ -176,6 +302,12 @@ std::string Cluster::link_name(LinkIndex link) const {
   ESP_CHECK(link < link_count(), link);
   const std::size_t member = link / 2;
   const std::size_t devices = parts_.devices.size();
+  const std::size_t members = devices + parts_.groups.size() - 1;
+  if (member >= members) {
+    const NamedLink& named = parts_.links[member - members];
+    const bool forth = link % 2 == 0;
+    return name_of(forth ? named.from : named.to) + " to " + name_of(forth ? named.to : named.from);
+  }
   const std::string& name =
       member < devices ? parts_.devices[member].name : parts_.groups[member - devices + 1].name;
   return name + (link % 2 == 0 ? " up" : " down");

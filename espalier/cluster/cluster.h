@@ -7,12 +7,21 @@
 // A route from device a to device b goes up from a to the lowest common group and down to b; it holds all
 // those links at once, at the bandwidth of the slowest, then pays the latency of the common group, holding
 // nothing (docs/semantics.md, links). Routes are computed, never stored as a matrix.
+//
+// A cluster may name links beside the tree, between two devices or groups: NVLink between pairs, a slow cable
+// between two hosts. A route from inside one end to inside the other goes up to the first end, over the link
+// and down from the second, and pays the link's latency. Of several named links the one counts whose ends lie
+// deepest in the tree (their depths added), of equals the first.
+//
+//   host0 ─ gpu:0, gpu:1 ─┐  link gpu:0 gpu:1: their messages leave the links of host0 free
+//   host1 ─ gpu:2, gpu:3 ─┘  link host0 host1: gpu:0 → gpu:2 holds gpu:0 up, host0 to host1, gpu:2 down
 
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "espalier/base/ids.h"
@@ -66,7 +75,23 @@ struct Group {
   friend bool operator==(const Group&, const Group&) = default;
 };
 
-// A directed link: of a member (a device or a group below) up into its group, or down from it.
+// A device, or a group with all inside it.
+using Member = std::variant<DeviceId, GroupId>;
+
+// A named link. It is the same in both directions, unless another one from `to` to `from` says otherwise:
+// then each is for its own direction.
+struct NamedLink {
+  Member from = {};
+  Member to = {};
+  std::int64_t bandwidth = 0;  // bytes per second
+  Duration latency = {};
+  bool contention = true;  // false: any number of transfers share it undisturbed
+  EndpointCost send = {};
+  EndpointCost receive = {};
+  friend bool operator==(const NamedLink&, const NamedLink&) = default;
+};
+
+// A directed link: of a member up into its group, or down from it, or a named one in one direction.
 // Numbered densely: see Cluster::link_count.
 using LinkIndex = std::uint32_t;
 
@@ -85,6 +110,7 @@ struct ClusterParts {
   std::vector<DeviceKind> kinds = {};
   std::vector<Group> groups = {};  // group 0 is the root; a parent's id is smaller
   std::vector<Device> devices = {};
+  std::vector<NamedLink> links = {};
   friend bool operator==(const ClusterParts&, const ClusterParts&) = default;
 };
 
@@ -100,31 +126,54 @@ class Cluster {
   const Group& group(GroupId id) const { return parts_.groups[id.index()]; }
   const Device& device(DeviceId id) const { return parts_.devices[id.index()]; }
   const DeviceKind& kind_of(DeviceId id) const { return kind(device(id).kind); }
+  std::span<const NamedLink> links() const { return parts_.links; }
   const ClusterParts& parts() const { return parts_; }
+  const std::string& name_of(Member member) const;
 
   std::optional<DeviceId> find_device(std::string_view name) const;
 
   // The lowest group that holds both. O(depth).
   GroupId common_group(DeviceId a, DeviceId b) const;
 
-  // From one device to another; a device to itself: no links, no time. O(depth).
+  // Whether a named link ends at this very device: it differs from others of its kind and group.
+  bool has_own_link(DeviceId device) const;
+
+  // From one device to another; a device to itself: no links, no time. O(depth); with named links O(depth² ·
+  // log links).
   Route route(DeviceId from, DeviceId to) const;
 
-  // Up and down links of every device and every group but the root: 2 · (devices + groups - 1).
-  std::size_t link_count() const { return 2 * (parts_.devices.size() + parts_.groups.size() - 1); }
-  std::string link_name(LinkIndex link) const;  // "gpu:0 up", "host1 down"
+  // Up and down links of every device and every group but the root, then both directions of the named links:
+  // 2 · (devices + groups - 1 + links).
+  std::size_t link_count() const {
+    return 2 * (parts_.devices.size() + parts_.groups.size() - 1 + parts_.links.size());
+  }
+  std::string link_name(LinkIndex link) const;  // "gpu:0 up", "host1 down", "gpu:0 to gpu:1"
 
   friend bool operator==(const Cluster&, const Cluster&) = default;
 
  private:
+  // A named link in one direction, for routes.
+  struct Way {
+    Member from, to;
+    LinkIndex link = 0;
+    friend bool operator==(const Way&, const Way&) = default;
+  };
+  const Way* way(DeviceId from, DeviceId to, GroupId top) const;
+
   ClusterParts parts_;
   std::vector<std::uint32_t> depth_;  // of each group
+  std::vector<Way> ways_;             // by ends
 };
 
 // Every broken invariant, one line each: unique names (of kinds; of groups and devices together, since both
 // name links), positive rates and memory up to the limits above, no negative times, a tree in which group 0
-// is the only root and parents come first, at least one device.
+// is the only root and parents come first, at least one device; named links between members that are there,
+// neither of which is in the other, at most one from each to each.
 std::vector<std::string> check_cluster(const ClusterParts& parts);
+
+// What a named link is where a file says nothing of it: latency and endpoint costs of the lowest group with
+// both ends; no bandwidth yet. The ends must exist.
+NamedLink usual_link(const ClusterParts& parts, Member from, Member to);
 
 // A ring all-reduce of `bytes` among `members` (≥ 1): 2·(n-1) steps of bytes/n over the slowest route of the
 // ring in member order, latency and both endpoints paid at each step. `links` are those it holds. (Patarasuk,
@@ -138,7 +187,7 @@ CollectiveCost all_reduce_cost(const Cluster& cluster, std::span<const DeviceId>
 
 // Presets by name: V100-16GB, V100-32GB, A100-40GB, A100-80GB, H100, H200 (all as sold on SXM boards), B200,
 // MI300X, T4, L4, L40S, A10, RTX3090, RTX4090 and cpu (one core). Rates are the makers' published dense
-// peaks; memory is all of the board's, of which a framework takes about half a GiB for itself.
+// peaks; memory is what a step may use: what the driver reports less half a GiB that a framework takes.
 std::span<const DeviceKind> device_presets();
 
 // The preset of that name. Throws InputError naming the nearest one.

@@ -252,7 +252,7 @@ TEST(ClusterShortForm, NamesHostsAndTheNetwork) {
   EXPECT_THAT(c.devices(), SizeIs(6));
   EXPECT_EQ(c.device(DeviceId(4)).name, "gpu:4");
   EXPECT_EQ(c.kind_of(DeviceId(4)).name, "V100-16GB");
-  EXPECT_EQ(c.device(DeviceId(4)).memory, gibibytes(16));
+  EXPECT_EQ(c.device(DeviceId(4)).memory, mebibytes(15 * 1024 + 256));
   EXPECT_EQ(c.route(DeviceId(0), DeviceId(1)).bandwidth, 300'000'000'000);
   EXPECT_EQ(c.route(DeviceId(4), DeviceId(5)).bandwidth, 150'000'000'000);
   EXPECT_EQ(c.route(DeviceId(3), DeviceId(4)).bandwidth, 3'125'000'000);
@@ -294,10 +294,11 @@ TEST(LocalCluster, HasOneDevicePerWorker) {
   EXPECT_THAT(refusal([] { local_cluster({.devices = 0}); }), HasSubstr("expected 1 to 4096"));
 }
 
-// Rates in Tflop/s, dense; memory bandwidth in GB/s; GB/s of a device's link into its host.
+// Rates in Tflop/s, dense; GiB of memory that a step may use; memory bandwidth in GB/s; GB/s of a device's
+// link into its host.
 struct PresetRow {
   const char* name;
-  double f32, tf32, bf16, f16, memory, link;
+  double f32, tf32, bf16, f16, usable, memory, link;
   friend std::ostream& operator<<(std::ostream& out, const PresetRow& row) { return out << row.name; }
 };
 class Preset : public ::testing::TestWithParam<PresetRow> {};
@@ -312,6 +313,7 @@ TEST_P(Preset, ParsesInShortFormsAndFilesAndSaysItsLinks) {
   EXPECT_DOUBLE_EQ(kind.flops_tf32.value_or(kind.flops_f32), row.tf32 * 1e12);
   EXPECT_DOUBLE_EQ(kind.flops_bf16.value_or(kind.flops_f16), row.bf16 * 1e12);
   EXPECT_DOUBLE_EQ(kind.flops_f16, row.f16 * 1e12);
+  EXPECT_EQ(static_cast<double>(kind.memory.count()), row.usable * (1 << 30));
   EXPECT_EQ(static_cast<double>(kind.memory_bandwidth), row.memory * 1e9);
   EXPECT_EQ(static_cast<double>(*c.group(c.device(DeviceId(0)).group).bandwidth), row.link * 1e9);
   EXPECT_EQ(parse_cluster_lines("kind " + name + "\ngroup g\ndevice d " + name + " in g\n").kinds()[0], kind);
@@ -324,21 +326,22 @@ TEST_P(Preset, ParsesInShortFormsAndFilesAndSaysItsLinks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Known, Preset,
-                         ::testing::Values(PresetRow{"V100-16GB", 15.7, 15.7, 15.7, 125, 900, 150},
-                                           PresetRow{"V100-32GB", 15.7, 15.7, 15.7, 125, 900, 150},
-                                           PresetRow{"A100-40GB", 19.5, 156, 312, 312, 1555, 300},
-                                           PresetRow{"A100-80GB", 19.5, 156, 312, 312, 2039, 300},
-                                           PresetRow{"H100", 67, 494.7, 989.4, 989.4, 3350, 450},
-                                           PresetRow{"H200", 67, 494.7, 989.4, 989.4, 4800, 450},
-                                           PresetRow{"B200", 80, 1100, 2250, 2250, 8000, 900},
-                                           PresetRow{"MI300X", 163.4, 653.7, 1307.4, 1307.4, 5300, 64},
-                                           PresetRow{"T4", 8.1, 8.1, 8.1, 65, 320, 16},
-                                           PresetRow{"L4", 30.3, 60.5, 121, 121, 300, 32},
-                                           PresetRow{"L40S", 91.6, 183, 362.05, 362.05, 864, 32},
-                                           PresetRow{"A10", 31.2, 62.5, 125, 125, 600, 32},
-                                           PresetRow{"RTX3090", 35.6, 35.6, 71, 71, 936, 32},
-                                           PresetRow{"RTX4090", 82.6, 82.6, 165.2, 165.2, 1008, 32},
-                                           PresetRow{"cpu", 0.05, 0.05, 0.05, 0.05, 10, 2}));
+                         ::testing::Values(PresetRow{"V100-16GB", 15.7, 15.7, 15.7, 125, 15.25, 900, 150},
+                                           PresetRow{"V100-32GB", 15.7, 15.7, 15.7, 125, 31, 900, 150},
+                                           PresetRow{"A100-40GB", 19.5, 156, 312, 312, 38.75, 1555, 300},
+                                           PresetRow{"A100-80GB", 19.5, 156, 312, 312, 78.75, 2039, 300},
+                                           PresetRow{"H100", 67, 494.7, 989.4, 989.4, 78.5, 3350, 450},
+                                           PresetRow{"H200", 67, 494.7, 989.4, 989.4, 139.25, 4800, 450},
+                                           PresetRow{"B200", 80, 1100, 2250, 2250, 177.75, 8000, 900},
+                                           PresetRow{"MI300X", 163.4, 653.7, 1307.4, 1307.4, 191.25, 5300,
+                                                     64},
+                                           PresetRow{"T4", 8.1, 8.1, 8.1, 65, 14.25, 320, 16},
+                                           PresetRow{"L4", 30.3, 60.5, 121, 121, 21.5, 300, 32},
+                                           PresetRow{"L40S", 91.6, 183, 362.05, 362.05, 43.75, 864, 32},
+                                           PresetRow{"A10", 31.2, 62.5, 125, 125, 21.5, 600, 32},
+                                           PresetRow{"RTX3090", 35.6, 35.6, 71, 71, 23, 936, 32},
+                                           PresetRow{"RTX4090", 82.6, 82.6, 165.2, 165.2, 23, 1008, 32},
+                                           PresetRow{"cpu", 0.05, 0.05, 0.05, 0.05, 4, 10, 2}));
 
 TEST(ClusterShortForm, SaysWhatItAssumesOfLinks) {
   EXPECT_EQ(

@@ -1,7 +1,8 @@
 // Known devices and the short form of a cluster.
 //
 // Peaks as the makers publish them, dense (no sparsity); docs/cost-model.md has a line with the source of
-// each. f32 is the rate without TF32, which PyTorch does not use unless told. Kinds without bf16 units (V100,
+// each. Memory: what is left of the board's for a training step. f32 is the rate without TF32, which PyTorch
+// does not use unless told. Kinds without bf16 units (V100,
 // T4) compute it at the f32 rate. The launch overhead is the few microseconds that one small kernel takes
 // from an eager framework. cpu is one core at about 3 GHz with 256-bit vectors: 2 units x 8 lanes x 2
 // operations, less what such cores reach; it has no faster half precision.
@@ -24,6 +25,12 @@ constexpr std::int64_t kGiga = 1'000'000'000;
 struct Peaks {  // Tflop/s
   double f32, tf32, bf16, f16;
 };
+
+// Of what the driver reports a framework takes half a GiB (its context and kernels, work space of libraries);
+// the rest, rounded down to a quarter of a GiB, is for a training step.
+Bytes usable(double reported_gibibytes) {
+  return mebibytes(256) * static_cast<std::int64_t>((reported_gibibytes - 0.5) * 4);
+}
 
 DeviceKind gpu(const char* name, Bytes memory, Peaks peaks, std::int64_t bandwidth, int processors) {
   constexpr double kTera = 1e12;
@@ -99,20 +106,20 @@ std::vector<HostsPart> parse_parts(std::string_view text) {
 std::span<const DeviceKind> device_presets() {
   constexpr Peaks kV100{15.7, 15.7, 15.7, 125}, kA100{19.5, 156, 312, 312}, kH100{67, 494.7, 989.4, 989.4};
   static const std::array<DeviceKind, 15> kPresets{
-      gpu("V100-16GB", gibibytes(16), kV100, 900 * kGiga, 80),
-      gpu("V100-32GB", gibibytes(32), kV100, 900 * kGiga, 80),
-      gpu("A100-40GB", gibibytes(40), kA100, 1555 * kGiga, 108),
-      gpu("A100-80GB", gibibytes(80), kA100, 2039 * kGiga, 108),
-      gpu("H100", gibibytes(80), kH100, 3350 * kGiga, 132),
-      gpu("H200", Bytes(141 * kGiga), kH100, 4800 * kGiga, 132),
-      gpu("B200", Bytes(180 * kGiga), {80, 1100, 2250, 2250}, 8000 * kGiga, 148),
-      gpu("MI300X", gibibytes(192), {163.4, 653.7, 1307.4, 1307.4}, 5300 * kGiga, 304),
-      gpu("T4", gibibytes(16), {8.1, 8.1, 8.1, 65}, 320 * kGiga, 40),
-      gpu("L4", gibibytes(24), {30.3, 60.5, 121, 121}, 300 * kGiga, 58),
-      gpu("L40S", gibibytes(48), {91.6, 183, 362.05, 362.05}, 864 * kGiga, 142),
-      gpu("A10", gibibytes(24), {31.2, 62.5, 125, 125}, 600 * kGiga, 72),
-      gpu("RTX3090", gibibytes(24), {35.6, 35.6, 71, 71}, 936 * kGiga, 82),
-      gpu("RTX4090", gibibytes(24), {82.6, 82.6, 165.2, 165.2}, 1008 * kGiga, 128),
+      gpu("V100-16GB", usable(15.78), kV100, 900 * kGiga, 80),
+      gpu("V100-32GB", usable(31.74), kV100, 900 * kGiga, 80),
+      gpu("A100-40GB", usable(39.39), kA100, 1555 * kGiga, 108),
+      gpu("A100-80GB", usable(79.25), kA100, 2039 * kGiga, 108),
+      gpu("H100", usable(79.11), kH100, 3350 * kGiga, 132),
+      gpu("H200", usable(139.80), kH100, 4800 * kGiga, 132),
+      gpu("B200", usable(178.35), {80, 1100, 2250, 2250}, 8000 * kGiga, 148),
+      gpu("MI300X", usable(191.98), {163.4, 653.7, 1307.4, 1307.4}, 5300 * kGiga, 304),
+      gpu("T4", usable(14.75), {8.1, 8.1, 8.1, 65}, 320 * kGiga, 40),
+      gpu("L4", usable(22.03), {30.3, 60.5, 121, 121}, 300 * kGiga, 58),
+      gpu("L40S", usable(44.42), {91.6, 183, 362.05, 362.05}, 864 * kGiga, 142),
+      gpu("A10", usable(22.03), {31.2, 62.5, 125, 125}, 600 * kGiga, 72),
+      gpu("RTX3090", usable(23.69), {35.6, 35.6, 71, 71}, 936 * kGiga, 82),
+      gpu("RTX4090", usable(23.64), {82.6, 82.6, 165.2, 165.2}, 1008 * kGiga, 128),
       DeviceKind{.name = "cpu",
                  .memory = gibibytes(4),
                  .flops_f32 = 50e9,

@@ -6,10 +6,8 @@
 #include <map>
 
 #include "espalier/base/check.h"
-#include "espalier/base/json.h"
 #include "espalier/base/spelling.h"
 #include "espalier/base/words.h"
-#include "espalier/cluster/json.h"
 
 namespace espalier {
 namespace {
@@ -105,6 +103,7 @@ class ClusterReader {
   }
 
   void read_line(const std::vector<Word>& words) {
+    if (words[0].is("link")) return read_link(rest_of(words, 1));
     if (words.size() < 2) throw InputError("expected a name behind '" + words[0].text + "'");
     const std::string& name = words[1].text;
     const Rest rest = rest_of(words, 2);
@@ -115,7 +114,7 @@ class ClusterReader {
     } else if (words[0].is("device")) {
       read_device(name, rest);
     } else {
-      throw InputError("'" + words[0].text + "' begins no line: expected kind, group or device");
+      throw InputError("'" + words[0].text + "' begins no line: expected kind, group, device or link");
     }
   }
 
@@ -207,6 +206,33 @@ class ClusterReader {
     parts_.devices.push_back(std::move(device));
   }
 
+  void read_link(const Rest& rest) {
+    only(rest.settings, {"latency", "lanes", "send", "receive"});
+    if (rest.plain.size() != 3)
+      throw InputError("expected `link FROM TO BANDWIDTH`, such as `link gpu:0 gpu:1 50GB`");
+    NamedLink link = usual_link(parts_, find_member(rest.plain[0]), find_member(rest.plain[1]));
+    link.bandwidth = parse_bandwidth(rest.plain[2]);
+    for (const auto& [key, value] : rest.settings) {
+      if (key == "latency") link.latency = parse_duration(value);
+      if (key == "send") link.send = parse_cost(value);
+      if (key == "receive") link.receive = parse_cost(value);
+      if (key == "lanes") {
+        if (value != "unlimited") throw InputError("expected lanes=unlimited or nothing");
+        link.contention = false;
+      }
+    }
+    parts_.links.push_back(link);
+  }
+
+  Member find_member(const std::string& name) const {
+    for (std::size_t d = 0; d < parts_.devices.size(); ++d) {
+      if (parts_.devices[d].name == name) return DeviceId(d);
+    }
+    const auto found = groups_.find(name);
+    if (found != groups_.end()) return GroupId(found->second);
+    throw InputError("no device or group '" + name + "' is defined above");
+  }
+
   GroupId find_group(const std::string& name) const {
     const auto found = groups_.find(name);
     if (found == groups_.end()) throw InputError("group '" + name + "' is not defined above");
@@ -221,68 +247,14 @@ std::string word(std::string_view text) {
   return quote_word(text, kPunctuation, {"in"});
 }
 
-Json endpoint_to_json(const EndpointCost& cost) {
-  return {{"fixed_ns", cost.fixed.count()}, {"ps_per_byte", cost.picoseconds_per_byte}};
-}
-
-EndpointCost endpoint_from_json(const JsonCursor& cursor) {
-  cursor.only({"fixed_ns", "ps_per_byte"});
-  EndpointCost cost;
-  cost.fixed = cursor.at("fixed_ns").duration();
-  cost.picoseconds_per_byte = cursor.at("ps_per_byte").integer(0, std::int64_t{1} << 62);
-  return cost;
-}
-
-DeviceKind kind_from_json(const JsonCursor& cursor) {
-  cursor.only({"name", "preset", "memory_bytes", "flops_f32", "flops_tf32", "flops_bf16", "flops_f16",
-               "memory_bytes_per_second", "launch_ns", "multiprocessors", "speed"});
-  DeviceKind kind;
-  const bool preset = cursor.has("preset");
-  if (preset) {
-    try {
-      kind = device_preset(cursor.at("preset").string());
-    } catch (const InputError& error) {
-      cursor.at("preset").fail(error.what());
-    }
-  }
-  const auto given = [&](const char* key) { return !preset || cursor.has(key); };
-  kind.name = cursor.at("name").string();
-  if (given("memory_bytes")) kind.memory = cursor.at("memory_bytes").bytes();
-  if (given("flops_f32")) {
-    kind.flops_f32 = kind.flops_f16 = cursor.at("flops_f32").number(0, kMaxRate);
-    kind.flops_tf32 = kind.flops_bf16 = std::nullopt;
-  }
-  if (cursor.has("flops_tf32")) kind.flops_tf32 = cursor.at("flops_tf32").number(0, kMaxRate);
-  if (cursor.has("flops_bf16")) kind.flops_bf16 = cursor.at("flops_bf16").number(0, kMaxRate);
-  if (given("flops_f16")) kind.flops_f16 = cursor.at("flops_f16").number(0, kMaxRate);
-  if (given("memory_bytes_per_second"))
-    kind.memory_bandwidth = cursor.at("memory_bytes_per_second").bytes().count();
-  if (given("launch_ns")) kind.launch_overhead = cursor.at("launch_ns").duration();
-  if (given("multiprocessors"))
-    kind.multiprocessors = static_cast<int>(cursor.at("multiprocessors").integer(1, kMaxMultiprocessors));
-  if (cursor.has("speed")) kind.speed = cursor.at("speed").number(0, kMaxRate);
-  return kind;
-}
-
-Group group_from_json(const JsonCursor& cursor, const std::map<std::string, std::size_t>& groups) {
-  cursor.only({"name", "in", "bytes_per_second", "latency_ns", "lanes", "send", "receive"});
-  Group group;
-  group.name = cursor.at("name").string();
-  if (cursor.has("in")) {
-    const auto found = groups.find(cursor.at("in").string());
-    if (found == groups.end()) cursor.at("in").fail("is no group above");
-    group.parent = GroupId(found->second);
-  }
-  if (cursor.has("bytes_per_second")) group.bandwidth = cursor.at("bytes_per_second").bytes().count();
-  group.latency = cursor.at("latency_ns").duration();
-  if (cursor.has("lanes")) {
-    if (cursor.at("lanes").string() != "unlimited")
-      cursor.at("lanes").fail("expected \"unlimited\" or nothing");
-    group.contention = false;
-  }
-  if (cursor.has("send")) group.send = endpoint_from_json(cursor.at("send"));
-  if (cursor.has("receive")) group.receive = endpoint_from_json(cursor.at("receive"));
-  return group;
+std::string link_text(const Cluster& cluster, const NamedLink& link) {
+  const NamedLink usual = usual_link(cluster.parts(), link.from, link.to);
+  std::string text = "link " + word(cluster.name_of(link.from)) + " " + word(cluster.name_of(link.to)) + " " +
+                     bandwidth_text(link.bandwidth) + " latency=" + to_exact_text(link.latency);
+  if (!link.contention) text += " lanes=unlimited";
+  if (link.send != usual.send) text += " send=" + cost_text(link.send);
+  if (link.receive != usual.receive) text += " receive=" + cost_text(link.receive);
+  return text + "\n";
 }
 
 }  // namespace
@@ -319,86 +291,8 @@ std::string print_cluster(const Cluster& cluster) {
     if (device.memory != cluster.kind(device.kind).memory) text += " memory=" + to_exact_text(device.memory);
     text += '\n';
   }
+  for (const NamedLink& link : cluster.links()) text += link_text(cluster, link);
   return text;
-}
-
-Json cluster_to_json(const Cluster& cluster) {
-  Json kinds = Json::array();
-  for (const DeviceKind& kind : cluster.kinds()) {
-    kinds.push_back({{"name", kind.name},
-                     {"memory_bytes", kind.memory.count()},
-                     {"flops_f32", kind.flops_f32},
-                     {"flops_f16", kind.flops_f16},
-                     {"memory_bytes_per_second", kind.memory_bandwidth},
-                     {"launch_ns", kind.launch_overhead.count()},
-                     {"multiprocessors", kind.multiprocessors}});
-    if (kind.flops_tf32) kinds.back()["flops_tf32"] = *kind.flops_tf32;
-    if (kind.flops_bf16) kinds.back()["flops_bf16"] = *kind.flops_bf16;
-    if (kind.speed != 1) kinds.back()["speed"] = kind.speed;
-  }
-  Json groups = Json::array();
-  for (const Group& group : cluster.groups()) {
-    Json json = {{"name", group.name}};
-    if (group.parent) json["in"] = cluster.group(*group.parent).name;
-    if (group.bandwidth) json["bytes_per_second"] = *group.bandwidth;
-    json["latency_ns"] = group.latency.count();
-    if (!group.contention) json["lanes"] = "unlimited";
-    if (group.send != EndpointCost()) json["send"] = endpoint_to_json(group.send);
-    if (group.receive != EndpointCost()) json["receive"] = endpoint_to_json(group.receive);
-    groups.push_back(std::move(json));
-  }
-  Json devices = Json::array();
-  for (const Device& device : cluster.devices()) {
-    devices.push_back({{"name", device.name},
-                       {"kind", cluster.kind(device.kind).name},
-                       {"in", cluster.group(device.group).name}});
-    if (device.memory != cluster.kind(device.kind).memory)
-      devices.back()["memory_bytes"] = device.memory.count();
-  }
-  Json json;
-  json["format"] = "espalier.cluster/1";
-  json["kinds"] = std::move(kinds);
-  json["groups"] = std::move(groups);
-  json["devices"] = std::move(devices);
-  return json;
-}
-
-Cluster cluster_from_json(const Json& json, const std::string& where) {
-  const JsonCursor root(json, where);
-  root.expect_format("espalier.cluster/1");
-  root.only({"format", "kinds", "groups", "devices"});
-  ClusterParts parts;
-  std::map<std::string, std::size_t> kind_ids;
-  std::map<std::string, std::size_t> group_ids;
-  const JsonCursor kinds = root.at("kinds");
-  for (std::size_t i = 0; i < kinds.size(); ++i) {
-    parts.kinds.push_back(kind_from_json(kinds.at(i)));
-    kind_ids.emplace(parts.kinds.back().name, i);
-  }
-  const JsonCursor groups = root.at("groups");
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    parts.groups.push_back(group_from_json(groups.at(i), group_ids));
-    group_ids.emplace(parts.groups.back().name, i);
-  }
-  const JsonCursor devices = root.at("devices");
-  for (std::size_t i = 0; i < devices.size(); ++i) {
-    const JsonCursor cursor = devices.at(i);
-    cursor.only({"name", "kind", "in", "memory_bytes"});
-    const auto find = [&](const char* key, const auto& ids) {
-      const auto found = ids.find(cursor.at(key).string());
-      if (found == ids.end()) cursor.at(key).fail(std::string("is no ") + (key[0] == 'k' ? "kind" : "group"));
-      return found->second;
-    };
-    Device device;
-    device.name = cursor.at("name").string();
-    device.kind = KindId(find("kind", kind_ids));
-    device.group = GroupId(find("in", group_ids));
-    device.memory = cursor.has("memory_bytes") ? cursor.at("memory_bytes").bytes()
-                                               : parts.kinds[device.kind.index()].memory;
-    parts.devices.push_back(std::move(device));
-  }
-  if (const auto violations = check_cluster(parts); !violations.empty()) root.fail(violations[0]);
-  return Cluster(std::move(parts));
 }
 
 }  // namespace espalier

@@ -7,6 +7,10 @@
 //   group network 25Gb latency=10us
 //   group host0 in network 150GB latency=2us [lanes=unlimited] [send=100us+400ps/B] [receive=…]
 //   device gpu:0 V100 in host0 [memory=12GiB]
+//   link gpu:0 gpu:1 50GB [latency=2us] [lanes=unlimited] [send=…] [receive=…]
+//
+// A link is the same in both directions unless a line from its second end to its first says otherwise. What
+// it leaves out is that of the lowest group with both ends.
 //
 // `kind A100-80GB` alone, or a device of a kind that no line defines, means the preset of that name.
 

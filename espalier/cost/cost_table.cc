@@ -44,13 +44,20 @@ void check_point(const std::string& row, const CostRow::Point& point, std::vecto
       {"private bytes", cost.private_bytes.count()},
       {"bytes between halves", cost.between_halves.count()},
       {"workspace", cost.workspace.count()},
+      {"private bytes for the input half", cost.private_for_input.count()},
+      {"bytes reduced in forward", cost.reduced_forward.count()},
+      {"bytes reduced in backward", cost.reduced_backward.count()},
   };
   for (const auto& [name, value] : figures) {
     if (in_range(value)) continue;
     found.push_back(where + ": " + name + " is " + std::to_string(value) + "; expected 0 to 2^44");
   }
-  if (std::adjacent_find(cost.saved.begin(), cost.saved.end(), [](auto a, auto b) { return !(a < b); }) !=
-      cost.saved.end()) {
+  if (cost.private_bytes < cost.private_for_input) {
+    found.push_back(where + ": more private bytes are for the input half than there are");
+  }
+  if (std::adjacent_find(cost.saved.begin(), cost.saved.end(), [](auto a, auto b) {
+        return std::pair(a.side, a.index) >= std::pair(b.side, b.index);
+      }) != cost.saved.end()) {
     found.push_back(where + ": saved tensors are not ascending, each once");
   }
 }
@@ -109,22 +116,33 @@ void add_cost(Fingerprint& hash, const OperatorCost& cost) {
   hash.add(cost.saved.size());
   for (const SavedTensor& saved : cost.saved) {
     hash.add(std::uint64_t{saved.index} * 2 + (saved.side == SavedTensor::Side::kOutput ? 1 : 0));
+    if (saved.for_input_only) hash.add("for input only");  // tables without it keep their hashes
+  }
+  if (cost.private_for_input != Bytes()) {
+    hash.add("private for input");
+    hash.add(static_cast<std::uint64_t>(cost.private_for_input.count()));
+  }
+  if (cost.reduced_forward != Bytes() || cost.reduced_backward != Bytes()) {
+    hash.add("reduced");
+    hash.add(static_cast<std::uint64_t>(cost.reduced_forward.count()));
+    hash.add(static_cast<std::uint64_t>(cost.reduced_backward.count()));
   }
   hash.add(static_cast<std::uint64_t>(cost.origin) * 2 + (cost.extrapolated ? 1 : 0));
 }
 
-// Which part of its class's cell an operator runs. The first three stand in a forward graph, the others in a
+// Which part of its class's cell an operator runs. The first four stand in a forward graph, the others in a
 // training graph.
 enum class Part : std::uint8_t {
   kForward,         // no gradient flows through it
   kForwardWeights,  // with the weight half of its backward
+  kForwardInputs,   // with its input half
   kForwardBoth,
   kForwardAlone,  // its backward is an operator of its own
   kBackwardWeights,
   kBackwardBoth,
   kUpdate,
 };
-constexpr std::size_t kParts = 7;
+constexpr std::size_t kParts = 8;
 
 Part part_in_forward_graph(const Graph& graph, const Operator& op) {
   const auto requires_grad = [&](TensorId id) { return graph.tensor(id).requires_grad; };
@@ -132,7 +150,11 @@ Part part_in_forward_graph(const Graph& graph, const Operator& op) {
   const bool input = std::any_of(op.inputs.begin(), op.inputs.end(), [&](TensorId id) {
     return requires_grad(id) && !graph.tensor(id).parameter;
   });
-  return input ? Part::kForwardBoth : Part::kForwardWeights;
+  const bool weights = std::any_of(op.inputs.begin(), op.inputs.end(), [&](TensorId id) {
+    return requires_grad(id) && graph.tensor(id).parameter;
+  });
+  if (!input) return Part::kForwardWeights;
+  return weights ? Part::kForwardBoth : Part::kForwardInputs;
 }
 
 // `differentiated`, by tensor: its gradient, or a part of it, is a tensor of the graph.
@@ -179,12 +201,21 @@ OperatorCost part_of(OperatorCost cost, Part part, double speed) {
   cost.weight_gradient = divided(cost.weight_gradient, speed);
   const bool weights = part == Part::kForwardWeights || part == Part::kBackwardWeights;
   if (weights && cost.origin == Origin::kAnalytic) cost.input_gradient = Duration();
-  if (part == Part::kForwardWeights || part == Part::kForwardBoth) return cost;
-  if (part == Part::kBackwardWeights || part == Part::kBackwardBoth) cost.forward = cost.backward();
-  if (part == Part::kUpdate) cost.forward = Duration();
+  if (part == Part::kForwardInputs && cost.origin == Origin::kAnalytic) {
+    for (SavedTensor& saved : cost.saved) saved.for_input_only = true;
+    cost.private_for_input = cost.private_bytes;
+  }
+  if (part == Part::kForwardWeights || part == Part::kForwardInputs || part == Part::kForwardBoth)
+    return cost;
+  if (part == Part::kBackwardWeights || part == Part::kBackwardBoth) {
+    cost.forward = cost.backward();
+    cost.reduced_forward = cost.reduced_backward;
+  }
+  if (part == Part::kUpdate) cost.forward = Duration(), cost.reduced_forward = Bytes();
+  cost.reduced_backward = Bytes();
   cost.input_gradient = cost.weight_gradient = Duration();
   cost.saved.clear();
-  cost.between_halves = Bytes();
+  cost.between_halves = cost.private_for_input = Bytes();
   if (part != Part::kForwardAlone) cost.private_bytes = Bytes();
   return cost;
 }
@@ -378,13 +409,34 @@ OperatorCost cost_at(const CostRow& row, BatchSize batch) {
   result.private_bytes = bytes(&OperatorCost::private_bytes);
   result.between_halves = bytes(&OperatorCost::between_halves);
   result.workspace = bytes(&OperatorCost::workspace);
-  std::set_union(a.cost.saved.begin(), a.cost.saved.end(), b.cost.saved.begin(), b.cost.saved.end(),
-                 std::back_inserter(result.saved));
+  result.private_for_input = std::min(bytes(&OperatorCost::private_for_input), result.private_bytes);
+  result.reduced_forward = bytes(&OperatorCost::reduced_forward);
+  result.reduced_backward = bytes(&OperatorCost::reduced_backward);
+  result.saved = merged(a.cost.saved, b.cost.saved);
   const bool analytic =
       b.cost.origin == Origin::kAnalytic || (points.size() > 1 && a.cost.origin == Origin::kAnalytic);
   result.origin = analytic ? Origin::kAnalytic : Origin::kInterpolated;
   result.extrapolated = outside;
   return result;
+}
+
+std::vector<SavedTensor> merged(const std::vector<SavedTensor>& a, const std::vector<SavedTensor>& b) {
+  std::vector<SavedTensor> all;
+  std::merge(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(all));
+  // Of two entries for one tensor the first, which ascends before, is not for the input alone.
+  all.erase(std::unique(all.begin(), all.end(),
+                        [](const SavedTensor& x, const SavedTensor& y) {
+                          return x.side == y.side && x.index == y.index;
+                        }),
+            all.end());
+  return all;
+}
+
+Duration reduce_time(const Cluster& cluster, std::span<const DeviceId> group, Bytes bytes) {
+  if (bytes == Bytes()) return {};
+  const CollectiveCost cost = all_reduce_cost(cluster, group, bytes);
+  const Duration limit(kCellLimit);
+  return std::min(std::min(cost.hold, limit) + std::min(cost.latency, limit), limit);
 }
 
 Duration update_time(const KindOverhead& overhead, OptimizerKind optimizer, Bytes parameters) {

@@ -33,17 +33,24 @@ std::string_view to_text(Origin origin);  // "measured"
 struct SavedTensor {
   enum class Side : std::uint8_t { kInput, kOutput } side = Side::kInput;
   std::uint32_t index = 0;
+  bool for_input_only = false;  // the weight half does not need it
   friend auto operator<=>(const SavedTensor&, const SavedTensor&) = default;
 };
+// What either keeps, each once; for the input half alone if nobody keeps it for the other. Both ascending.
+std::vector<SavedTensor> merged(const std::vector<SavedTensor>& a, const std::vector<SavedTensor>& b);
 
 struct OperatorCost {
   Duration forward;
   Duration input_gradient;         // backward's part that others wait for
   Duration weight_gradient;        // its other part; backward = both
-  std::vector<SavedTensor> saved;  // ascending
+  std::vector<SavedTensor> saved;  // ascending, each tensor once
   Bytes private_bytes;             // kept for backward beside them: a dropout's mask, a softmax's sums
   Bytes between_halves;  // kept from the end of the input half to the end of the weight half, beside all that
   Bytes workspace;       // while it runs, forward or backward
+  Bytes private_for_input = {};  // of the private bytes: what the weight half does not need
+  // What the devices of a tensor-parallel group all-reduce at the end of the forward pass, and of the input
+  // half. Priced from the links of the group that runs it, beside the times above.
+  Bytes reduced_forward = {}, reduced_backward = {};
   Origin origin = Origin::kMeasured;
   bool extrapolated = false;
 
@@ -142,6 +149,10 @@ class CostTable {
 // A row at a batch: the cell itself, or linear between its neighbours, times rounded half up, bytes up.
 OperatorCost cost_at(const CostRow& row, BatchSize batch);
 
+// What a tensor-parallel group takes to all-reduce so many bytes within an action: no links are held. Like
+// any time of a cell at most 2^44 ns, so that sums over operators are exact.
+Duration reduce_time(const Cluster& cluster, std::span<const DeviceId> group, Bytes bytes);
+
 // One update of `parameters` bytes by `optimizer`; falls back to zero where nothing was measured.
 Duration update_time(const KindOverhead& overhead, OptimizerKind optimizer, Bytes parameters);
 
@@ -159,7 +170,8 @@ CostTable complete_costs(const Graph& graph, const Cluster& cluster, CostTable t
 // Here, and only here, a class's cell meets its operator and its device: times are divided by the kind's
 // `speed`; an operator none of whose outputs requires a gradient has no backward and keeps nothing for it; an
 // analytic cell of an operator without differentiable input (parameters apart) has no input gradient
-// (measured ones were measured that way).
+// (measured ones were measured that way), and one of an operator without trainable parameter keeps nothing
+// for the weight half.
 //
 // In a training graph the role decides. All that an operator takes is its `forward`, for nothing else runs
 // with it: of a forward operator the cell's forward, of a backward operator the cell's two halves (its class

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 
 #include "espalier/base/check.h"
 
@@ -22,7 +23,7 @@ DType type_of(Precision precision) {
 
 std::string tera_text(double rate) {  // "19.5", "1307.4"
   std::array<char, 32> buffer{};
-  const double rounded = static_cast<double>(static_cast<std::int64_t>(rate / 1e10 + 0.5)) / 100;
+  const double rounded = static_cast<double>(std::llround(rate / 1e10)) / 100;
   const auto [end, error] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), rounded);
   return {buffer.data(), end};
 }

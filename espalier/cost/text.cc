@@ -15,11 +15,16 @@ namespace {
 constexpr std::int64_t kMax = std::int64_t{1} << 62;
 
 std::string saved_text(const SavedTensor& saved) {
-  return (saved.side == SavedTensor::Side::kInput ? "in" : "out") + std::to_string(saved.index);
+  return (saved.side == SavedTensor::Side::kInput ? "in" : "out") + std::to_string(saved.index) +
+         (saved.for_input_only ? "/i" : "");
 }
 
 SavedTensor parse_saved(std::string_view text) {
   SavedTensor saved;
+  if (text.size() > 2 && text.substr(text.size() - 2) == "/i") {
+    saved.for_input_only = true;
+    text.remove_suffix(2);
+  }
   if (text.rfind("out", 0) == 0) {
     saved.side = SavedTensor::Side::kOutput;
     text.remove_prefix(3);
@@ -155,8 +160,11 @@ CostRow parse_cost_line(Fields& fields) {
   cost.input_gradient = fields.duration("i");
   cost.weight_gradient = fields.duration("w");
   cost.private_bytes = fields.bytes("private");
+  cost.private_for_input = fields.bytes("private-for-input");
   cost.between_halves = fields.bytes("between");
   cost.workspace = fields.bytes("workspace");
+  cost.reduced_forward = fields.bytes("reduce-f");
+  cost.reduced_backward = fields.bytes("reduce-i");
   if (const auto value = fields.take("saved")) {
     for (std::string_view list = *value;;) {
       const std::size_t comma = list.find(',');
@@ -225,8 +233,11 @@ std::string cost_line(const CostRow& row, const CostRow::Point& point) {
     separator = ",";
   }
   add("private", cost.private_bytes);
+  add("private-for-input", cost.private_for_input);
   add("between", cost.between_halves);
   add("workspace", cost.workspace);
+  add("reduce-f", cost.reduced_forward);
+  add("reduce-i", cost.reduced_backward);
   if (row.variant.tensor_parallel != 1) text += " tp=" + std::to_string(row.variant.tensor_parallel);
   if (row.variant.recompute) text += " recompute";
   text += " origin=" + std::string(to_text(cost.origin));
@@ -258,8 +269,11 @@ Json point_to_json(const CostRow::Point& point) {
     if (bytes != Bytes()) json[key] = bytes.count();
   };
   add("private_bytes", cost.private_bytes);
+  add("private_for_input_bytes", cost.private_for_input);
   add("between_halves_bytes", cost.between_halves);
   add("workspace_bytes", cost.workspace);
+  add("reduced_forward_bytes", cost.reduced_forward);
+  add("reduced_backward_bytes", cost.reduced_backward);
   json["origin"] = to_text(cost.origin);
   if (cost.extrapolated) json["extrapolated"] = true;
   return json;
@@ -278,7 +292,8 @@ auto parsed_at(const JsonCursor& json, const Read& read) {
 
 CostRow::Point point_from_json(const JsonCursor& json) {
   json.only({"batch", "forward_ns", "input_gradient_ns", "weight_gradient_ns", "saved", "private_bytes",
-             "between_halves_bytes", "workspace_bytes", "origin", "extrapolated"});
+             "private_for_input_bytes", "between_halves_bytes", "workspace_bytes", "reduced_forward_bytes",
+             "reduced_backward_bytes", "origin", "extrapolated"});
   CostRow::Point point;
   point.batch = BatchSize(json.at("batch").integer(1, kMax));
   OperatorCost& cost = point.cost;
@@ -290,8 +305,13 @@ CostRow::Point point_from_json(const JsonCursor& json) {
     for (std::size_t i = 0; i < saved.size(); ++i) cost.saved.push_back(parsed_at(saved.at(i), parse_saved));
   }
   if (json.has("private_bytes")) cost.private_bytes = json.at("private_bytes").bytes();
+  if (json.has("private_for_input_bytes")) {
+    cost.private_for_input = json.at("private_for_input_bytes").bytes();
+  }
   if (json.has("between_halves_bytes")) cost.between_halves = json.at("between_halves_bytes").bytes();
   if (json.has("workspace_bytes")) cost.workspace = json.at("workspace_bytes").bytes();
+  if (json.has("reduced_forward_bytes")) cost.reduced_forward = json.at("reduced_forward_bytes").bytes();
+  if (json.has("reduced_backward_bytes")) cost.reduced_backward = json.at("reduced_backward_bytes").bytes();
   cost.origin = parsed_at(json.at("origin"), parse_origin);
   cost.extrapolated = json.has("extrapolated") && json.at("extrapolated").boolean();
   return point;

@@ -499,9 +499,9 @@ class ProgramReader {
     static const std::unordered_set<std::string_view> kChecks = {
         "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range",
         "sym_constrain_range_for_size"};
-    constexpr std::string_view kAten = "torch.ops.aten.";
-    if (!target.starts_with(kAten)) return false;
-    const std::string_view name = std::string_view(target).substr(kAten.size());
+    constexpr std::string_view kAtenPrefix = "torch.ops.aten.";
+    if (!target.starts_with(kAtenPrefix)) return false;
+    const std::string_view name = std::string_view(target).substr(kAtenPrefix.size());
     return kChecks.contains(name.substr(0, name.find('.')));
   }
 

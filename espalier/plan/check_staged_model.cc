@@ -124,7 +124,8 @@ class StagedChecker {
                            m.backward_workspace,
                            stage.reduced,
                            m.saved_for_input,
-                           m.recomputed_for_input};
+                           m.recomputed_for_input,
+                           m.update_workspace};
     if (!std::all_of(std::begin(sizes), std::end(sizes), [](Bytes b) { return in_range(b); })) {
       violate(x, "a size is outside 0 to 2^56 bytes");
     } else if (m.saved < m.saved_for_input || m.recomputed < m.recomputed_for_input) {
@@ -183,6 +184,12 @@ class StagedChecker {
       slowest +=
           static_cast<double>(group.send.picoseconds_per_byte + group.receive.picoseconds_per_byte) / 1e3;
     }
+    for (const NamedLink& link : cluster_.links()) {
+      slowest = std::max(slowest, 1e9 / static_cast<double>(link.bandwidth));
+      each += number(link.latency) + number(link.send.fixed) + number(link.receive.fixed);
+      slowest +=
+          static_cast<double>(link.send.picoseconds_per_byte + link.receive.picoseconds_per_byte) / 1e3;
+    }
     const auto message = [&](double bytes) { return each + 1 + bytes * slowest; };
     double time = 0, held = 0;
     for (const StagedStage& stage : model_.stages) {
@@ -195,7 +202,8 @@ class StagedChecker {
         const auto members = static_cast<double>(stage.replicas.size() * replica.devices.size());
         time += 4 * members * message(number(stage.reduced));
         held += number(m.parameters) + number(m.buffers) + number(m.gradients) + number(m.optimizer_state) +
-                number(m.forward_workspace) + number(m.backward_workspace) +
+                number(m.forward_workspace) + number(m.backward_workspace) + number(m.update_workspace) +
+                3 * number(stage.reduced) +
                 stage.in_flight * (number(m.saved) + number(m.recomputed) + number(m.between_halves));
       }
     }
@@ -210,6 +218,7 @@ class StagedChecker {
     }
     for (const Tie& tie : model_.ties) {
       time += 2 * static_cast<double>(tie.stages.size()) * message(number(tie.bytes));
+      held += 3 * number(tie.bytes);
     }
     if (time > kLimitOfSums)
       found_.push_back("all actions and messages of a step together take over 2^60 ns");

@@ -4,11 +4,24 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "espalier/plan/named_placement.h"
 #include "espalier/plan/plan.h"
 #include "espalier/plan/staged_model.h"
 
 namespace espalier {
+
+class JsonCursor;
+
+// Runs of operators in a graph's order: [["first", "last"], ["only"]].
+nlohmann::ordered_json runs_to_json(const std::vector<std::pair<std::string, std::string>>& runs);
+std::vector<std::pair<std::string, std::string>> runs_from_json(const JsonCursor& json);
+
+// [{"device": "gpu:0", "operators": [["first", "last"]]}]: a part of placements and of plan files.
+nlohmann::ordered_json named_placement_to_json(const NamedPlacement& placement);
+NamedPlacement named_placement_from_json(const JsonCursor& json);
 
 nlohmann::ordered_json placement_to_json(const Placement& placement, const Graph& graph,
                                          const Cluster& cluster);  // "format": "espalier.placement/1"

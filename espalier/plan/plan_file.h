@@ -9,7 +9,8 @@
 // It names its model by a path relative to itself and by the graph's fingerprint, and carries the cluster,
 // the training settings, the seed, the cost file with its hash, the staged model that was used, and the
 // stages as runs of operator names in graph order, with a hash of each: stages that were edited since do not
-// fit the staged model any more, and reading such a file says so. simulate needs the file alone; run and
+// fit the staged model any more, and reading such a file says so. In place of stages it may have a placement,
+// whose fragments (fragments.h) the staged model holds. simulate needs the file alone; run and
 // verify open the model too and refuse one whose fingerprint differs, naming the first operator that does:
 // the file keeps 16 bits of each operator's own fingerprint for that.
 
@@ -18,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "espalier/plan/named_placement.h"
 #include "espalier/plan/staged_model.h"
 
 namespace espalier {
@@ -57,7 +59,13 @@ struct PlanFile {
   std::optional<MeasuredOn> measured;
   std::optional<std::uint64_t>
       expansion;                   // schedule_hash of what a rule stands for; none: nobody filled it in
-  std::vector<NamedStage> stages;  // beside staged.stages, same order
+  std::vector<NamedStage> stages;  // beside staged.stages, same order; none of a placement
+  struct Placed {
+    NamedPlacement operators;
+    BatchSize micro_batch;
+    friend bool operator==(const Placed&, const Placed&) = default;
+  };
+  std::optional<Placed> placement;  // in place of stages
   StagedModel staged;
   std::vector<std::string> notes;  // the planner's reasons and warnings, for people
   friend bool operator==(const PlanFile&, const PlanFile&) = default;
@@ -67,9 +75,16 @@ struct PlanFile {
 // tensors.
 std::uint16_t operator_fingerprint(const Graph& graph, OperatorId op);
 
+// A replica's: "gpu:0", of a tensor-parallel group "gpu:0+gpu:1".
+std::string devices_name(const Cluster& cluster, const std::vector<DeviceId>& devices);
+
 // All but model, planner, seed, cost file and hash, expansion, and notes, which the caller knows.
 PlanFile make_plan_file(const Graph& graph, const Cluster& cluster, const Training& training,
                         const PipelinePlan& plan, StagedModel staged);
+
+// The same for a placement; `staged` is that of its fragments.
+PlanFile make_plan_file(const Graph& graph, const Cluster& cluster, const Training& training,
+                        const Placement& placement, BatchSize micro_batch, StagedModel staged);
 
 std::string print_plan_file(const PlanFile& file);  // JSON text
 PlanFile parse_plan_file(std::string_view text,
@@ -81,7 +96,8 @@ PlanFile parse_plan_file(std::string_view text,
 struct EditedPlan {
   PlanFile file;
   bool had_lists = false;
-  std::vector<std::size_t> edited;  // stages that are not what the derived parts were made of; ascending
+  std::vector<std::size_t> edited;  // stages that are not what the derived parts were made of; ascending.
+                                    // 0: the placement
 };
 EditedPlan parse_edited_plan(std::string_view text, const std::string& where);  // as parse_plan_file
 
@@ -92,7 +108,7 @@ Stage resolve_stage(const PlanFile& file, std::size_t stage, const Graph& graph,
                     const std::string& where);
 
 // The plan on its graph. Throws InputError if the fingerprint differs (naming the first operator that does),
-// if a name is unknown, or if the plan breaks a rule of check_plan.
+// if a name is unknown, or if the plan breaks a rule of check_plan. Of a placement: its fragments.
 PipelinePlan resolve_plan(const PlanFile& file, const Graph& graph);
 
 }  // namespace espalier

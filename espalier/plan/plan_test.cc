@@ -264,8 +264,7 @@ TEST(PlacementJson, ReadsBackAndNamesWhatIsWrong) {
   };
   EXPECT_THAT(refusal(with([](Json& d) { d[0]["device"] = "tpu:0"; })),
               HasSubstr("p: devices[0].device: is 'tpu:0'"));
-  EXPECT_THAT(refusal(with([](Json& d) { d[0]["operators"][0][0] = "z"; })),
-              HasSubstr("'z', which is no operator"));
+  EXPECT_THAT(refusal(with([](Json& d) { d[0]["operators"][0][0] = "z"; })), HasSubstr("'z' is no operator"));
   EXPECT_THAT(refusal(with([](Json& d) { d.erase(0); })), HasSubstr("'img' stands on no device"));
   EXPECT_THAT(refusal(with([](Json& d) { d.push_back(d[0]); })), HasSubstr("'img' a second time"));
   EXPECT_THAT(refusal(with([](Json& d) { std::swap(d[1]["operators"][0][0], d[1]["operators"][0][1]); })),

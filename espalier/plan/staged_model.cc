@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "espalier/base/check.h"
 
@@ -34,9 +35,11 @@ struct LocalStorage {
   std::uint32_t last_use = 0;            // position of the last operator that touches it
   std::uint32_t last_gradient = 0;       // position of the last reader that has a backward
   std::optional<ParameterId> parameter;  // kState
+  StorageId state = {};                  // kState
   bool produced_again = false;           // its producer is recomputed
   bool kept = false;                     // from F to the end of B
   bool kept_again = false;               // by operators that are recomputed
+  bool for_weights = false;              // the weight half of one that keeps it needs it
   bool crosses = false;
   bool gradient = false;
   bool updates = false;  // in a training graph: an update reads it, so it counts as the gradient
@@ -78,8 +81,8 @@ Bytes share_of(Bytes bytes, std::size_t devices) {
 class Stager {
  public:
   Stager(const Graph& graph, const Cluster& cluster, const CostTable& costs, const Training& training,
-         const PipelinePlan& plan)
-      : graph_(graph), cluster_(cluster), table_(costs), training_(training), plan_(plan) {}
+         const PipelinePlan& plan, StateCopies copies)
+      : graph_(graph), cluster_(cluster), table_(costs), training_(training), plan_(plan), copies_(copies) {}
 
   StagedModel run() {
     model_.orders = plan_.orders;
@@ -219,6 +222,16 @@ class Stager {
     return most;
   }
 
+  // Of the private bytes: what any kind keeps for the weight half.
+  Bytes for_weights(OperatorId op) const {
+    Bytes most;
+    for (const KindId kind : kinds_) {
+      const OperatorCost& cost = cost_->of(op, kind);
+      most = std::max(most, cost.private_bytes - cost.private_for_input);
+    }
+    return most;
+  }
+
   bool has_backward(const Operator& op) const {
     return std::any_of(op.outputs.begin(), op.outputs.end(),
                        [&](TensorId id) { return graph_.tensor(id).requires_grad; });
@@ -239,6 +252,7 @@ class Stager {
     storage.bytes = graph_.tensor(tensor).bytes(micro_batch_);
     storage.producer = storage.last_use = position;
     storage.parameter = graph_.tensor(tensor).parameter;
+    storage.state = graph_.tensor(tensor).storage;
     locals_.push_back(storage);
     return static_cast<std::uint32_t>(locals_.size() - 1);
   }
@@ -314,12 +328,13 @@ class Stager {
       for (const KindId kind : kinds_) {
         for (const SavedTensor& saved : cost_->of(s.operators[i], kind).saved) {
           LocalStorage& storage = local(saved_tensor(op, saved));
+          storage.for_weights |= !saved.for_input_only;
           (recomputed_[i] && storage.produced_again ? storage.kept_again : storage.kept) = true;
         }
       }
       if (!recomputed_[i]) continue;
       for (const TensorId input : op.inputs) {
-        if (!local(input).produced_again) local(input).kept = true;
+        if (!local(input).produced_again) local(input).kept = local(input).for_weights = true;
       }
     }
   }
@@ -338,6 +353,7 @@ class Stager {
                                          [&](const Crossing::Reader& r) { return r.stage == id; });
         ESP_CHECK(reader != crossing.readers.end(), crossing.tensor);
         reader->saved = local(tensor).kept;
+        reader->for_input_only = local(tensor).kept && !local(tensor).for_weights;
         if (graph_.tensor(tensor).requires_grad && read_with_gradient(id, tensor)) {
           reader->gradient = reader->bytes;
           crossing.returns = true;
@@ -357,6 +373,7 @@ class Stager {
   void fill_output(TensorId tensor, Crossing& crossing) {
     LocalStorage& storage = local(tensor);
     crossing.saved_by_producer = storage.kept;
+    crossing.for_input_only = storage.kept && !storage.for_weights;
     if (storage.crosses) return;
     switch (storage.kind) {
       case LocalStorage::Kind::kOwn:
@@ -378,21 +395,31 @@ class Stager {
     Peak forward(s.operators.size()), backward(s.operators.size());
     for (std::uint32_t i = 0; i < s.operators.size(); ++i) {
       const OperatorId op = s.operators[i];
-      (recomputed_[i] ? memory.recomputed : memory.saved) += largest(op, &OperatorCost::private_bytes);
+      const Bytes kept = largest(op, &OperatorCost::private_bytes);
+      (recomputed_[i] ? memory.recomputed : memory.saved) += kept;
+      (recomputed_[i] ? memory.recomputed_for_input : memory.saved_for_input) += kept - for_weights(op);
       memory.between_halves += largest(op, &OperatorCost::between_halves);
+      memory.update_workspace = std::max(memory.update_workspace, largest_update(graph_.op(op)));
       forward.need(i, largest(op, &OperatorCost::workspace));
       if (!has_backward(graph_.op(op))) continue;
       backward.need(i, largest(op, &OperatorCost::workspace) + fresh_gradients(graph_.op(op)));
     }
     for (const LocalStorage& storage : locals_) {
       if (storage.kind == LocalStorage::Kind::kState) {
+        if (!takes_copy(s, storage.state)) continue;
         const bool trainable = storage.parameter && graph_.parameter(*storage.parameter).trainable;
         (trainable ? memory.parameters : memory.buffers) += share_of(storage.bytes, group_size_);
         if (trainable) holders_[storage.parameter->index()].push_back(StageId(model_.stages.size()));
         continue;
       }
-      if (storage.counts_as_saved()) memory.saved += storage.bytes;
-      if (storage.kept_again && !storage.kept) memory.recomputed += storage.bytes;
+      if (storage.counts_as_saved()) {
+        memory.saved += storage.bytes;
+        if (!storage.for_weights) memory.saved_for_input += storage.bytes;
+      }
+      if (storage.kept_again && !storage.kept) {
+        memory.recomputed += storage.bytes;
+        if (!storage.for_weights) memory.recomputed_for_input += storage.bytes;
+      }
       if (storage.transient()) forward.alive(storage.producer, storage.last_use, storage.bytes);
       if (storage.kind == LocalStorage::Kind::kOwn && storage.gradient && !storage.crosses) {
         backward.alive(storage.producer, std::max(storage.producer, storage.last_gradient), storage.bytes);
@@ -402,6 +429,27 @@ class Stager {
     memory.optimizer_state = optimizer_state(training_.optimizer, memory.parameters);
     memory.forward_workspace = forward.largest();
     memory.backward_workspace = backward.largest();
+  }
+
+  // The most that an update of a parameter that the operator reads needs, on any kind.
+  Bytes largest_update(const Operator& op) const {
+    Bytes most;
+    for (const TensorId input : op.inputs) {
+      const auto parameter = graph_.tensor(input).parameter;
+      if (!parameter || !graph_.parameter(*parameter).trainable) continue;
+      for (const KindId kind : kinds_) {
+        const Bytes bytes =
+            update_workspace(training_.optimizer, graph_.parameter(*parameter), cluster_.kind(kind));
+        most = std::max(most, share_of(bytes, group_size_));
+      }
+    }
+    return most;
+  }
+
+  // Whether the stage holds a copy of its own. The stages of a device that share one have one replica each.
+  bool takes_copy(const Stage& s, StorageId state) {
+    if (copies_ == StateCopies::kOfEachStage) return true;
+    return on_device_.emplace(s.replicas[0].devices[0], state).second;
   }
 
   // A parameter's gradient of one micro-batch exists beside the sum it is added to.
@@ -421,7 +469,7 @@ class Stager {
   StageTimes times(const Stage& s, const Replica& replica, const StageMemory& memory) const {
     StageTimes slowest;
     for (const DeviceId device : replica.devices) {
-      const StageTimes own = times_on(s, device, memory);
+      const StageTimes own = times_on(s, replica, device, memory);
       for (const auto field :
            {&StageTimes::forward, &StageTimes::input_gradient, &StageTimes::weight_gradient,
             &StageTimes::recompute, &StageTimes::update, &StageTimes::overhead}) {
@@ -431,7 +479,8 @@ class Stager {
     return slowest;
   }
 
-  StageTimes times_on(const Stage& s, DeviceId device, const StageMemory& memory) const {
+  StageTimes times_on(const Stage& s, const Replica& replica, DeviceId device,
+                      const StageMemory& memory) const {
     const KindId kind = cluster_.device(device).kind;
     const DeviceKind& description = cluster_.kind(kind);
     const KindOverhead overhead = table_.overhead(description.name);
@@ -447,6 +496,15 @@ class Stager {
       for (const auto field : {&StageTimes::forward, &StageTimes::input_gradient,
                                &StageTimes::weight_gradient, &StageTimes::recompute}) {
         sum.*field += Duration(((sum.*field).count() * overhead.neighbour_per_mille + 500) / 1000);
+      }
+    }
+    if (replica.devices.size() > 1) {
+      for (std::size_t i = 0; i < s.operators.size(); ++i) {
+        const OperatorCost& cost = cost_->of(s.operators[i], kind);
+        const Duration forward = reduce_time(cluster_, replica.devices, cost.reduced_forward);
+        sum.forward += forward;
+        sum.input_gradient += reduce_time(cluster_, replica.devices, cost.reduced_backward);
+        if (recomputed_[i]) sum.recompute += forward;
       }
     }
     const Duration per_action = at_speed(overhead.per_action, description);
@@ -506,6 +564,7 @@ class Stager {
   const CostTable& table_;
   const Training& training_;
   const PipelinePlan& plan_;
+  const StateCopies copies_;
   StagedModel model_;
 
   std::vector<std::uint32_t> held_;                                   // by stage, where orders are lists
@@ -513,6 +572,7 @@ class Stager {
   std::vector<std::uint32_t> busy_in_group_;                          // by group: devices that host a stage
   std::vector<std::uint32_t> crossing_of_;                            // by tensor
   std::vector<std::vector<StageId>> holders_;                         // by parameter
+  std::set<std::pair<DeviceId, StorageId>> on_device_;                // copies of those stages' devices
   std::map<std::pair<BatchSize, std::size_t>, OperatorCosts> costs_;  // by micro-batch and group size
 
   // Of the stage at hand.
@@ -530,9 +590,18 @@ class Stager {
 
 }  // namespace
 
+Bytes all_reduce_scratch(Bytes reduced, std::size_t replicas) {
+  return reduced + 2 * share_of(reduced, replicas);
+}
+
+Bytes tied_sum_scratch(const StagedModel& model, const Tie& tie, DeviceId device) {
+  const StagedStage& lowest = model.stages[tie.stages.front().index()];
+  return (device == lowest.replicas.front().devices.front() ? 3 : 1) * tie.bytes;
+}
+
 StagedModel stage_model(const Graph& graph, const Cluster& cluster, const CostTable& costs,
-                        const Training& training, const PipelinePlan& plan) {
-  return Stager(graph, cluster, costs, training, plan).run();
+                        const Training& training, const PipelinePlan& plan, StateCopies copies) {
+  return Stager(graph, cluster, costs, training, plan, copies).run();
 }
 
 }  // namespace espalier

@@ -53,6 +53,7 @@ struct StageMemory {
   // Where the halves are split: what of `saved` and `recomputed` only I needs. It goes at the end of I.
   Bytes saved_for_input = {};
   Bytes recomputed_for_input = {};
+  Bytes update_workspace = {};  // while U runs: temporaries of the largest update (training.h)
   friend bool operator==(const StageMemory&, const StageMemory&) = default;
 };
 
@@ -110,14 +111,29 @@ struct StagedModel {
   friend bool operator==(const StagedModel&, const StagedModel&) = default;
 };
 
+// What a collective needs on a device beside what is held anyway, from the end of the action before it in the
+// device's list to its own end:
+//  A  the gradients, one behind the other, and in each step of the ring the chunk that goes and the one that
+//     comes
+//  T  where it is summed (the first device of the lowest stage) the sum so far, the gradient that arrived and
+//     their sum; elsewhere the sum that arrives
+Bytes all_reduce_scratch(Bytes reduced, std::size_t replicas);
+Bytes tied_sum_scratch(const StagedModel& model, const Tie& tie, DeviceId device);
+
+// Who holds a copy of a parameter or buffer: each stage that reads it, or each device for its stages
+// together, as the fragments of a placement do (fragments.h).
+enum class StateCopies : std::uint8_t { kOfEachStage, kOfEachDevice };
+
 // O(operators + edges). The plan must pass check_plan. Which times: Σ over the stage's operators on the
 // replica's device kind at the stage's micro-batch, neighbour factor applied where another device of the host
 // has a stage, plus the kind's per-action overhead once per action. In-flight limits are the plan's, with
 // lists what they hold. What recomputed operators read from outside their set is kept; what only they keep is
-// dropped. A tensor-parallel group takes cells of its variant and an even part of the parameters. Throws
+// dropped. A tensor-parallel group takes cells of its variant, the all-reduces that they name over the links
+// of its devices, and an even part of the parameters. Throws
 // InputError where a cell is missing or names a tensor that its operator lacks.
 StagedModel stage_model(const Graph& graph, const Cluster& cluster, const CostTable& costs,
-                        const Training& training, const PipelinePlan& plan);
+                        const Training& training, const PipelinePlan& plan,
+                        StateCopies copies = StateCopies::kOfEachStage);
 
 // Violations of what a schedule relies on: names, `after` to smaller stages, shares a partition, ids in
 // range, readers after producers, sizes and times from 0 to 2^56, those of a step together below 2^60,

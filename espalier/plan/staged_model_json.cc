@@ -38,7 +38,8 @@ constexpr Member<StageMemory, ByteUnit> kMemory[] = {
     {"forward_workspace", &StageMemory::forward_workspace},
     {"backward_workspace", &StageMemory::backward_workspace},
     {"saved_for_input", &StageMemory::saved_for_input, Since::kVersion2},
-    {"recomputed_for_input", &StageMemory::recomputed_for_input, Since::kVersion2}};
+    {"recomputed_for_input", &StageMemory::recomputed_for_input, Since::kVersion2},
+    {"update_workspace", &StageMemory::update_workspace, Since::kVersion2}};
 
 template <class Struct, class Members>
 Json figures_to_json(const Struct& figures, const Members& members) {

@@ -93,6 +93,8 @@ TEST(StagedModel, EachStorageIsCountedOnceAndWhereItBelongs) {
   // lives until the linear has run with its workspace, beside the fresh gradient of wi.
   EXPECT_EQ(img.forward_workspace, Bytes(1024 + 256));
   EXPECT_EQ(img.backward_workspace, Bytes(256 + 1024 + 1024));
+  // The norm of the gradient of wi, 256 numbers: a copy and its squares, 8 bytes each.
+  EXPECT_EQ(img.update_workspace, Bytes(256 * 16));
 
   const StageMemory& head = model.stages[2].memory;
   EXPECT_EQ(head.buffers, Bytes(32));
@@ -122,8 +124,10 @@ TEST(StagedModel, TimesAreSumsWithNeighbourFactorAndOverheads) {
   const StageTimes& img = model.stages[0].replicas[0].times;
   EXPECT_EQ(img.forward, microseconds(3300 + 10));
   EXPECT_EQ(img.input_gradient, microseconds(3300));
-  EXPECT_EQ(img.overhead, microseconds(10));
   EXPECT_EQ(img.weight_gradient, microseconds(2200));
+  EXPECT_EQ(img.overhead, microseconds(10));  // once for B; once each for I and W
+  EXPECT_EQ(img.backward(), microseconds(3300 + 2200 + 10));
+  EXPECT_EQ(img.input_half() + img.weight_half(), microseconds(3300 + 2200 + 20));
   EXPECT_EQ(img.update, microseconds(1) + nanoseconds(1024));
   EXPECT_EQ(img.recompute, Duration());
   // head is alone on its host; its mask takes 1 µs and no backward.
@@ -345,9 +349,10 @@ class Slow {
     std::map<std::string, std::int64_t> bytes;
     std::map<std::string, std::pair<std::size_t, std::size_t>> life;
     std::map<std::string, OperatorId> maker;
-    std::set<std::string> kept, kept_again, crossing, wants_gradient;
+    std::set<std::string> kept, kept_again, for_weights, crossing, wants_gradient;
     std::map<std::string, std::size_t> last_gradient;
     std::int64_t parameters = 0, buffers = 0, saved = 0, recomputed = 0, between = 0;
+    std::int64_t saved_for_input = 0, recomputed_for_input = 0;
     for (std::size_t i = 0; i < stage.operators.size(); ++i) {
       const OperatorId id = stage.operators[i];
       const Operator& op = graph_.op(id);
@@ -372,22 +377,27 @@ class Slow {
     }
     for (const OperatorId id : stage.operators) {
       const Operator& op = graph_.op(id);
-      std::int64_t own = 0, halves = 0;
+      std::int64_t own = 0, own_for_weights = 0, halves = 0;
       for (const Replica& replica : stage.replicas) {
         const OperatorCost c = cost(x, id, replica);
         own = std::max(own, c.private_bytes.count());
+        own_for_weights = std::max(own_for_weights, (c.private_bytes - c.private_for_input).count());
         halves = std::max(halves, c.between_halves.count());
         for (const SavedTensor& s : c.saved) {
           const std::string k =
               key(x, s.side == SavedTensor::Side::kInput ? op.inputs[s.index] : op.outputs[s.index]);
           (again(id) && maker.contains(k) && again(maker[k]) ? kept_again : kept).insert(k);
+          if (!s.for_input_only) for_weights.insert(k);
         }
       }
       (again(id) ? recomputed : saved) += own;
+      (again(id) ? recomputed_for_input : saved_for_input) += own - own_for_weights;
       between += halves;
       if (!again(id)) continue;
       for (const TensorId t : op.inputs) {
-        if (!maker.contains(key(x, t)) || !again(maker[key(x, t)])) kept.insert(key(x, t));
+        if (maker.contains(key(x, t)) && again(maker[key(x, t)])) continue;
+        kept.insert(key(x, t));
+        for_weights.insert(key(x, t));
       }
     }
     for (const Crossing& c : model.crossings) {
@@ -397,11 +407,13 @@ class Slow {
       for (const Crossing::Reader& reader : c.readers) {
         if (reader.stage.index() != x) continue;
         EXPECT_EQ(reader.saved, kept.contains(key(x, t))) << c.tensor;
+        EXPECT_EQ(reader.for_input_only, reader.saved && !for_weights.contains(key(x, t))) << c.tensor;
         const BatchSize piece = std::min(stage.micro_batch, plan_.stages[c.from.index()].micro_batch);
         EXPECT_EQ(reader.bytes, graph_.tensor(t).bytes(piece));
       }
       if (c.from.index() == x) {
         EXPECT_EQ(c.saved_by_producer, kept.contains(key(x, t))) << c.tensor;
+        EXPECT_EQ(c.for_input_only, c.saved_by_producer && !for_weights.contains(key(x, t))) << c.tensor;
       }
     }
     check_outputs(x, model, bytes, kept);
@@ -409,8 +421,15 @@ class Slow {
     std::set<std::string> transient;
     for (const auto& [k, size] : bytes) {
       const bool received = k[0] == 'r';
-      if (!received && !state(k) && kept.contains(k) && !crossing.contains(k)) saved += size;
-      if (kept_again.contains(k) && !kept.contains(k)) recomputed += size;
+      const std::int64_t for_input = for_weights.contains(k) ? 0 : size;
+      if (!received && !state(k) && kept.contains(k) && !crossing.contains(k)) {
+        saved += size;
+        saved_for_input += for_input;
+      }
+      if (kept_again.contains(k) && !kept.contains(k)) {
+        recomputed += size;
+        recomputed_for_input += for_input;
+      }
       if (!received && !state(k) && !kept.contains(k) && !crossing.contains(k)) transient.insert(k);
     }
     const StageMemory& memory = model.stages[x].memory;
@@ -418,6 +437,8 @@ class Slow {
     EXPECT_EQ(memory.buffers, Bytes(buffers));
     EXPECT_EQ(memory.saved, Bytes(saved));
     EXPECT_EQ(memory.recomputed, Bytes(recomputed));
+    EXPECT_EQ(memory.saved_for_input, Bytes(saved_for_input));
+    EXPECT_EQ(memory.recomputed_for_input, Bytes(recomputed_for_input));
     EXPECT_EQ(memory.between_halves, Bytes(between));
     std::int64_t forward = 0, backward = 0;
     for (std::size_t i = 0; i < stage.operators.size(); ++i) {
@@ -450,6 +471,15 @@ class Slow {
     }
     EXPECT_EQ(memory.forward_workspace, Bytes(forward));
     EXPECT_EQ(memory.backward_workspace, Bytes(backward));
+    std::int64_t update = 0;  // 16 bytes a number; all are in f32, on kinds that are no CPU
+    for (const OperatorId id : stage.operators) {
+      for (const TensorId t : graph_.op(id).inputs) {
+        const auto p = graph_.tensor(t).parameter;
+        if (p && graph_.parameter(*p).trainable)
+          update = std::max(update, 4 * graph_.parameter(*p).bytes().count());
+      }
+    }
+    EXPECT_EQ(memory.update_workspace, Bytes(update));
   }
 
   // The outputs of a stage's crossings: each storage once, unless it is counted elsewhere.
@@ -509,15 +539,17 @@ RandomCase random_case(Rng& rng) {
                        std::size_t inputs) {
     text += name + " = " + call + " : " + rest + " @class=" + name + "\n";
     for (const char* kind : {"A100-80GB", "V100-16GB"}) {
+      const std::uint64_t own = rng.below(50);
       costs += "cost " + name + " " + kind + " batch=4 f=" + std::to_string(rng.below(9)) +
-               "us i=" + std::to_string(rng.below(9)) + "us w=1us private=" + std::to_string(rng.below(50)) +
+               "us i=" + std::to_string(rng.below(9)) + "us w=1us private=" + std::to_string(own) +
+               "B private-for-input=" + std::to_string(rng.below(own + 1)) +
                "B between=" + std::to_string(rng.below(5)) + "B workspace=" + std::to_string(rng.below(99)) +
                "B";
       std::string saved;
       for (std::size_t i = 0; i < inputs; ++i) {
-        if (rng.below(3) == 0) saved += ",in" + std::to_string(i);
+        if (rng.below(3) == 0) saved += ",in" + std::to_string(i) + (rng.below(2) == 0 ? "/i" : "");
       }
-      if (rng.below(3) == 0) saved += ",out0";
+      if (rng.below(3) == 0) saved += rng.below(2) == 0 ? ",out0/i" : ",out0";
       costs += (saved.empty() ? "" : " saved=" + saved.substr(1)) + "\n";
     }
   };

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "espalier/cost/cpu_kernels.h"
+
 namespace espalier {
 
 std::string_view to_text(LearningRateSchedule::Shape shape) {
@@ -39,6 +41,18 @@ double learning_rate_factor(const LearningRateSchedule& schedule, std::uint64_t 
 Bytes optimizer_state(const Optimizer& optimizer, Bytes parameters) {
   const std::int64_t moments = optimizer.kind != OptimizerKind::kSgd ? 2 : optimizer.momentum != 0 ? 1 : 0;
   return (optimizer.master_weights ? 2 * (moments + 1) : moments) * parameters;
+}
+
+Bytes update_workspace(const Optimizer& optimizer, const Parameter& parameter, const DeviceKind& kind) {
+  if (parameter.dtype == DType::kOpaque) return {};
+  const Bytes bytes = parameter.bytes();
+  if (is_cpu(kind) && parameter.dtype == DType::kF32) {
+    return optimizer.kind == OptimizerKind::kSgd && optimizer.weight_decay != 0 ? bytes : Bytes();
+  }
+  const bool complex =
+      parameter.dtype == DType::kC32 || parameter.dtype == DType::kC64 || parameter.dtype == DType::kC128;
+  const std::int64_t elements = bytes.count() / element_size(parameter.dtype).count();
+  return 16 * Bytes(complex ? 2 * elements : elements);
 }
 
 }  // namespace espalier

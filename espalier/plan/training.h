@@ -53,6 +53,13 @@ struct Optimizer {
 // parameters.
 Bytes optimizer_state(const Optimizer& optimizer, Bytes parameters);
 
+// What the update of one parameter needs beside all that is held: parameters are updated one after the other,
+// so a device needs the most of any of its own. The norm of a gradient is taken in double precision, of a
+// copy and its squares: 16 bytes a number, more than any optimizer's own temporaries. On a CPU, parameters in
+// f32 take one pass without any; SGD with weight decay needs one more gradient. Nothing in a profile of
+// bytes, whose numbers nobody knows.
+Bytes update_workspace(const Optimizer& optimizer, const Parameter& parameter, const DeviceKind& kind);
+
 struct Training {
   BatchSize batch;                       // samples of one step
   std::vector<BatchSize> micro_batches;  // sizes a planner may choose, ascending; each divides the batch

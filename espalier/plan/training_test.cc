@@ -25,6 +25,25 @@ TEST(Optimizer, StateIsTwoMomentsOneOrNone) {
   EXPECT_EQ(optimizer_state(optimizer, Bytes(10)), Bytes(10));
 }
 
+TEST(Optimizer, AnUpdateNeedsRoomForTheNormOfItsGradient) {
+  const DeviceKind& gpu = device_preset("T4");
+  const DeviceKind& cpu = device_preset("cpu");
+  const auto parameter = [](DType type) {
+    return Parameter{.names = {"w"}, .dtype = type, .sizes = {10, 3}};
+  };
+  const Optimizer adam;
+  Optimizer sgd{.kind = OptimizerKind::kSgd};
+  EXPECT_EQ(update_workspace(adam, parameter(DType::kF32), gpu), Bytes(30 * 16));
+  EXPECT_EQ(update_workspace(sgd, parameter(DType::kBF16), gpu), Bytes(30 * 16));
+  EXPECT_EQ(update_workspace(adam, parameter(DType::kC64), gpu), Bytes(60 * 16)) << "two real numbers each";
+  EXPECT_EQ(update_workspace(adam, parameter(DType::kOpaque), gpu), Bytes()) << "a profile";
+  EXPECT_EQ(update_workspace(adam, parameter(DType::kF32), cpu), Bytes()) << "one pass";
+  EXPECT_EQ(update_workspace(adam, parameter(DType::kF64), cpu), Bytes(30 * 16));
+  EXPECT_EQ(update_workspace(sgd, parameter(DType::kF32), cpu), Bytes());
+  sgd.weight_decay = 0.1;
+  EXPECT_EQ(update_workspace(sgd, parameter(DType::kF32), cpu), Bytes(30 * 4));
+}
+
 TEST(LearningRateSchedule, ConstantIsOneAfterItsWarmUp) {
   EXPECT_THAT(factors({}, 3), ::testing::ElementsAre(1, 1, 1));
   EXPECT_THAT(factors({.shape = Shape::kConstant, .warm_up = 4}, 6),

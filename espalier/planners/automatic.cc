@@ -3,42 +3,92 @@
 #include <algorithm>
 #include <utility>
 
-#include "espalier/sim/evaluator.h"
+#include "espalier/planners/candidate.h"
 
 namespace espalier {
+namespace {
+
+// The budget of each planner: its shares of the whole, rounded down, what is left to the first.
+std::vector<std::uint64_t> deal_budget(const std::vector<NamedPlanner>& planners, std::uint64_t whole) {
+  std::uint64_t shares = 0;
+  for (const NamedPlanner& planner : planners) shares += planner.shares;
+  std::vector<std::uint64_t> parts;
+  std::uint64_t left = whole;
+  for (const NamedPlanner& planner : planners) {
+    parts.push_back(shares == 0 ? 0 : whole / shares * planner.shares);
+    left -= parts.back();
+  }
+  for (std::size_t i = 0; i < parts.size() && left > 0; ++i) {
+    if (planners[i].shares == 0) continue;
+    parts[i] += left;
+    left = 0;
+  }
+  return parts;
+}
+
+std::optional<Duration> simulated(const Problem& problem, const Outcome& outcome) {
+  if (!outcome.plan) return std::nullopt;
+  const auto* pipeline = std::get_if<PipelinePlan>(&*outcome.plan);
+  if (!pipeline) return std::nullopt;
+  const Oracle::Loan scratch(*problem.oracle);
+  const Evaluation evaluation = problem.oracle->evaluator().evaluate(*pipeline, *scratch);
+  return evaluation.can_run() ? std::optional(evaluation.iteration) : std::nullopt;
+}
+
+Candidate start_of(const Problem& problem, Context own) {
+  own.states = 0;
+  own.budget_spent = false;
+  Judge judge(problem, own);
+  const bool fits = judge.consider(*problem.start).fits();
+  Candidate candidate{"start", judge.outcome(), judge.best()};
+  candidate.outcome.why = fits ? "" : "the plan to start from does not fit";
+  return candidate;
+}
+
+}  // namespace
+
+const Candidate* closest_of(const std::vector<Candidate>& candidates) {
+  const Candidate* closest = nullptr;
+  for (const Candidate& candidate : candidates) {
+    const Outcome& outcome = candidate.outcome;
+    if (outcome.status != Status::kInfeasible || !outcome.closest) continue;
+    if (!closest || outcome.closest->lack() < closest->outcome.closest->lack()) closest = &candidate;
+  }
+  return closest;
+}
 
 std::vector<Candidate> run_all(const Problem& problem, const std::vector<NamedPlanner>& planners,
-                               Context& context) {
-  const Evaluator evaluator(problem.graph, problem.cluster, problem.costs, problem.training);
-  const auto scratch = Evaluator::make_scratch();
+                               Context& context, const PlannerCalls& calls) {
+  const std::vector<std::uint64_t> budgets = deal_budget(planners, context.budget.max_states);
   std::vector<Candidate> candidates;
+  std::vector<Context> own(planners.size(), context);
   for (std::size_t i = 0; i < planners.size(); ++i) {
-    context.report(static_cast<double>(i) / static_cast<double>(planners.size()), planners[i].name);
-    if (context.stop()) break;
-    Context own = context;  // a budget for each
-    own.states = 0;
-    own.budget_spent = false;
-    Candidate candidate{planners[i].name, planners[i].plan(problem, own), std::nullopt};
-    if (candidate.outcome.plan) {
-      if (const auto* pipeline = std::get_if<PipelinePlan>(&*candidate.outcome.plan)) {
-        const Evaluation evaluation = evaluator.evaluate(*pipeline, *scratch);
-        if (evaluation.can_run()) candidate.simulated = evaluation.iteration;
-      }
-    }
-    candidates.push_back(std::move(candidate));
+    candidates.push_back(
+        {planners[i].name,
+         {.status = Status::kInterrupted, .why = "interrupted before it began", .interrupted = true},
+         std::nullopt});
+    own[i].budget.max_states = budgets[i];
+    own[i].states = 0;
+    own[i].budget_spent = false;
+    own[i].planner = planners[i].name;
+    own[i].weight = context.weight / static_cast<double>(planners.size());
   }
-  if (problem.start) {
-    if (const auto* start = std::get_if<PipelinePlan>(&*problem.start)) {
-      const Evaluation evaluation = evaluator.evaluate(*start, *scratch);
-      Candidate candidate{
-          "start", {.status = Status::kInfeasible, .why = "the plan to start from does not fit"}, {}};
-      if (evaluation.can_run() && !evaluation.overflow) {
-        candidate.outcome = {.status = Status::kFeasible, .plan = *start};
-        candidate.simulated = evaluation.iteration;
-      }
-      candidates.push_back(std::move(candidate));
-    }
+  const auto run = [&](std::size_t i) {
+    if (context.stop()) return;
+    own[i].report(0);
+    if (calls.begun) calls.begun(i);
+    candidates[i].outcome = planners[i].plan(problem, own[i]);
+    candidates[i].simulated = simulated(problem, candidates[i].outcome);
+    if (calls.ended) calls.ended(i);
+    own[i].report(1);
+  };
+  if (context.pool) {
+    context.pool->for_each(planners.size(), run);
+  } else {
+    for (std::size_t i = 0; i < planners.size(); ++i) run(i);
   }
+  for (const Context& each : own) context.states += each.states;
+  if (problem.start) candidates.push_back(start_of(problem, context));
   return candidates;
 }
 
@@ -47,9 +97,10 @@ Outcome automatic(const Problem& problem, const std::vector<NamedPlanner>& plann
   Candidate* best = nullptr;
   const Candidate* second = nullptr;
   SearchStats stats;
+  bool interrupted = false;
   for (Candidate& candidate : candidates) {
-    stats.states += candidate.outcome.stats.states;
-    stats.evaluations += candidate.outcome.stats.evaluations;
+    stats += candidate.outcome.stats;
+    interrupted = interrupted || candidate.outcome.interrupted;
     if (!candidate.simulated) continue;
     if (!best || *candidate.simulated < *best->simulated) {
       second = std::exchange(best, &candidate);
@@ -57,20 +108,27 @@ Outcome automatic(const Problem& problem, const std::vector<NamedPlanner>& plann
       second = &candidate;
     }
   }
-  if (!best) {
-    const auto infeasible = std::find_if(candidates.begin(), candidates.end(), [](const Candidate& c) {
-      return c.outcome.status == Status::kInfeasible;
+  Outcome outcome;
+  if (best) {
+    outcome = std::move(best->outcome);
+    outcome.why = "planner " + best->name + ": " + to_text(*best->simulated) + " simulated";
+    if (second) outcome.why += "; next is " + second->name + " with " + to_text(*second->simulated);
+    if (interrupted) outcome.why = "interrupted: the best plan found so far is of " + outcome.why;
+  } else if (candidates.empty()) {
+    outcome.why = "no planner was asked";
+  } else {
+    const auto telling = std::find_if(candidates.begin(), candidates.end(), [&](const Candidate& c) {
+      return c.outcome.status == (interrupted ? Status::kInterrupted : Status::kInfeasible);
     });
-    Outcome outcome = infeasible != candidates.end() ? infeasible->outcome
-                      : candidates.empty()           ? Outcome{.why = "no planner was asked"}
-                                                     : candidates.front().outcome;
-    outcome.stats = stats;
-    return outcome;
+    outcome = (telling != candidates.end() ? *telling : candidates.front()).outcome;
+    const Candidate* closest = closest_of(candidates);
+    if (closest && outcome.status == Status::kInfeasible) {
+      outcome = closest->outcome;
+      outcome.closest->planner = closest->name;
+    }
   }
-  Outcome outcome = std::move(best->outcome);
   outcome.stats = stats;
-  outcome.why = "planner " + best->name + ": " + to_text(*best->simulated) + " simulated";
-  if (second) outcome.why += "; next is " + second->name + " with " + to_text(*second->simulated);
+  outcome.interrupted = interrupted;
   return outcome;
 }
 

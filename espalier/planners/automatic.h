@@ -1,6 +1,6 @@
 #pragma once
 
-// The best of several planners, by simulation.
+// Several planners side by side, and the best of them, by simulation.
 
 #include <functional>
 #include <string>
@@ -14,6 +14,7 @@ namespace espalier {
 struct NamedPlanner {
   std::string name;
   std::function<Outcome(const Problem&, Context&)> plan;
+  std::uint32_t shares = 1;  // of the budget, beside others; 0: it takes no states
 };
 
 struct Candidate {
@@ -22,13 +23,22 @@ struct Candidate {
   std::optional<Duration> simulated;  // iteration time of its plan
 };
 
-// Every planner's outcome, each with the whole budget, simulated under one model, in the order given; behind
-// them "start", if the problem has a plan to start from.
+// Every planner's outcome, simulated under one model, in the order given; behind them "start", if the problem
+// has a plan to start from. Planners run at the same time on the context's pool, each with its share of the
+// budget; what they return does not depend on the threads. Where the search is ended before one begins, it is
+// kInterrupted. `begun` and `ended`, if given, are called around each planner, from its thread.
+struct PlannerCalls {
+  std::function<void(std::size_t)> begun = {}, ended = {};
+};
 std::vector<Candidate> run_all(const Problem& problem, const std::vector<NamedPlanner>& planners,
-                               Context& context);
+                               Context& context, const PlannerCalls& calls = {});
+
+// Of those that found nothing that fits, the one whose closest plan lacks least in all, the first of equals;
+// null if none has a closest plan.
+const Candidate* closest_of(const std::vector<Candidate>& candidates);
 
 // The fastest feasible one, the first of equals; `why` says which planner and how far the next was. If none
-// is feasible, the first reason why.
+// is feasible, the outcome of closest_of, else the first reason why.
 Outcome automatic(const Problem& problem, const std::vector<NamedPlanner>& planners, Context& context);
 
 }  // namespace espalier

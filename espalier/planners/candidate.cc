@@ -2,246 +2,288 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
+#include <mutex>
+#include <tuple>
+#include <utility>
+#include <variant>
 
 #include "espalier/base/check.h"
-#include "espalier/graph/part_names.h"
+#include "espalier/planners/shortage.h"
+#include "espalier/sim/placement_judge.h"
 
 namespace espalier {
 namespace {
 
-// Which draft owns each operator that is not duplicable.
-constexpr std::size_t kNobody = static_cast<std::size_t>(-1);
+using Ruling = Verdict::Ruling;
+using AnyPlan = std::variant<RunPlan, PipelinePlan, Placement>;
 
-std::vector<std::size_t> owners(const Graph& graph, const std::vector<StageDraft>& drafts) {
-  std::vector<std::size_t> owner(graph.operators().size(), kNobody);
-  for (std::size_t d = 0; d < drafts.size(); ++d) {
-    for (const OperatorId op : drafts[d].operators) {
-      if (graph.op(op).duplicable) continue;
-      ESP_CHECK(owner[op.index()] == kNobody, op, d);
-      owner[op.index()] = d;
-    }
-  }
-  for (std::size_t i = 0; i < owner.size(); ++i) {
-    ESP_CHECK(owner[i] != kNobody || graph.operators()[i].duplicable, i, graph.operators()[i].name);
-  }
-  return owner;
+// Smaller is better. The last part tells proposals apart, so no two are equal.
+using Rank = std::tuple<Duration, Bytes, std::size_t, std::uint64_t>;
+
+const PipelinePlan* frame_of(const AnyPlan& plan) {
+  if (const auto* runs = std::get_if<RunPlan>(&plan)) return &runs->frame;
+  return std::get_if<PipelinePlan>(&plan);
 }
 
-// Drafts in topological order, the smaller index first where free; empty if there is a cycle.
-std::vector<std::size_t> topological(const std::vector<std::vector<std::size_t>>& before) {
-  std::vector<std::size_t> order;
-  std::vector<char> done(before.size(), 0);
-  while (order.size() < before.size()) {
-    bool advanced = false;
-    for (std::size_t d = 0; d < before.size() && !advanced; ++d) {
-      if (done[d] ||
-          !std::all_of(before[d].begin(), before[d].end(), [&](std::size_t p) { return done[p] != 0; }))
-        continue;
-      done[d] = 1;
-      order.push_back(d);
-      advanced = true;
-    }
-    if (!advanced) return {};
-  }
-  return order;
+PipelinePlan spelled(const Graph& graph, const AnyPlan& plan) {
+  if (const auto* runs = std::get_if<RunPlan>(&plan)) return spelled_out(graph, *runs);
+  return std::get<PipelinePlan>(plan);
 }
 
-void attach_duplicables(const Graph& graph, std::vector<Stage>& stages) {
-  std::vector<char> held(graph.operators().size(), 0);
-  for (Stage& stage : stages) {
-    std::vector<OperatorId> stack = stage.operators;
-    std::vector<char> mine(graph.operators().size(), 0);
-    for (const OperatorId op : stage.operators) mine[op.index()] = 1;
-    while (!stack.empty()) {
-      const OperatorId op = stack.back();
-      stack.pop_back();
-      for (const OperatorId p : graph.predecessors(op)) {
-        if (!graph.op(p).duplicable || mine[p.index()]) continue;
-        mine[p.index()] = 1;
-        stage.operators.push_back(p);
-        stack.push_back(p);
-      }
-    }
-    std::sort(stage.operators.begin(), stage.operators.end());
-    for (const OperatorId op : stage.operators) held[op.index()] = 1;
-  }
-  for (std::size_t i = held.size(); i-- > 0;) {  // duplicables that nobody's stage reads: with the last stage
-    if (held[i]) continue;
-    stages.back().operators.push_back(OperatorId(i));
-  }
-  std::sort(stages.back().operators.begin(), stages.back().operators.end());
+Verdict reason(Ruling ruling, std::optional<OperatorId> op = std::nullopt) {
+  Verdict verdict;
+  verdict.ruling = ruling;
+  verdict.op = op;
+  return verdict;
 }
 
-// A plan of these drafts; only locked stages have names.
-std::optional<PipelinePlan> plan_of(const Graph& graph, const std::vector<StageDraft>& drafts,
-                                    BatchSize batch, BatchSize micro_batch, const OrderRule& schedule) {
-  const std::vector<std::size_t> owner = owners(graph, drafts);
-  std::vector<std::vector<std::size_t>> before(drafts.size());
-  for (std::size_t i = 0; i < owner.size(); ++i) {
-    if (owner[i] == kNobody) continue;
-    for (const OperatorId p : graph.predecessors(OperatorId(i))) {
-      if (owner[p.index()] != kNobody && owner[p.index()] != owner[i])
-        before[owner[i]].push_back(owner[p.index()]);
-    }
+Verdict verdict_of(const Cluster& cluster, const Evaluation& evaluation) {
+  if (evaluation.deadlock) return reason(Ruling::kDeadlock);
+  Verdict verdict;
+  if (evaluation.forbidden) {
+    verdict.ruling = Ruling::kForbidden;
+    verdict.forbidden = evaluation.forbidden;
+    return verdict;
   }
-  for (std::size_t d = 0; d < drafts.size(); ++d) {
-    before[d].insert(before[d].end(), drafts[d].after.begin(), drafts[d].after.end());
-    std::sort(before[d].begin(), before[d].end());
-    before[d].erase(std::unique(before[d].begin(), before[d].end()), before[d].end());
+  verdict.iteration = evaluation.iteration;
+  for (std::size_t d = 0; d < evaluation.peak.size(); ++d) {
+    const Bytes needs = evaluation.peak[d].total(), has = cluster.devices()[d].memory;
+    verdict.peak = std::max(verdict.peak, needs);
+    if (needs > has) verdict.excess.push_back({DeviceId(d), needs, needs - has});
   }
-  const std::vector<std::size_t> order = topological(before);
-  if (order.size() != drafts.size()) return std::nullopt;
-  std::vector<std::size_t> place(drafts.size());
-  for (std::size_t s = 0; s < order.size(); ++s) place[order[s]] = s;
-
-  PipelinePlan plan;
-  plan.batch = batch;
-  plan.orders = schedule;
-  const auto micro_batches = static_cast<std::uint32_t>(batch.count() / micro_batch.count());
-  for (const std::size_t d : order) {
-    Stage stage;
-    for (const OperatorId op : drafts[d].operators) {
-      if (!graph.op(op).duplicable) stage.operators.push_back(op);
-    }
-    const std::size_t replicas = std::min<std::size_t>(drafts[d].devices.size(), micro_batches);
-    for (std::size_t r = 0; r < replicas; ++r) {
-      stage.replicas.push_back({{drafts[d].devices[r]}, round_robin(micro_batches, r, replicas)});
-    }
-    for (const std::size_t p : before[d]) stage.after.push_back(StageId(place[p]));
-    std::sort(stage.after.begin(), stage.after.end());
-    stage.micro_batch = micro_batch;
-    stage.name = drafts[d].locked_as;
-    stage.recompute = drafts[d].recompute;
-    plan.stages.push_back(std::move(stage));
-  }
-  attach_duplicables(graph, plan.stages);
-  const std::vector<std::uint32_t> limits = in_flight_limits(plan);
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) plan.stages[s].in_flight = limits[s];
-  return plan;
+  if (!verdict.excess.empty()) verdict.ruling = Ruling::kTooMuchMemory;
+  return verdict;
 }
 
-// Names for the stages that have none, from their modules.
-void name_stages(const Graph& graph, PipelinePlan& plan) {
-  std::vector<std::vector<OperatorId>> sets;
-  std::vector<std::string> given;
-  for (const Stage& stage : plan.stages) {
-    sets.push_back(stage.operators);
-    given.push_back(stage.name);
+std::vector<DeviceId> devices_of(const Stage& stage) {
+  std::vector<DeviceId> devices;
+  for (const Replica& replica : stage.replicas) {
+    devices.insert(devices.end(), replica.devices.begin(), replica.devices.end());
   }
-  const std::vector<std::string> names = part_names(graph, sets, given);
-  for (std::size_t s = 0; s < names.size(); ++s) plan.stages[s].name = names[s];
+  return devices;
+}
+
+std::string closest_text(const Cluster& cluster, const NearMiss& miss) {
+  const auto& worst = *std::max_element(miss.excess.begin(), miss.excess.end(),
+                                        [](const Excess& a, const Excess& b) { return a.by < b.by; });
+  const Device& device = cluster.device(worst.device);
+  std::string text = "nothing fits: the closest plan, with micro-batches of " +
+                     std::to_string(miss.plan.stages.front().micro_batch.count()) + ", needs " +
+                     enough_text(worst.needs) + " on " + device.name + ", which has " +
+                     to_text(device.memory) + "; it lacks " + enough_text(worst.by) + " there";
+  const std::size_t others = miss.excess.size() - 1;
+  if (others > 0) {
+    text += " and " + enough_text(miss.lack() - worst.by) + " on " + std::to_string(others) +
+            (others == 1 ? " other device" : " other devices");
+  }
+  return text;
 }
 
 }  // namespace
 
-std::optional<PipelinePlan> complete_plan(const Graph& graph, const std::vector<StageDraft>& drafts,
-                                          BatchSize batch, BatchSize micro_batch, const OrderRule& schedule) {
-  auto plan = plan_of(graph, drafts, batch, micro_batch, schedule);
-  if (plan) name_stages(graph, *plan);
-  return plan;
+struct Judge::State {
+  State(const Problem& p, Context& c)
+      : problem(p), context(c), pins(p.graph, resolve_pins(p.graph, p.pins)) {}
+
+  const Problem& problem;
+  Context& context;
+  const PinTable pins;
+
+  mutable std::mutex mutex;  // guards what follows
+  struct Kept {
+    AnyPlan plan;
+    Rank rank;
+    std::optional<Duration> estimate;
+  };
+  std::optional<Kept> best;
+  struct Missed {
+    AnyPlan plan;
+    std::vector<Excess> excess;
+    std::pair<Bytes, std::uint64_t> rank;  // what it lacks in all, number
+  };
+  std::optional<Missed> closest;
+  std::optional<std::pair<std::uint64_t, OperatorId>> broken_pin;  // of the first proposal that broke one
+  std::uint64_t proposals = 0, evaluations = 0;
+
+  Verdict rule(const RunPlan& plan) const;
+  Verdict rule(const PipelinePlan& plan) const;
+  Verdict rule(const Placement& plan) const;
+  std::optional<Verdict> against_stage(const Stage& stage, std::span<const OperatorRun> operators) const;
+  std::pair<Verdict, std::optional<RunPlan>> judge(const Proposal& proposal) const;
+  void keep(AnyPlan plan, const Verdict& verdict, std::uint64_t number, std::optional<Duration> estimate);
+};
+
+// What speaks against a stage whatever it costs.
+std::optional<Verdict> Judge::State::against_stage(const Stage& stage,
+                                                   std::span<const OperatorRun> operators) const {
+  if (const auto op = problem.oracle->rules().first_torn(operators)) return reason(Ruling::kTornApart, op);
+  if (pins.empty()) return std::nullopt;
+  if (const auto op = pins.first_broken(operators, devices_of(stage))) return reason(Ruling::kPinBroken, op);
+  return std::nullopt;
 }
 
-Judge::Judge(const Problem& problem)
-    : problem_(problem),
-      evaluator_(problem.graph, problem.cluster, problem.costs, problem.training),
-      scratch_(Evaluator::make_scratch()),
-      pins_(resolve_pins(problem.graph, problem.pins)) {}
+Verdict Judge::State::rule(const RunPlan& plan) const {
+  std::vector<StageRuns> runs;
+  for (std::size_t s = 0; s < plan.runs.size(); ++s) {
+    const Stage& stage = plan.frame.stages[s];
+    if (const auto against = against_stage(stage, plan.runs[s].operators)) return *against;
+    const bool chosen = stage.name.empty();  // by the planner: not locked
+    if (chosen && stage.replicas.size() > 1 && problem.written_buffers == WrittenBuffers::kOneReplica) {
+      const auto op = problem.oracle->rules().first_writer(plan.runs[s].operators);
+      if (op) return reason(Ruling::kReplicatedWrites, op);
+    }
+    runs.push_back({plan.runs[s].operators, plan.runs[s].recompute});
+  }
+  const Oracle::Loan scratch(*problem.oracle);
+  return verdict_of(problem.cluster, problem.oracle->evaluator().evaluate(plan.frame, runs, *scratch));
+}
 
-std::optional<Duration> Judge::consider(const std::vector<StageDraft>& drafts, BatchSize micro_batch,
-                                        const OrderRule& schedule, std::optional<Duration> estimate) {
-  if (schedule.group.size() > 1 && schedule.group.size() != drafts.size()) return std::nullopt;
-  std::map<std::uint32_t, const StageDraft*> together;
-  for (const StageDraft& draft : drafts) {
-    const bool one_replica = draft.devices.size() > 1 && draft.locked_as.empty() &&
-                             problem_.written_buffers == WrittenBuffers::kOneReplica;
-    for (const OperatorId op : draft.operators) {
-      if (one_replica && writes_buffer(problem_.graph, op)) return std::nullopt;
-      const auto group = problem_.graph.op(op).colocation;
-      if (group && together.try_emplace(*group, &draft).first->second != &draft) return std::nullopt;
-      const auto& pin = pins_[op.index()];
-      if (pin && !problem_.graph.op(op).duplicable &&
-          (draft.devices.size() != 1 || draft.devices[0] != *pin)) {
-        pin_conflict_ = true;
-        return std::nullopt;
-      }
+Verdict Judge::State::rule(const PipelinePlan& plan) const {
+  for (const Stage& stage : plan.stages) {
+    if (const auto against = against_stage(stage, runs_of(stage.operators))) return *against;
+  }
+  const Oracle::Loan scratch(*problem.oracle);
+  return verdict_of(problem.cluster, problem.oracle->evaluator().evaluate(plan, *scratch));
+}
+
+// In the largest micro-batch that the training allows: the whole batch, where the model does.
+Verdict Judge::State::rule(const Placement& placement) const {
+  std::map<DeviceId, std::vector<OperatorId>> on;
+  for (std::size_t i = 0; i < placement.device.size(); ++i) {
+    on[placement.device[i]].push_back(OperatorId(i));
+  }
+  for (const auto& [device, operators] : on) {
+    const auto op =
+        pins.empty() ? std::nullopt : pins.first_broken(runs_of(operators), std::span(&device, 1));
+    if (op) return reason(Ruling::kPinBroken, op);
+  }
+  FragmentOptions options;
+  if (!problem.training.micro_batches.empty()) options.micro_batch = problem.training.micro_batches.back();
+  return verdict_of(problem.cluster, judge_placement(problem.graph, problem.cluster, problem.costs,
+                                                     problem.training, placement, options));
+}
+
+std::pair<Verdict, std::optional<RunPlan>> Judge::State::judge(const Proposal& proposal) const {
+  const std::size_t named = proposal.schedule.group.size();
+  if (named > 1 && named != proposal.stages.size()) return {reason(Ruling::kWrongOrders), std::nullopt};
+  auto plan = problem.oracle->rules().complete(proposal.stages, problem.training.batch, proposal.micro_batch,
+                                               proposal.schedule);
+  if (!plan) return {reason(Ruling::kCircle), std::nullopt};
+  Verdict verdict = rule(*plan);
+  return {std::move(verdict), std::move(plan)};
+}
+
+// The better of two by rank, whichever comes first: so the order in which threads come does not count.
+void Judge::State::keep(AnyPlan plan, const Verdict& verdict, std::uint64_t number,
+                        std::optional<Duration> estimate) {
+  const PipelinePlan* const frame = frame_of(plan);
+  const Rank rank{verdict.iteration, verdict.peak, frame ? frame->stages.size() : 0, number};
+  const bool judged = verdict.ruling <= Ruling::kForbidden;
+  {
+    const std::lock_guard lock(mutex);
+    if (judged) ++evaluations;
+    if (verdict.ruling == Ruling::kPinBroken && (!broken_pin || number < broken_pin->first)) {
+      broken_pin = {number, *verdict.op};
+    }
+    if (verdict.fits() && (!best || rank < best->rank)) {
+      best = Kept{std::move(plan), rank, estimate};
+    } else if (verdict.ruling == Ruling::kTooMuchMemory && frame) {
+      Bytes lack;
+      for (const Excess& each : verdict.excess) lack += each.by;
+      const std::pair miss(lack, number);
+      if (!closest || miss < closest->rank) closest = Missed{std::move(plan), verdict.excess, miss};
     }
   }
-  const auto plan = plan_of(problem_.graph, drafts, problem_.training.batch, micro_batch, schedule);
-  return plan ? consider(*plan, estimate) : std::nullopt;
+  if (!context.watch) return;
+  if (judged) context.watch->count({.evaluations = 1});
+  if (verdict.fits()) context.watch->found(verdict.iteration);
 }
 
-std::optional<Duration> Judge::consider(const PipelinePlan& plan, std::optional<Duration> estimate) {
-  ++evaluations_;
-  Evaluation evaluation = evaluator_.evaluate(plan, *scratch_);
-  if (!evaluation.can_run()) return std::nullopt;
-  if (evaluation.overflow) {
-    note_overflow(plan, evaluation);
-    return std::nullopt;
-  }
-  const auto peak = [](const Evaluation& e) {
-    Bytes most;
-    for (const MemoryByCategory& m : e.peak) most = std::max(most, m.total());
-    return most;
-  };
-  const auto key = [&](const PipelinePlan& p, const Evaluation& e) {
-    return std::tuple(e.iteration, peak(e), p.stages.size());
-  };
-  const Duration iteration = evaluation.iteration;
-  if (!best_ || key(plan, evaluation) < key(*best_, best_evaluation_)) {
-    best_ = plan;
-    best_estimate_ = estimate;
-    best_evaluation_ = std::move(evaluation);
-  }
-  return iteration;
+Judge::Judge(const Problem& problem, Context& context) : state_(std::make_unique<State>(problem, context)) {}
+Judge::~Judge() = default;
+
+Verdict Judge::consider(const Proposal& proposal) {
+  auto [verdict, plan] = state_->judge(proposal);
+  const std::uint64_t number = state_->proposals++;
+  state_->keep(plan ? AnyPlan(std::move(*plan)) : AnyPlan(PipelinePlan()), verdict, number,
+               proposal.estimate);
+  return verdict;
 }
 
-void Judge::note_overflow(const PipelinePlan& plan, const Evaluation& evaluation) {
-  Bytes lack, worst;
-  std::size_t fullest = 0, short_of_memory = 0;
-  for (std::size_t d = 0; d < evaluation.peak.size(); ++d) {
-    const Bytes excess = evaluation.peak[d].total() - problem_.cluster.devices()[d].memory;
-    if (excess <= Bytes()) continue;
-    ++short_of_memory;
-    lack += excess;
-    if (excess > worst) worst = excess, fullest = d;
-  }
-  if (closest_lack_ && *closest_lack_ <= lack) return;
-  closest_lack_ = lack;
-  const Device& device = problem_.cluster.devices()[fullest];
-  closest_why_ = "nothing fits: the closest plan, with micro-batches of " +
-                 std::to_string(plan.stages.front().micro_batch.count()) + ", needs " +
-                 to_text(evaluation.peak[fullest].total()) + " on " + device.name + ", which has " +
-                 to_text(device.memory) + "; " + to_text(worst) + " more there would do";
-  if (short_of_memory > 1) {
-    closest_why_ += ", with " + to_text(lack - worst) + " more on " + std::to_string(short_of_memory - 1) +
-                    (short_of_memory == 2 ? " other device" : " other devices");
-  }
+Verdict Judge::consider(const std::vector<StageDraft>& stages, BatchSize micro_batch,
+                        const OrderRule& schedule, std::optional<Duration> estimate) {
+  return consider(Proposal{stages, micro_batch, schedule, estimate});
 }
 
-Outcome Judge::outcome(const Context& context) const {
+Verdict Judge::consider(const Plan& plan, std::optional<Duration> estimate) {
+  Verdict verdict = std::visit([&](const auto& whole) { return state_->rule(whole); }, plan);
+  state_->keep(std::visit([](const auto& whole) { return AnyPlan(whole); }, plan), verdict,
+               state_->proposals++, estimate);
+  return verdict;
+}
+
+void Judge::consider_each(std::size_t count,
+                          const std::function<std::optional<Proposal>(std::size_t, Context&)>& make) {
+  const std::uint64_t first = state_->proposals;
+  state_->proposals += count;
+  state_->context.for_each(count, [&](std::size_t i, Context& own) {
+    const std::optional<Proposal> proposal = make(i, own);
+    if (!proposal) return;
+    auto [verdict, plan] = state_->judge(*proposal);
+    state_->keep(plan ? AnyPlan(std::move(*plan)) : AnyPlan(PipelinePlan()), verdict, first + i,
+                 proposal->estimate);
+  });
+}
+
+std::optional<Duration> Judge::best() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->best ? std::optional(std::get<Duration>(state_->best->rank)) : std::nullopt;
+}
+
+std::uint64_t Judge::evaluations() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->evaluations;
+}
+
+Outcome Judge::outcome() const {
+  const Problem& problem = state_->problem;
+  const Context& context = state_->context;
   Outcome outcome;
-  outcome.stats = {.states = context.states, .evaluations = evaluations_};
+  outcome.stats = {.states = context.states, .evaluations = state_->evaluations};
+  outcome.interrupted = context.stop();
   const std::string budget =
       "the budget of " + std::to_string(context.budget.max_states) + " states was spent";
-  if (best_) {
+  if (state_->best) {
     outcome.status = Status::kFeasible;
-    PipelinePlan best = *best_;
-    name_stages(problem_.graph, best);
-    outcome.plan = std::move(best);
-    outcome.estimate = best_estimate_;
-    if (context.budget_spent) outcome.why = budget + ": a larger --budget may find a better plan";
+    if (const auto* placement = std::get_if<Placement>(&state_->best->plan)) {
+      outcome.plan = *placement;
+    } else {
+      outcome.plan = spelled(problem.graph, state_->best->plan);
+    }
+    outcome.estimate = state_->best->estimate;
+    if (outcome.interrupted) {
+      outcome.why = "interrupted: the best plan found so far";
+    } else if (context.budget_spent) {
+      outcome.why = budget + ": a larger --budget may find a better plan";
+    }
+    return outcome;
+  }
+  if (state_->closest) {
+    outcome.closest = NearMiss{spelled(problem.graph, state_->closest->plan), state_->closest->excess};
+  }
+  if (outcome.interrupted) {
+    outcome.status = Status::kInterrupted;
+    outcome.why = "interrupted before a plan was found";
   } else if (context.budget_spent) {
     outcome.status = Status::kBudgetSpent;
     outcome.why = budget + " before a plan was found; a larger --budget may find one";
-  } else if (!closest_why_.empty()) {
-    outcome.status = Status::kInfeasible;
-    outcome.why = closest_why_;
+  } else if (outcome.closest) {
+    outcome.why = closest_text(problem.cluster, *outcome.closest);
   } else {
-    outcome.status = Status::kInfeasible;
     outcome.why =
-        pin_conflict_
-            ? "no plan in this planner's space puts every pinned operator on its device; relax a --pin"
+        state_->broken_pin
+            ? "no plan in this planner's space keeps every pin; the first that it tried broke " +
+                  describe_pin(problem.graph, problem.cluster, problem.pins, state_->broken_pin->second)
             : "this planner found no legal plan for this graph and cluster";
   }
   return outcome;

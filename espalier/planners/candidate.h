@@ -1,69 +1,82 @@
 #pragma once
 
-// From a planner's idea (which operators, which devices) to a judged PipelinePlan. Shared by all pipeline
-// planners, so that they differ in what they search and in nothing else.
+// The judge of plans: a planner's idea in, a verdict out, and in the end the best. Shared by all planners, so
+// that they differ in what they search and in nothing else.
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "espalier/planners/draft.h"
 #include "espalier/planners/planner.h"
-#include "espalier/sim/evaluator.h"
 
 namespace espalier {
 
-// A stage as a planner thinks of it. Duplicable operators may be left out: each stage gets those it reads.
-struct StageDraft {
-  std::vector<OperatorId> operators;  // any order
-  std::vector<DeviceId> devices;      // one replica each
-  std::vector<std::size_t> after;     // drafts that it follows without reading from them
-  std::string locked_as = {};         // the name of a locked stage, which is kept as it is; else empty
-  std::vector<OperatorId> recompute = {};
+// What a judge says of a plan.
+struct Verdict {
+  enum class Ruling : std::uint8_t {
+    kFits,              // legal, and within the memory of each device: all else is a reason against it
+    kTooMuchMemory,     // on the devices that `excess` names
+    kDeadlock,          // its orders cannot run (Evaluation::deadlock)
+    kForbidden,         // a cost cell is missing: `forbidden`
+    kPinBroken,         // `op` is pinned to another device
+    kTornApart,         // operators that `op` belongs together with stand elsewhere
+    kReplicatedWrites,  // `op` writes a buffer, in replicas
+    kCircle,            // stages read from each other
+    kWrongOrders,       // the rule has a parameter for each of another number of stages
+  } ruling = Ruling::kFits;
+  Duration iteration;          // of kFits and kTooMuchMemory
+  Bytes peak;                  // likewise: of the fullest device
+  std::vector<Excess> excess;  // ascending device
+  std::optional<OperatorId> op = {};
+  std::optional<ForbiddenCell> forbidden = {};
+
+  bool fits() const { return ruling == Ruling::kFits; }
+  friend bool operator==(const Verdict&, const Verdict&) = default;
 };
 
-// The plan of these drafts: duplicable operators attached, stages in a topological order (stable), `after`
-// completed by data edges, shares dealt round robin, in-flight limits set, stages named as locked or by
-// part_names, each name once. Drafts must cover every other operator. Nothing if the drafts' stage graph
-// has a cycle. O(operators + edges).
-std::optional<PipelinePlan> complete_plan(const Graph& graph, const std::vector<StageDraft>& drafts,
-                                          BatchSize batch, BatchSize micro_batch, const OrderRule& schedule);
+// A candidate as a planner proposes it.
+struct Proposal {
+  std::vector<StageDraft> stages;
+  BatchSize micro_batch;
+  OrderRule schedule;
+  std::optional<Duration> estimate = std::nullopt;  // the planner's own
+};
 
-// Judges plans by simulation and keeps the best that fits. Ties: less peak memory, then fewer stages, then
-// the first.
+// Judges by simulation and keeps the best plan that fits. Ties: less peak memory, then fewer stages, then the
+// one that was proposed first. A call costs what the stages' runs and borders cost, and the engine's step.
 class Judge {
  public:
-  explicit Judge(const Problem& problem);
+  // Refers to both.
+  Judge(const Problem& problem, Context& context);
+  ~Judge();
 
-  // Completes, checks pins and colocation, and that no written buffer is replicated unless the problem allows
-  // it; simulates.
-  // Returns the iteration time if the plan is legal and fits.
-  std::optional<Duration> consider(const std::vector<StageDraft>& drafts, BatchSize micro_batch,
-                                   const OrderRule& schedule,
-                                   std::optional<Duration> estimate = std::nullopt);
-  // The same for a complete plan, which obeys check_plan; its pins are not checked.
-  std::optional<Duration> consider(const PipelinePlan& plan, std::optional<Duration> estimate = std::nullopt);
+  // Completes the drafts (planners/draft.h) and judges. One thread at a time.
+  Verdict consider(const Proposal& proposal);
+  Verdict consider(const std::vector<StageDraft>& stages, BatchSize micro_batch, const OrderRule& schedule,
+                   std::optional<Duration> estimate = std::nullopt);
+  // A whole plan, which obeys check_plan but for stages' names. Replicas that write buffers stay as they are.
+  Verdict consider(const Plan& plan, std::optional<Duration> estimate = std::nullopt);
 
-  std::uint64_t evaluations() const { return evaluations_; }
+  // Makes and judges `count` candidates on all threads, as if they were considered one after the other: what
+  // is kept does not depend on the threads. `make` may take states from its context, an equal share of what
+  // is left, and returns nothing where there is no candidate.
+  void consider_each(std::size_t count,
+                     const std::function<std::optional<Proposal>(std::size_t, Context&)>& make);
 
-  // The best plan; or kInfeasible with what was short in the plan that came closest: the one whose devices
-  // lack least in all; or kBudgetSpent where the search ended before it found any.
-  Outcome outcome(const Context& context) const;
+  // The best of what was considered: to prune by, between rounds of consider_each.
+  std::optional<Duration> best() const;
+  std::uint64_t evaluations() const;  // plans judged
+
+  // The best plan, with its names; or kInfeasible with what was short in the plan that came closest; or
+  // kBudgetSpent or kInterrupted where the search ended before it found any.
+  Outcome outcome() const;
 
  private:
-  void note_overflow(const PipelinePlan& plan, const Evaluation& evaluation);
-
-  const Problem& problem_;
-  Evaluator evaluator_;
-  std::unique_ptr<Evaluator::Scratch, void (*)(Evaluator::Scratch*)> scratch_;
-  std::vector<std::optional<DeviceId>> pins_;
-  std::optional<PipelinePlan> best_;
-  std::optional<Duration> best_estimate_;
-  Evaluation best_evaluation_;
-  std::string closest_why_;
-  std::optional<Bytes> closest_lack_;  // of that plan's devices together
-  bool pin_conflict_ = false;
-  std::uint64_t evaluations_ = 0;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 // The micro-batch sizes of the training that the graph allows; throws InputError if there is none.

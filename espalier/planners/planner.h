@@ -1,40 +1,24 @@
 #pragma once
 
-// What a planner is: a pure function of its inputs, a seed and a work budget.
+// What a planner is: a pure function of its inputs and a work budget.
 //
 //   Outcome graphpipe(const Problem&, const GraphPipeOptions&, Context&);
 
-#include <atomic>
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
-#include "espalier/base/rng.h"
 #include "espalier/bound/bound.h"
 #include "espalier/plan/plan.h"
+#include "espalier/planners/context.h"
+#include "espalier/planners/oracle.h"
+#include "espalier/planners/pins.h"
 
 namespace espalier {
-
-enum class Objective : std::uint8_t { kIterationTime };
-
-// "vision.*=gpu:0": operators whose module path (or name) matches the pattern stand on that device. '*'
-// matches any text.
-struct Pin {
-  std::string pattern;
-  DeviceId device;
-  friend bool operator==(const Pin&, const Pin&) = default;
-};
-using Pins = std::vector<Pin>;
-
-// "vision.*=gpu:0". Throws InputError naming the text and the devices there are.
-Pin parse_pin(std::string_view text, const Cluster& cluster);
-
-// The pinned device of each operator. Throws InputError if a pattern matches nothing or two pins disagree.
-std::vector<std::optional<DeviceId>> resolve_pins(const Graph& graph, const Pins& pins);
 
 // Whether a stage that writes buffers (BatchNorm's statistics) may have replicas, each of which writes its
 // own.
@@ -50,31 +34,43 @@ struct LockedStage {
   friend bool operator==(const LockedStage&, const LockedStage&) = default;
 };
 
+// What is to be planned, for the least iteration time. Copies share the oracle, which was made for graph,
+// cluster, costs and training: all else of a copy may change.
 struct Problem {
   const Graph& graph;
   const Cluster& cluster;
   const CostTable& costs;  // complete for the cluster's kinds and the training's micro-batches
-  Training training;
-  Objective objective = Objective::kIterationTime;
-  Pins pins;
-  std::optional<Plan> start;  // the plan to improve or to adapt
+  const Training training;
+  Pins pins = {};
+  std::optional<Plan> start = {};  // a plan that takes part as it is
   WrittenBuffers written_buffers = WrittenBuffers::kOneReplica;
   std::vector<LockedStage> locked = {};  // keep_locked plans around them; other planners do not
+  std::shared_ptr<const Oracle> oracle = std::make_shared<const Oracle>(graph, cluster, costs, training);
 };
 
 enum class Status : std::uint8_t {
   kFeasible,     // a plan that fits
-  kOptimal,      // and the planner proves that nothing in its space is better
   kInfeasible,   // nothing fits: `why` says what is short and the smallest change that would help
   kUnsupported,  // not a problem of this planner's kind: `why` says why
-  kBudgetSpent,  // stopped before it found any
+  kBudgetSpent,  // the budget ended before it found any
+  kInterrupted,  // somebody ended the search before it found any
 };
 std::string_view to_text(Status status);
 
-struct SearchStats {
-  std::uint64_t states = 0;       // explored, in the planner's own sense
-  std::uint64_t evaluations = 0;  // plans simulated
-  friend bool operator==(const SearchStats&, const SearchStats&) = default;
+// A device that a plan asks too much of.
+struct Excess {
+  DeviceId device;
+  Bytes needs, by;  // at its peak; more than it has
+  friend bool operator==(const Excess&, const Excess&) = default;
+};
+
+// A plan that runs but does not fit.
+struct NearMiss {
+  PipelinePlan plan;
+  std::vector<Excess> excess;  // ascending device
+  std::string planner = {};    // that made it, where several were asked
+  Bytes lack() const;          // of all devices together
+  friend bool operator==(const NearMiss&, const NearMiss&) = default;
 };
 
 // `estimate` is the planner's own figure and `bound` what it can prove nobody beats; the simulator's verdict
@@ -86,30 +82,8 @@ struct Outcome {
   std::optional<Bound> bound = std::nullopt;
   std::string why = {};
   SearchStats stats = {};
-};
-
-// Work, not seconds, so that results repeat.
-struct Budget {
-  std::uint64_t max_states = 10'000'000;
-};
-
-struct Context {
-  Budget budget;
-  Rng rng{0};
-  std::function<void(double fraction, std::string_view what)> progress;  // may be empty
-  const std::atomic<bool>* cancelled = nullptr;                          // may be null
-  std::uint64_t states = 0;                                              // looked at so far
-  bool budget_spent = false;                                             // a search wanted to look at more
-
-  void report(double fraction, std::string_view what) const {
-    if (progress) progress(fraction, what);
-  }
-  // Counts one more state; false once the budget is spent.
-  bool take_state() {
-    if (states >= budget.max_states) budget_spent = true;
-    return !budget_spent && ++states > 0;
-  }
-  bool stop() const { return cancelled && cancelled->load(std::memory_order_relaxed); }
+  bool interrupted = false;              // somebody ended the search
+  std::optional<NearMiss> closest = {};  // where nothing fits: the plan whose devices lack least in all
 };
 
 }  // namespace espalier

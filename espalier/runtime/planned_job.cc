@@ -8,6 +8,7 @@
 namespace espalier {
 
 PlannedJob planned_job(const PlanFile& file, const Graph& graph) {
+  if (file.placement) throw InputError("the plan is a placement of operators, which cannot run yet");
   const Cluster cluster(file.cluster);
   PlannedJob job{resolve_plan(file, graph), file.staged, schedule_of(file, "the plan"), {}, {}};
   require_runnable(job.staged, job.schedule);

@@ -83,10 +83,7 @@ void add_points(std::map<std::string, CostRow>& rows, const Graph& graph, const 
     sum.input += times[n + i] * (1 - share);
     sum.weight += times[n + i] * share;
     ++sum.operators;
-    std::vector<SavedTensor> saved;
-    std::set_union(sum.cost.saved.begin(), sum.cost.saved.end(), kept.saved.begin(), kept.saved.end(),
-                   std::back_inserter(saved));
-    sum.cost.saved = std::move(saved);
+    sum.cost.saved = merged(sum.cost.saved, kept.saved);
     sum.cost.private_bytes = std::max(sum.cost.private_bytes, kept.private_bytes);
     sum.cost.workspace = std::max(sum.cost.workspace, kept.workspace);
     // Between the halves the gradient that arrived is kept for the weights.

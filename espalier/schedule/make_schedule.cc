@@ -14,6 +14,7 @@
 
 #include "espalier/base/hash.h"
 #include "espalier/schedule/schedule.h"
+#include "espalier/schedule/shares.h"
 #include "espalier/schedule/unit_time.h"
 
 namespace espalier {
@@ -52,7 +53,7 @@ bool limits_shrink(const StagedModel& model) {
   }
   for (const StagedStage& stage : model.stages) {
     for (std::size_t r = 0; r < stage.replicas.size(); ++r) {
-      if (stage.replicas[r].micro_batches != round_robin(stage.micro_batches, r, stage.replicas.size()))
+      if (!is_round_robin(stage.replicas[r].micro_batches, stage.micro_batches, r, stage.replicas.size()))
         return false;
     }
   }
@@ -67,7 +68,7 @@ std::vector<StartedAction> started_by_rule(const StagedModel& model, std::size_t
     }
     return unit_time_order(model, devices, Choice::kEager).started;
   }
-  if (several_stages_on_a_device(model, devices) || !limits_shrink(model)) {
+  if (!patterns_suffice(model, devices)) {
     UnitTimeOrder order = unit_time_order(model, devices, Choice::kPattern);
     if (!order.completed) order = unit_time_order(model, devices, Choice::kEager);
     return std::move(order.started);
@@ -92,8 +93,7 @@ ActionLists lists_by_rule(const StagedModel& model, std::size_t devices) {
   return lists;
 }
 
-// A of all stages, T of all ties, U of all stages that stand nowhere yet: in one order everywhere, so that
-// collectives cannot cross.
+// What stands nowhere yet.
 void append_ends_of_step(const StagedModel& model, ActionLists& lists) {
   std::set<Action> present;
   for (const std::vector<Action>& list : lists) {
@@ -101,7 +101,7 @@ void append_ends_of_step(const StagedModel& model, ActionLists& lists) {
       if (once_per_step(action.kind)) present.insert(action);
     }
   }
-  const auto on_all_replicas = [&](StageId stage, const Action& action) {
+  for_ends_of_step(model, [&](const Action& action, StageId stage) {
     if (present.contains(action)) return;
     for (const StagedReplica& replica : model.stages[stage.index()].replicas) {
       for (const DeviceId device : replica.devices) {
@@ -109,16 +109,7 @@ void append_ends_of_step(const StagedModel& model, ActionLists& lists) {
         if (list.empty() || list.back() != action) list.push_back(action);
       }
     }
-  };
-  for (std::size_t s = 0; s < model.stages.size(); ++s) {
-    if (reduces(model.stages[s])) on_all_replicas(StageId(s), {ActionKind::kAllReduce, StageId(s), 0});
-  }
-  for (std::size_t t = 0; t < model.ties.size(); ++t) {
-    for (const StageId stage : model.ties[t].stages) on_all_replicas(stage, Action(TieId(t)));
-  }
-  for (std::size_t s = 0; s < model.stages.size(); ++s) {
-    if (updates(model.stages[s])) on_all_replicas(StageId(s), {ActionKind::kUpdate, StageId(s), 0});
-  }
+  });
 }
 
 // A list of steps with micro-batches, for one device.
@@ -196,13 +187,20 @@ ActionLists numbered(const StagedModel& model, std::size_t devices, const OrderL
 
 }  // namespace
 
-Schedule make_schedule(const StagedModel& model, std::size_t devices) {
-  if (const OrderLists* lists = model.orders.lists()) {
-    return with_channels(model, numbered(model, devices, *lists));
-  }
+bool patterns_suffice(const StagedModel& model, std::size_t devices) {
+  return model.orders.rule()->backward != OrderRule::Backward::kSplit &&
+         !several_stages_on_a_device(model, devices) && limits_shrink(model);
+}
+
+ActionLists make_lists(const StagedModel& model, std::size_t devices) {
+  if (const OrderLists* lists = model.orders.lists()) return numbered(model, devices, *lists);
   ActionLists lists = lists_by_rule(model, devices);
   append_ends_of_step(model, lists);
-  return with_channels(model, std::move(lists));
+  return lists;
+}
+
+Schedule make_schedule(const StagedModel& model, std::size_t devices) {
+  return with_channels(model, make_lists(model, devices));
 }
 
 OrderLists lists_of(const StagedModel& model, const Schedule& schedule) {

@@ -6,6 +6,7 @@
 #include "espalier/base/hash.h"
 #include "espalier/base/json.h"
 #include "espalier/base/words.h"
+#include "espalier/plan/fragments.h"
 #include "espalier/schedule/json.h"
 
 namespace espalier {
@@ -59,7 +60,9 @@ Schedule schedule_of(const PlanFile& file, const std::string& where) {
                      hex_text(schedule_hash(schedule)) + ", not " + hex_text(*file.expansion) +
                      " as when the plan was made; plan again");
   }
-  const std::vector<std::string> problems = check_schedule(file.staged, schedule);
+  std::vector<std::string> problems;
+  if (file.placement) problems = check_fragment_orders(file.staged, Cluster(file.cluster));
+  if (problems.empty()) problems = check_schedule(file.staged, schedule);
   if (!problems.empty()) throw InputError(where + ": the plan has no legal order: " + problems.front());
   return schedule;
 }

@@ -40,7 +40,7 @@ struct Progress {
   bool may(Next next) const {
     switch (next) {
       case Next::kForward:
-        return forwards < share() && forwards < limit + group * (done() / group);
+        return forwards < share() && forwards < limit + (group == 1 ? done() : group * (done() / group));
       case Next::kBackward:
         return backwards < forwards;
       case Next::kWeights:
@@ -97,6 +97,27 @@ struct StartedAction {
   const StagedReplica* replica = nullptr;
   Action action;  // F, B, I or W
 };
+
+// The lists of make_schedule, by device.
+std::vector<std::vector<Action>> make_lists(const StagedModel& model, std::size_t devices);
+
+// May each replica's pattern be the list of its device as it is? make_schedule.cc says why.
+bool patterns_suffice(const StagedModel& model, std::size_t devices);
+
+// Calls visit(action, stage) for what stands once at the end of a step, on all devices of the stage: A of all
+// stages, T of all ties, U of all stages; in one order everywhere, so that collectives cannot cross.
+template <class Visit>
+void for_ends_of_step(const StagedModel& model, Visit visit) {
+  for (std::size_t s = 0; s < model.stages.size(); ++s) {
+    if (reduces(model.stages[s])) visit(Action(ActionKind::kAllReduce, StageId(s), 0), StageId(s));
+  }
+  for (std::size_t t = 0; t < model.ties.size(); ++t) {
+    for (const StageId stage : model.ties[t].stages) visit(Action(TieId(t)), stage);
+  }
+  for (std::size_t s = 0; s < model.stages.size(); ++s) {
+    if (updates(model.stages[s])) visit(Action(ActionKind::kUpdate, StageId(s), 0), StageId(s));
+  }
+}
 
 // All that is left of a replica's share, in its pattern.
 inline void append_pattern(Progress replica, std::vector<StartedAction>& started) {

@@ -44,6 +44,16 @@ inline Owners owners_of(const StagedModel& model) {
   return owners;
 }
 
+// Are these micro-batches those that round_robin gives a replica?
+inline bool is_round_robin(const std::vector<std::uint32_t>& share, std::uint32_t micro_batches,
+                           std::size_t replica, std::size_t replicas) {
+  if (share.size() != (micro_batches + replicas - 1 - replica) / replicas) return false;
+  for (std::size_t i = 0; i < share.size(); ++i) {
+    if (share[i] != i * replicas + replica) return false;
+  }
+  return true;
+}
+
 inline bool contains(const std::vector<DeviceId>& devices, DeviceId device) {
   return std::find(devices.begin(), devices.end(), device) != devices.end();
 }

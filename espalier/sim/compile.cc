@@ -67,6 +67,7 @@ class Compiler {
     for (std::size_t device = 0; device < devices_; ++device) add_device(device);
     add_channels();
     add_collectives();
+    add_meetings();
     connect_messages();
     hold_slots();
     for (std::size_t device = 0; device < devices_; ++device) {
@@ -273,6 +274,10 @@ class Compiler {
         members.tasks.push_back(task);
         const bool is_first = first == task && out_.tasks.order.size() - 1 == out_.tasks.order_begin.back();
         if (!is_first) members.before.push_back(task - 1);
+      } else if (in_group(device, action)) {
+        Meeting& meeting = meetings_[action];
+        meeting.tasks.push_back(task);
+        if (out_.tasks.order.size() - 1 > out_.tasks.order_begin.back()) meeting.before.push_back(task - 1);
       }
       for (; send != sends_at_[device].end() && send->position == position; ++send) {
         const Sent& sent = out_.messages[send->index];
@@ -326,14 +331,38 @@ class Compiler {
     }
   }
 
+  // The devices of a tensor-parallel group start an action together, when the last has all that it waits for:
+  // what each would wait for their meeting does. An update each runs alone.
+  bool in_group(std::size_t device, const Action& action) const {
+    if (action.kind == ActionKind::kUpdate) return false;
+    const auto& replicas = model_.stages[action.stage().index()].replicas;
+    return std::any_of(replicas.begin(), replicas.end(), [&](const StagedReplica& replica) {
+      return replica.devices.size() > 1 && std::find(replica.devices.begin(), replica.devices.end(),
+                                                     DeviceId(device)) != replica.devices.end();
+    });
+  }
+
+  void add_meetings() {
+    for (auto& [action, meeting] : meetings_) {
+      meeting.task = add_task({Source::Kind::kJoin, DeviceId(0), 0}, Duration(), TaskGraph::kNoLane);
+      for (const TaskIndex before : meeting.before) edge(before, meeting.task);
+      for (const TaskIndex member : meeting.tasks) edge(meeting.task, member);
+    }
+  }
+
+  // What a message to this action waits for.
+  TaskIndex start_of(DeviceId device, std::uint32_t position) const {
+    const auto meeting = meetings_.find(schedule_.devices[device.index()][position]);
+    return meeting != meetings_.end() ? meeting->second.task : action_task_[device.index()][position];
+  }
+
   void connect_messages() {
     for (std::uint32_t i = 0; i < out_.messages.size(); ++i) {
       const Sent& sent = out_.messages[i];
-      const auto either = [](TaskIndex endpoint, TaskIndex action) {
-        return endpoint != kAbsent ? endpoint : action;
-      };
-      edge(either(sender_task_[i], action_task_[sent.from.index()][sent.from_position]), message_task_[i]);
-      edge(message_task_[i], either(receiver_task_[i], action_task_[sent.to.index()][sent.to_position]));
+      const TaskIndex sender = sender_task_[i], receiver = receiver_task_[i];
+      edge(sender != kAbsent ? sender : action_task_[sent.from.index()][sent.from_position],
+           message_task_[i]);
+      edge(message_task_[i], receiver != kAbsent ? receiver : start_of(sent.to, sent.to_position));
       if (sent.message.direction == Message::Direction::kBackward) {
         const Crossing& crossing = model_.crossings[sent.message.crossing];
         const Places& places = places_of(sent.to.index(), crossing.from);
@@ -434,7 +463,10 @@ class Compiler {
     const auto& actions = schedule_.devices[device];
     for (std::uint32_t position = 0; position < actions.size(); ++position) {
       const Action& action = actions[position];
-      if (action.kind >= ActionKind::kAllReduce) continue;
+      if (action.kind >= ActionKind::kAllReduce) {
+        hold_at_the_end(device, position);
+        continue;
+      }
       const StageMemory& memory = model_.stages[action.stage().index()].memory;
       const TaskIndex task = action_task_[device][position];
       const Places& places = places_of(device, action.stage());
@@ -454,6 +486,28 @@ class Compiler {
         hold(device, kind, memory.between_halves, task, When::kEnd, last, When::kEnd);
       }
     }
+  }
+
+  // Of A, T and U. Something of the stage stands before a collective in every list.
+  void hold_at_the_end(std::size_t device, std::uint32_t position) {
+    const Action& action = schedule_.devices[device][position];
+    const TaskIndex task = action_task_[device][position];
+    if (action.kind == ActionKind::kUpdate) {
+      hold(device, MemoryCategory::kActivations,
+           model_.stages[action.stage().index()].memory.update_workspace, task, When::kStart, task,
+           When::kEnd);
+      return;
+    }
+    Bytes scratch;
+    if (action.kind == ActionKind::kAllReduce) {
+      const StagedStage& stage = model_.stages[action.stage().index()];
+      scratch = all_reduce_scratch(stage.reduced, stage.replicas.size());
+    } else {
+      scratch = tied_sum_scratch(model_, model_.ties[action.tie().index()], DeviceId(device));
+    }
+    ESP_CHECK(position > 0, device);
+    hold(device, MemoryCategory::kBuffers, scratch, action_task_[device][position - 1], When::kEnd, task,
+         When::kEnd);
   }
 
   // A crossing's output, until nobody on its device needs it.
@@ -547,6 +601,10 @@ class Compiler {
     std::vector<TaskIndex> tasks;                 // in the members' lanes
     std::vector<TaskIndex> before;                // what stands before those
   };
+  struct Meeting {  // of a group, before an action
+    std::vector<TaskIndex> tasks, before;
+    TaskIndex task = 0;
+  };
 
   const StagedModel& model_;
   const Cluster& cluster_;
@@ -559,6 +617,7 @@ class Compiler {
   std::vector<TaskIndex> message_task_;                     // by message
   std::vector<TaskIndex> sender_task_, receiver_task_;      // by message: its endpoints, where they cost
   std::map<Action, Members> collectives_;                   // A and T
+  std::map<Action, Meeting> meetings_;                      // of groups
   std::vector<std::pair<TaskIndex, TaskIndex>> edges_;
 };
 

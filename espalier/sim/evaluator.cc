@@ -1,7 +1,7 @@
 // The evaluator reads a plan as shape and figures (flat_plan.h), takes the structure of its shape
 // (list_structure.h) and runs it (list_engine.h). A planner's next plan mostly has a shape that was met
-// before, so the scratch keeps structures, by exact shape; one that is new is made by way of make_schedule,
-// the one place that knows what orders there are.
+// before, so the scratch keeps structures, by exact shape; one that is new is made by list_builder.h from
+// what the rules of orders say.
 
 #include "espalier/sim/evaluator.h"
 
@@ -13,6 +13,7 @@
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
 #include "espalier/sim/flat_plan.h"
+#include "espalier/sim/list_builder.h"
 #include "espalier/sim/list_engine.h"
 #include "espalier/sim/simulate.h"
 
@@ -20,6 +21,7 @@ namespace espalier {
 
 using internal::DeviceFacts;
 using internal::FlatPlan;
+using internal::ListBuilder;
 using internal::ListEngine;
 using internal::ListPeak;
 using internal::ListStructure;
@@ -47,7 +49,7 @@ struct Evaluator::State {
 class Evaluator::Scratch {
  public:
   void bind(const std::shared_ptr<const State>& state);
-  Evaluation evaluate(const PipelinePlan& plan);
+  Evaluation evaluate(const PipelinePlan& plan, std::span<const StageRuns> runs);
 
   Counts counts;
 
@@ -55,28 +57,34 @@ class Evaluator::Scratch {
   struct Known {
     std::vector<std::uint32_t> shape;
     ListStructure structure;
+    std::size_t bytes = 0;
   };
   static constexpr std::size_t kMostBytes = std::size_t{32} << 20;  // of structures
 
   const ListStructure& structure_of(const PipelinePlan& plan);
-  ListStructure make_structure(const PipelinePlan& plan);
+  void forget();
+  void make_structure(const PipelinePlan& plan, ListStructure& structure);
   void add_up(const PipelinePlan& plan, const ListStructure& structure, Evaluation& evaluation);
 
   std::shared_ptr<const State> state_;
   std::optional<RouteTable> routes_;
   std::optional<FlatPlan> flat_;
+  StagedModel model_;  // of the last plan whose structure was made
+  std::optional<ListBuilder> builder_;
   ListEngine engine_;
   std::unordered_map<std::uint64_t, Known> known_;  // by hash of the shape: the last with that hash
   std::size_t known_bytes_ = 0;
+  const ListStructure* last_ = nullptr;  // the one used last
+  std::vector<ListStructure> spare_;     // of plans forgotten, for their room
 };
 
 void Evaluator::Scratch::bind(const std::shared_ptr<const State>& state) {
   if (state_ == state) return;
   flat_.reset();
-  known_.clear();
-  known_bytes_ = 0;
+  forget();
   state_ = state;
   routes_ = state->routes;
+  builder_.emplace(*routes_, state->cluster.devices().size(), state->cluster.link_count());
   flat_.emplace(state->graph, state->facts, state->prices);
 }
 
@@ -90,42 +98,71 @@ std::uint64_t hash_of(const std::vector<std::uint32_t>& words) {
   return words.size() % 2 == 1 ? mix64(hash ^ words.back()) : hash;
 }
 
+// Of many structures the one at hand is in no near cache: this fetches its tables at once.
+void fetch(const ListStructure& structure) {
+  const auto all = [](const auto& vector) {
+    const char* const data = reinterpret_cast<const char*>(vector.data());
+    for (std::size_t at = 0; at < vector.size() * sizeof(vector[0]); at += 64) {
+      __builtin_prefetch(data + at, 0, 2);
+    }
+  };
+  all(structure.entries);
+  all(structure.waits);
+  all(structure.sends_begin);
+  all(structure.posts_begin);
+  all(structure.sends);
+  all(structure.posts);
+  all(structure.messages);
+}
+
 }  // namespace
+
+void Evaluator::Scratch::forget() {
+  for (auto& [hash, known] : known_) spare_.push_back(std::move(known.structure));
+  known_.clear();
+  known_bytes_ = 0;
+  last_ = nullptr;
+}
 
 const ListStructure& Evaluator::Scratch::structure_of(const PipelinePlan& plan) {
   const std::vector<std::uint32_t>& shape = flat_->shape();
   const std::uint64_t hash = hash_of(shape);
   const auto at = known_.find(hash);
-  if (at != known_.end() && at->second.shape == shape) return at->second.structure;
-  ++counts.structures;
-  if (known_bytes_ > kMostBytes) {
-    known_.clear();
-    known_bytes_ = 0;
+  if (at != known_.end() && at->second.shape == shape) {
+    if (last_ != &at->second.structure) fetch(at->second.structure);
+    last_ = &at->second.structure;
+    return at->second.structure;
   }
-  ListStructure made = make_structure(plan);
-  Known& known = known_[hash];
+  ++counts.structures;
+  if (known_bytes_ > kMostBytes) forget();
+  auto [place, fresh] = known_.try_emplace(hash);
+  Known& known = place->second;
+  if (fresh && !spare_.empty()) {
+    known.structure = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  known_bytes_ -= known.bytes;
+  known.shape.clear();  // of no plan, until its structure is there
+  make_structure(plan, known.structure);
   known.shape = shape;
-  known.structure = std::move(made);
-  known_bytes_ += internal::bytes_of(known.structure);
+  known_bytes_ += known.bytes = internal::bytes_of(known.structure);
+  last_ = &known.structure;
   return known.structure;
 }
 
 // Rules make schedules that at worst deadlock; lists may break any rule.
-ListStructure Evaluator::Scratch::make_structure(const PipelinePlan& plan) {
-  const StagedModel model = flat_->model(plan);
-  const Schedule schedule = make_schedule(model, state_->cluster.devices().size());
-  if (model.orders.lists() && !check_schedule(model, schedule).empty()) {
-    ListStructure never;
-    never.possible = false;
-    return never;
-  }
-  return internal::make_list_structure(model, schedule, *routes_, state_->cluster.link_count());
+void Evaluator::Scratch::make_structure(const PipelinePlan& plan, ListStructure& structure) {
+  flat_->write_model(plan, model_);
+  if (model_.orders.rule()) return builder_->build(model_, structure);
+  const Schedule schedule = make_schedule(model_, state_->cluster.devices().size());
+  structure.possible = check_schedule(model_, schedule).empty();
+  if (structure.possible) builder_->build(model_, schedule.devices, structure);
 }
 
-Evaluation Evaluator::Scratch::evaluate(const PipelinePlan& plan) {
+Evaluation Evaluator::Scratch::evaluate(const PipelinePlan& plan, std::span<const StageRuns> runs) {
   ++counts.plans;
   Evaluation evaluation;
-  if (!flat_->read(plan)) {
+  if (!flat_->read(plan, runs)) {
     evaluation.forbidden = flat_->forbidden();
     return evaluation;
   }
@@ -191,8 +228,17 @@ void find_overflow(const Cluster& cluster, Evaluation& evaluation) {
 }  // namespace
 
 Evaluation Evaluator::evaluate(const PipelinePlan& plan, Scratch& scratch) const {
+  return evaluate(plan, {}, scratch);
+}
+
+const StagePrices& Evaluator::prices() const {
+  return state_->prices;
+}
+
+Evaluation Evaluator::evaluate(const PipelinePlan& plan, std::span<const StageRuns> runs,
+                               Scratch& scratch) const {
   scratch.bind(state_);
-  Evaluation evaluation = scratch.evaluate(plan);
+  Evaluation evaluation = scratch.evaluate(plan, runs);
   find_overflow(state_->cluster, evaluation);
   return evaluation;
 }

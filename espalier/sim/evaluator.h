@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "espalier/plan/plan.h"
@@ -43,6 +44,13 @@ class Evaluator {
   // The plan must pass check_plan. Its schedule is that of make_schedule. Any plan goes this one way, rules
   // and lists alike.
   Evaluation evaluate(const PipelinePlan& plan, Scratch& scratch) const;
+
+  // The same for a plan whose stages hold no operators: `runs` has those of each stage, as runs_of makes
+  // them.
+  Evaluation evaluate(const PipelinePlan& plan, std::span<const StageRuns> runs, Scratch& scratch) const;
+
+  // What the stages of its plans cost.
+  const StagePrices& prices() const;
 
   // The full way: what evaluate is tested against. Throws InputError where a cell is missing, InternalError
   // where the order deadlocks.

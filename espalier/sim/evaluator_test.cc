@@ -122,12 +122,18 @@ class RandomProblem {
             cost.input_gradient = time();
             cost.weight_gradient = time();
             cost.private_bytes = size();
+            cost.private_for_input =
+                Bytes(cost.private_bytes.count() / static_cast<std::int64_t>(1 + pick(3)));
             cost.between_halves = size();
             cost.workspace = size();
-            for (std::uint32_t i = 0; i < op.inputs.size(); ++i) {
-              if (chance(2)) cost.saved.push_back({SavedTensor::Side::kInput, i});
+            if (group > 1 && chance(2)) {
+              cost.reduced_forward = size();
+              cost.reduced_backward = size();
             }
-            if (chance(2)) cost.saved.push_back({SavedTensor::Side::kOutput, 0});
+            for (std::uint32_t i = 0; i < op.inputs.size(); ++i) {
+              if (chance(2)) cost.saved.push_back({SavedTensor::Side::kInput, i, chance(2)});
+            }
+            if (chance(2)) cost.saved.push_back({SavedTensor::Side::kOutput, 0, chance(2)});
             row.points.push_back({BatchSize(batch), cost});
           }
           parts.rows.push_back(row);

@@ -33,18 +33,20 @@ FlatPlan::FlatPlan(const Graph& graph, const DeviceFacts& facts, const StagePric
       hosting_(facts.cluster.devices().size(), 0),
       output_of_(graph.tensors().size(), kNone) {}
 
-bool FlatPlan::read(const PipelinePlan& plan) {
+bool FlatPlan::read(const PipelinePlan& plan, std::span<const StageRuns> runs) {
   forbidden_.reset();
   tokens_ = plan.tokens;
   memory_.clear();
+  replicas_.clear();
   times_.clear();
   outputs_.clear();
   received_.clear();
   held_.clear();
   outputs_begin_.assign(1, 0);
   received_begin_.assign(1, 0);
+  if (runs.empty()) prefetch(plan);
   find_hosts(plan);
-  ask_ahead(plan);
+  ask_ahead(plan, runs);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     if (!add_stage(plan, s)) return false;
   }
@@ -56,14 +58,17 @@ bool FlatPlan::read(const PipelinePlan& plan) {
   return true;
 }
 
-// How many devices of each group host a stage: more than one, and they slow each other down.
-void FlatPlan::find_hosts(const PipelinePlan& plan) {
-  // A fresh plan is in no cache: this fetches all its lists at once, not one after the other.
+// A fresh plan is in no cache: this fetches all its lists at once, not one after the other.
+void FlatPlan::prefetch(const PipelinePlan& plan) const {
   for (const Stage& stage : plan.stages) {
     __builtin_prefetch(stage.replicas.data());
     __builtin_prefetch(stage.operators.data());
     __builtin_prefetch(stage.operators.data() + stage.operators.size() - 1);
   }
+}
+
+// How many devices of each group host a stage: more than one, and they slow each other down.
+void FlatPlan::find_hosts(const PipelinePlan& plan) {
   busy_in_group_.assign(facts_.cluster.groups().size(), 0);
   if (++plan_ == 0) {  // counted once around
     std::fill(hosting_.begin(), hosting_.end(), 0);
@@ -93,28 +98,47 @@ void FlatPlan::collect_kinds(const Stage& stage) {
   kinds_.erase(std::unique(kinds_.begin(), kinds_.end()), kinds_.end());
 }
 
+void FlatPlan::list_runs(const Stage& stage) {
+  Asked asked;
+  asked.first = asked.first_again = narrow(runs_.size());
+  append_runs(stage.operators, runs_);
+  asked.count = narrow(runs_.size()) - asked.first;
+  if (stage.recompute.size() == stage.operators.size()) {
+    asked.count_again = asked.count;
+  } else if (!stage.recompute.empty()) {
+    asked.first_again = narrow(runs_.size());
+    append_runs(stage.recompute, runs_);
+    asked.count_again = narrow(runs_.size()) - asked.first_again;
+  }
+  asked_.push_back(asked);
+}
+
+void FlatPlan::list_runs(const StageRuns& runs) {
+  Asked asked;
+  asked.first = narrow(runs_.size());
+  runs_.insert(runs_.end(), runs.operators.begin(), runs.operators.end());
+  asked.count = narrow(runs.operators.size());
+  asked.first_again = narrow(runs_.size());
+  runs_.insert(runs_.end(), runs.recompute.begin(), runs.recompute.end());
+  asked.count_again = narrow(runs.recompute.size());
+  asked_.push_back(asked);
+}
+
 // All questions first, so that the memory works on several at once.
-void FlatPlan::ask_ahead(const PipelinePlan& plan) {
+void FlatPlan::ask_ahead(const PipelinePlan& plan, std::span<const StageRuns> runs) {
   runs_.clear();
   asked_.clear();
   all_kinds_.clear();
   kinds_begin_.assign(1, 0);
-  for (const Stage& stage : plan.stages) {
-    collect_kinds(stage);
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    collect_kinds(plan.stages[s]);
     all_kinds_.insert(all_kinds_.end(), kinds_.begin(), kinds_.end());
     kinds_begin_.push_back(narrow(all_kinds_.size()));
-    Asked asked;
-    asked.first = asked.first_again = narrow(runs_.size());
-    append_runs(stage.operators, runs_);
-    asked.count = narrow(runs_.size()) - asked.first;
-    if (stage.recompute.size() == stage.operators.size()) {
-      asked.count_again = asked.count;
-    } else if (!stage.recompute.empty()) {
-      asked.first_again = narrow(runs_.size());
-      append_runs(stage.recompute, runs_);
-      asked.count_again = narrow(runs_.size()) - asked.first_again;
+    if (runs.empty()) {
+      list_runs(plan.stages[s]);
+    } else {
+      list_runs(runs[s]);
     }
-    asked_.push_back(asked);
   }
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     prices_.prefetch(question_of(plan.stages[s], s), *scratch_);
@@ -140,20 +164,21 @@ bool FlatPlan::add_stage(const PipelinePlan& plan, std::size_t index) {
   }
   for (const StagePrice::Output& output : price.outputs) {
     output_of_[output.tensor.index()] = narrow(outputs_.size());
-    outputs_.push_back({output.tensor, narrow(index), output.bytes, output.saved});
+    outputs_.push_back({output.tensor, narrow(index), output.bytes, output.saved, output.for_input_only});
   }
   received_.insert(received_.end(), price.received.begin(), price.received.end());
   for (const ParameterId parameter : price.shared_parameters) held_.push_back({parameter, narrow(index)});
   outputs_begin_.push_back(narrow(outputs_.size()));
   received_begin_.push_back(narrow(received_.size()));
   memory_.push_back(price.memory);
-  for (const Replica& replica : stage.replicas) times_.push_back(times_of(stage, replica, question, price));
+  replicas_.push_back(stage.replicas.size());
+  for (const Replica& replica : stage.replicas) times_.push_back(times_of(replica, question, price));
   return true;
 }
 
 // The slowest device of the replica in each.
-StageTimes FlatPlan::times_of(const Stage& stage, const Replica& replica, const StageQuestion& question,
-                              const StagePrice& price) const {
+StageTimes FlatPlan::times_of(const Replica& replica, const StageQuestion& question,
+                              const StagePrice& price) {
   StageTimes slowest;
   for (const DeviceId id : replica.devices) {
     const Device& device = facts_.cluster.device(id);
@@ -167,7 +192,15 @@ StageTimes FlatPlan::times_of(const Stage& stage, const Replica& replica, const 
     own.input_gradient = slowed(sums.input_gradient, neighbour);
     own.weight_gradient = slowed(sums.weight_gradient, neighbour);
     own.overhead = facts_.per_action[kind];
-    if (!stage.recompute.empty()) own.recompute = slowed(sums.recompute, neighbour) + facts_.per_action[kind];
+    if (!question.recompute.empty())
+      own.recompute = slowed(sums.recompute, neighbour) + facts_.per_action[kind];
+    if (replica.devices.size() > 1) {
+      const StagePrice::Times reduced =
+          prices_.collectives(question, device.kind, replica.devices, *scratch_);
+      own.forward += reduced.forward;
+      own.input_gradient += reduced.input_gradient;
+      own.recompute += reduced.recompute;
+    }
     own.update = at_speed(update_time(facts_.overheads[kind], facts_.optimizer.kind, price.memory.parameters),
                           facts_.cluster.kind(device.kind));
     for (const auto field : {&StageTimes::forward, &StageTimes::input_gradient, &StageTimes::weight_gradient,
@@ -192,13 +225,14 @@ void FlatPlan::add_edges(const PipelinePlan& plan) {
       const BatchSize piece = std::min(plan.stages[from].micro_batch, plan.stages[y].micro_batch);
       const Bytes bytes = prices_.tensor_bytes(received.tensor, piece, *scratch_);
       fed_by_[from] = y;
-      unsorted_.push_back({output, from, y, bytes, received.gradient ? bytes : Bytes(), received.saved});
+      unsorted_.push_back({output, from, y, bytes, received.gradient ? bytes : Bytes(), received.saved,
+                           received.for_input_only});
     }
     if (plan.tokens == TokenRule::kNone) continue;
     for (const StageId from : plan.stages[y].after) {
       if (fed_by_[from.index()] == y) continue;
       sends_token_[from.index()] = 1;
-      unsorted_.push_back({kNone, narrow(from.index()), y, Bytes(), Bytes(), false});
+      unsorted_.push_back({kNone, narrow(from.index()), y, Bytes(), Bytes(), false, false});
     }
   }
 }
@@ -210,10 +244,11 @@ void FlatPlan::number_crossings() {
   for (std::uint32_t x = 0; x < stages; ++x) {
     tokens_before_[x + 1] = tokens_before_[x] + sends_token_[x];
     for (std::uint32_t i = outputs_begin_[x]; i < outputs_begin_[x + 1]; ++i) {
-      crossings_.push_back({x, 0, 0, outputs_[i].bytes, outputs_[i].saved, false, false});
+      crossings_.push_back(
+          {x, 0, 0, outputs_[i].bytes, outputs_[i].saved, outputs_[i].for_input, false, false});
     }
     if (sends_token_[x]) {
-      crossings_.push_back({x, 0, 0, Bytes(), false, true, tokens_ != TokenRule::kForwardOnly});
+      crossings_.push_back({x, 0, 0, Bytes(), false, false, true, tokens_ != TokenRule::kForwardOnly});
     }
   }
   for (Edge& edge : unsorted_) {
@@ -253,8 +288,9 @@ void FlatPlan::fill_costs() {
   for (const StageTimes& t : times_) {
     for (const Duration time : works_of(t)) costs_.durations.push_back(time.count());
   }
-  for (const StageMemory& m : memory_) {
-    for (const Bytes bytes : figures_of(m, m.gradients)) costs_.bytes.push_back(bytes.count());
+  for (std::size_t s = 0; s < memory_.size(); ++s) {
+    const StageMemory& m = memory_[s];
+    for (const Bytes bytes : figures_of(m, m.gradients, replicas_[s])) costs_.bytes.push_back(bytes.count());
   }
   for (const CrossingEdges& crossing : crossings_) costs_.bytes.push_back(crossing.output.count());
   for (const Edge& edge : edges_) {
@@ -324,14 +360,17 @@ void FlatPlan::fill_shape(const PipelinePlan& plan) {
     shape_.push_back((again ? 1u : 0u) | (update ? 2u : 0u) | (reduce ? 4u : 0u) | (halves ? 8u : 0u));
     add_share(stage, micro_batches);
   }
+  const OrderRule* const rule = plan.orders.rule();
+  const bool splits =
+      !rule || rule->backward == OrderRule::Backward::kSplit;  // else flags for I mean nothing
   shape_.push_back(narrow(crossings_.size()));
   for (const CrossingEdges& crossing : crossings_) {
-    shape_.push_back(crossing.from << 3 | (crossing.saved ? 1u : 0u) | (crossing.token ? 2u : 0u) |
-                     (crossing.returns ? 4u : 0u));
+    shape_.push_back(crossing.from << 4 | (crossing.saved ? 1u : 0u) | (crossing.token ? 2u : 0u) |
+                     (crossing.returns ? 4u : 0u) | (crossing.for_input && splits ? 8u : 0u));
     shape_.push_back(crossing.count);
     for (std::uint32_t e = crossing.first; e < crossing.first + crossing.count; ++e) {
-      shape_.push_back(edges_[e].to << 2 | (edges_[e].saved ? 1u : 0u) |
-                       (edges_[e].gradient > Bytes() ? 2u : 0u));
+      shape_.push_back(edges_[e].to << 3 | (edges_[e].saved ? 1u : 0u) |
+                       (edges_[e].gradient > Bytes() ? 2u : 0u) | (edges_[e].for_input && splits ? 4u : 0u));
     }
   }
   for (const Tie& tie : ties_) {
@@ -340,49 +379,54 @@ void FlatPlan::fill_shape(const PipelinePlan& plan) {
   }
 }
 
-StagedModel FlatPlan::model(const PipelinePlan& plan) const {
-  StagedModel model;
+void FlatPlan::write_model(const PipelinePlan& plan, StagedModel& model) const {
   model.orders = plan.orders;
   model.tokens = plan.tokens;
   std::vector<std::uint32_t> held;  // lists say themselves how much is in flight
   if (plan.orders.lists()) held = in_flight_limits(plan);
-  std::size_t replica = 0;
+  std::size_t times = 0;
+  model.stages.resize(plan.stages.size());
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
-    StagedStage staged;
+    StagedStage& staged = model.stages[s];
     staged.after = stage.after;
     staged.micro_batches = plan.micro_batches(StageId(s));
     staged.in_flight = held.empty() ? stage.in_flight : held[s];
     staged.slots = stage.slots;
     staged.memory = memory_[s];
-    if (stage.replicas.size() > 1) staged.reduced = staged.memory.gradients;
-    for (const Replica& each : stage.replicas) {
-      staged.replicas.push_back({each.devices, each.micro_batches, times_[replica++]});
+    staged.reduced = stage.replicas.size() > 1 ? staged.memory.gradients : Bytes();
+    staged.replicas.resize(stage.replicas.size());
+    for (std::size_t r = 0; r < stage.replicas.size(); ++r) {
+      staged.replicas[r].devices = stage.replicas[r].devices;
+      staged.replicas[r].micro_batches = stage.replicas[r].micro_batches;
+      staged.replicas[r].times = times_[times++];
     }
-    model.stages.push_back(std::move(staged));
   }
-  for (const CrossingEdges& from : crossings_) {
-    Crossing crossing;
+  model.crossings.resize(crossings_.size());
+  for (std::size_t c = 0; c < crossings_.size(); ++c) {
+    const CrossingEdges& from = crossings_[c];
+    Crossing& crossing = model.crossings[c];
     crossing.from = StageId(from.from);
     crossing.output = from.output;
     crossing.saved_by_producer = from.saved;
     crossing.token = from.token;
     crossing.returns = from.returns;
-    for (std::uint32_t e = from.first; e < from.first + from.count; ++e) {
-      crossing.readers.push_back(
-          {StageId(edges_[e].to), edges_[e].saved, edges_[e].bytes, edges_[e].gradient});
+    crossing.for_input_only = from.for_input;
+    crossing.readers.resize(from.count);
+    for (std::uint32_t i = 0; i < from.count; ++i) {
+      const Edge& edge = edges_[from.first + i];
+      crossing.readers[i] = {StageId(edge.to), edge.saved, edge.bytes, edge.gradient, edge.for_input};
     }
-    model.crossings.push_back(std::move(crossing));
   }
-  for (const Tie& tie : ties_) {
-    espalier::Tie staged;
-    staged.bytes = graph_.parameter(tie.parameter).bytes();
-    for (std::uint32_t i = tie.first; i < tie.first + tie.stages; ++i) {
+  model.ties.resize(ties_.size());
+  for (std::size_t t = 0; t < ties_.size(); ++t) {
+    espalier::Tie& staged = model.ties[t];
+    staged.bytes = graph_.parameter(ties_[t].parameter).bytes();
+    staged.stages.clear();
+    for (std::uint32_t i = ties_[t].first; i < ties_[t].first + ties_[t].stages; ++i) {
       staged.stages.push_back(StageId(held_[i].second));
     }
-    model.ties.push_back(std::move(staged));
   }
-  return model;
 }
 
 }  // namespace espalier::internal

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -31,16 +32,18 @@ class FlatPlan {
   FlatPlan(const Graph& graph, const DeviceFacts& facts, const StagePrices& prices);
 
   // Reads a plan that passes check_plan. False if it needs a cell that the cost table lacks: see forbidden().
-  // O(stages' runs and borders, micro-batches, crossings).
-  bool read(const PipelinePlan& plan);
+  // Its stages' operators are those of `runs`, by stage, where that is not empty; their own lists are then
+  // not looked at. O(stages' runs and borders, micro-batches, crossings).
+  bool read(const PipelinePlan& plan, std::span<const StageRuns> runs = {});
 
   const std::vector<std::uint32_t>& shape() const { return shape_; }
   const ListCosts& costs() const { return costs_; }
   const std::vector<StageMemory>& memory() const { return memory_; }  // by stage
   const std::optional<ForbiddenCell>& forbidden() const { return forbidden_; }
 
-  // The plan's StagedModel but for names, from the last plan read: what schedules are made of.
-  StagedModel model(const PipelinePlan& plan) const;
+  // The plan's StagedModel but for names, from the last plan read: what schedules are made of. It overwrites
+  // one that is there already, without a new allocation where sizes fit.
+  void write_model(const PipelinePlan& plan, StagedModel& model) const;
 
  private:
   static constexpr std::uint32_t kNone = 0xffffffff;
@@ -49,30 +52,32 @@ class FlatPlan {
     TensorId tensor;
     std::uint32_t stage = 0;
     Bytes bytes;
-    bool saved = false;
+    bool saved = false, for_input = false;
   };
   struct Edge {  // a crossing's reader
     std::uint32_t crossing = 0, from = 0, to = 0;
     Bytes bytes, gradient;
-    bool saved = false;
+    bool saved = false, for_input = false;
   };
   struct CrossingEdges {
     std::uint32_t from = 0, first = 0, count = 0;
     Bytes output;
-    bool saved = false, token = false, returns = false;
+    bool saved = false, for_input = false, token = false, returns = false;
   };
   struct Tie {
     ParameterId parameter;
     std::uint32_t first = 0, stages = 0;  // in held_
   };
 
-  void ask_ahead(const PipelinePlan& plan);
+  void ask_ahead(const PipelinePlan& plan, std::span<const StageRuns> runs);
+  void list_runs(const Stage& stage);
+  void list_runs(const StageRuns& runs);
   StageQuestion question_of(const Stage& stage, std::size_t index) const;
   bool add_stage(const PipelinePlan& plan, std::size_t index);
+  void prefetch(const PipelinePlan& plan) const;
   void find_hosts(const PipelinePlan& plan);
   void collect_kinds(const Stage& stage);
-  StageTimes times_of(const Stage& stage, const Replica& replica, const StageQuestion& question,
-                      const StagePrice& price) const;
+  StageTimes times_of(const Replica& replica, const StageQuestion& question, const StagePrice& price);
   void add_edges(const PipelinePlan& plan);
   void number_crossings();
   void add_ties();
@@ -102,6 +107,7 @@ class FlatPlan {
   std::vector<KindId> all_kinds_;  // by stage
   std::vector<std::uint32_t> kinds_begin_;
   std::vector<StageMemory> memory_;           // by stage
+  std::vector<std::size_t> replicas_;         // by stage
   std::vector<StageTimes> times_;             // by stage and replica
   std::vector<Output> outputs_;               // ascending (stage, tensor)
   std::vector<std::uint32_t> outputs_begin_;  // by stage

@@ -10,9 +10,12 @@
 //                                                                       saved and recomputed only I needs
 //     W   start  backward workspace                                end  - that, the rest of saved and
 //                                                                       recomputed, between_halves
+//     U   start  update workspace                                  end  - that
 //
-// Terms are the others: receive slots, gradients, the ends of outputs. What ends when messages have arrived
-// is a ListFree. Entries with equal stage, kind and terms share a change.
+// Terms are the others: receive slots, gradients, the ends of outputs, what collectives need. What ends when
+// messages have arrived is a ListFree. Entries with equal stage, kind and terms share a change. In a regular
+// plan most terms are the same for all micro-batches, ListUsual of the stage, and what ends with a message is
+// said by its hop.
 
 #include <algorithm>
 
@@ -34,8 +37,7 @@ void ListBuilder::add_term(std::uint32_t slot, ListTerm::When when, std::uint32_
 std::uint32_t ListBuilder::last_use(DeviceId device, const Crossing& crossing, const Samples& samples) const {
   std::uint32_t last = kNone;
   for_readers(device, crossing, samples, [&](const Use& use) {
-    const std::uint32_t slot = use.reader->saved ? last_need(use.places, use.reader->for_input_only)
-                                                 : place(use.places, kForwardPlace);
+    const std::uint32_t slot = last_need(use.places, *use.reader);
     last = last == kNone ? slot : std::max(last, slot);
   });
   return last;
@@ -45,7 +47,7 @@ std::uint32_t ListBuilder::last_use(DeviceId device, const Crossing& crossing, c
 // device that reads it, and that for the message.
 bool ListBuilder::gradients_come_last(const Crossing& crossing) const {
   const auto alone = [&](StageId stage) {
-    return model_.stages[stage.index()].replicas[0].devices.size() == 1;
+    return model_->stages[stage.index()].replicas[0].devices.size() == 1;
   };
   return equal_counts_ && alone(crossing.from) &&
          std::all_of(crossing.readers.begin(), crossing.readers.end(), [&](const Crossing::Reader& reader) {
@@ -55,8 +57,8 @@ bool ListBuilder::gradients_come_last(const Crossing& crossing) const {
 
 // Outputs begin with F. They end with an entry of the device, or when the last message has arrived as well.
 void ListBuilder::change_outputs() {
-  for (std::uint32_t c = 0; c < model_.crossings.size(); ++c) {
-    const Crossing& crossing = model_.crossings[c];
+  for (std::uint32_t c = 0; c < model_->crossings.size(); ++c) {
+    const Crossing& crossing = model_->crossings[c];
     if (crossing.token) continue;
     const bool gradients_last = gradients_come_last(crossing);
     const std::uint32_t count = micro_batches(crossing.from);
@@ -70,16 +72,16 @@ void ListBuilder::change_outputs() {
         if (end == kNone) end = forward;
         if (crossing.saved_by_producer) end = std::max(end, last_need(made, crossing.for_input_only));
         // What F sends stands in order, a crossing's messages one after the other.
-        std::uint32_t rank = out_.sends_begin[forward];
-        const std::uint32_t ranks = out_.sends_begin[forward + 1];
+        std::uint32_t rank = out_->sends_begin[forward];
+        const std::uint32_t ranks = out_->sends_begin[forward + 1];
         const auto crossing_of = [&](std::uint32_t r) { return built_[by_rank_[r]].message.crossing; };
         while (rank < ranks && crossing_of(rank) != c) ++rank;
         std::uint32_t messages = 0;
         while (rank + messages < ranks && crossing_of(rank + messages) == c) ++messages;
         if (messages == 0 || (gradients_last && end >= backward)) {
-          add_term(end, ListTerm::When::kEndActivations, out_.layout.output(c), -1);
+          add_term(end, ListTerm::When::kEndActivations, out_->layout.output(c), -1);
         } else {
-          slot_frees_.push_back({end, {out_.layout.output(c), rank, messages}});
+          slot_frees_.push_back({end, {out_->layout.output(c), rank, messages}});
         }
       }
     }
@@ -92,9 +94,9 @@ void ListBuilder::change_gradients() {
   for (std::uint32_t rank = 0; rank < by_rank_.size(); ++rank) {
     const BuiltMessage& built = built_[by_rank_[rank]];
     if (built.forward()) continue;
-    const Crossing& crossing = model_.crossings[built.message.crossing];
+    const Crossing& crossing = model_->crossings[built.message.crossing];
     if (crossing.token) continue;
-    const std::uint32_t figure = out_.layout.gradient(built.reader);
+    const std::uint32_t figure = out_->layout.gradient(built.reader);
     const std::uint32_t receiver = places_on(built.to, crossing.from, built.message.producer_micro_batch);
     add_term(place(receiver, kForwardPlace), ListTerm::When::kEndBuffers, figure, 1);
     add_term(built.consumer, ListTerm::When::kEndBuffers, figure, -1);
@@ -107,47 +109,86 @@ void ListBuilder::change_gradients() {
   }
 }
 
+// What a sum needs of its own, from the end of the entry before it: its stage's actions stand there.
+void ListBuilder::change_collectives() {
+  if (found_collectives_.empty()) return;
+  for (std::uint32_t lane = 0; lane < out_->devices.size(); ++lane) {
+    for (std::uint32_t slot = out_->lane_begin[lane]; slot < out_->lane_begin[lane + 1]; ++slot) {
+      const std::uint32_t work = out_->entries[slot].work;
+      if (work < out_->first_collective) continue;
+      const CollectiveSlots& collective = found_collectives_[work - out_->first_collective];
+      if (!once_per_step(collective.kind)) continue;  // an action of a group
+      ESP_CHECK(slot > out_->lane_begin[lane], lane);
+      std::uint32_t figure = 0;
+      std::int32_t times = 1;
+      if (collective.kind == ActionKind::kTieSum) {
+        const Tie& tie = model_->ties[collective.subject];
+        const StagedStage& lowest = model_->stages[tie.stages.front().index()];
+        figure = out_->layout.tie(collective.subject);
+        times = out_->devices[lane] == lowest.replicas.front().devices.front() ? 3 : 1;
+      } else {
+        figure = out_->layout.of_stage(collective.subject, ListLayout::kReduceScratch);
+      }
+      add_term(slot - 1, ListTerm::When::kEndBuffers, figure, times);
+      add_term(slot, ListTerm::When::kEndBuffers, figure, -times);
+    }
+  }
+}
+
 void ListBuilder::list_frees() {
-  std::vector<std::uint32_t>& begin = out_.frees_begin;
-  begin.assign(out_.entries.size() + 2, 0);
+  std::vector<std::uint32_t>& begin = out_->frees_begin;
+  begin.clear();
+  out_->frees.clear();
+  if (slot_frees_.empty()) return;
+  begin.assign(out_->entries.size() + 2, 0);
   for (const SlotFree& each : slot_frees_) ++begin[each.slot + 2];
-  for (std::size_t i = 1; i < begin.size(); ++i) begin[i] += begin[i - 1];
-  out_.frees.resize(slot_frees_.size());
-  for (const SlotFree& each : slot_frees_) out_.frees[begin[each.slot + 1]++] = each.free;
+  begin_buckets(begin);
+  out_->frees.resize(slot_frees_.size());
+  for (const SlotFree& each : slot_frees_) out_->frees[begin[each.slot + 1]++] = each.free;
   begin.pop_back();
 }
 
-// Equal changes get one number.
+// Equal changes get one number. They stand close together: mostly it is the last of the same stage and kind.
 void ListBuilder::number_changes() {
-  const std::size_t slots = out_.entries.size();
-  std::vector<std::uint32_t> begin(slots + 2, 0);
-  for (const SlotTerm& each : slot_terms_) ++begin[each.slot + 2];
-  for (std::size_t i = 1; i < begin.size(); ++i) begin[i] += begin[i - 1];
-  std::vector<ListTerm> terms(slot_terms_.size());
-  for (const SlotTerm& each : slot_terms_) terms[begin[each.slot + 1]++] = each.term;
+  const std::size_t slots = out_->entries.size();
+  terms_begin_.assign(slots + 2, 0);
+  for (const SlotTerm& each : slot_terms_) ++terms_begin_[each.slot + 2];
+  begin_buckets(terms_begin_);
+  sorted_terms_.resize(slot_terms_.size());
+  for (const SlotTerm& each : slot_terms_) sorted_terms_[terms_begin_[each.slot + 1]++] = each.term;
 
-  const std::vector<ListChange> raw = std::move(out_.changes);
-  out_.changes.clear();
-  // Equal ones stand close together: mostly the last of the same stage and kind.
-  std::vector<std::uint32_t> latest(model_.stages.size() * kKinds, kNone);
-  std::vector<std::uint32_t> before;  // by change: the one before it of the same stage and kind
+  std::vector<ListChange>& changes = out_->changes;
+  changes.clear();
+  out_->terms.clear();
+  latest_.assign(2 * model_->stages.size() * kKinds, kNone);  // without terms, with terms
+  before_.clear();                                            // by change: the one before it of the same sort
+  ListEntry* const entries = out_->entries.data();
   for (std::size_t slot = 0; slot < slots; ++slot) {
-    const auto first = terms.begin() + begin[slot], last = terms.begin() + begin[slot + 1];
-    std::uint32_t& head = latest[raw[slot].stage * kKinds + static_cast<std::size_t>(raw[slot].kind)];
+    const RawChange raw = raw_changes_[slot];
+    const std::size_t count = terms_begin_[slot + 1] - terms_begin_[slot];
+    std::uint32_t& head =
+        latest_[2 * (raw.stage * kKinds + static_cast<std::size_t>(raw.kind)) + (count > 0 ? 1 : 0)];
     std::uint32_t number = head;
-    for (; number != kNone; number = before[number]) {
-      const auto theirs = out_.terms.begin() + out_.changes[number].first_term;
-      if (std::equal(first, last, theirs, theirs + out_.changes[number].terms)) break;
+    if (number != kNone && count == 0) {
+      entries[slot].change = number;
+      continue;
+    }
+    const auto first = sorted_terms_.begin() + terms_begin_[slot];
+    for (; number != kNone; number = before_[number]) {
+      const auto theirs = out_->terms.begin() + changes[number].first_term;
+      if (changes[number].terms == count &&
+          std::equal(first, first + static_cast<std::ptrdiff_t>(count), theirs)) {
+        break;
+      }
     }
     if (number == kNone) {
-      number = narrow(out_.changes.size());
-      out_.changes.push_back({raw[slot].stage, raw[slot].kind, narrow(out_.terms.size()),
-                              narrow(static_cast<std::size_t>(last - first))});
-      out_.terms.insert(out_.terms.end(), first, last);
-      before.push_back(head);
+      number = narrow(changes.size());
+      changes.push_back({raw.stage, raw.kind, narrow(out_->terms.size()), narrow(count)});
+      out_->terms.insert(out_->terms.end(), first, first + static_cast<std::ptrdiff_t>(count));
+      before_.push_back(head);
       head = number;
     }
-    out_.entries[slot].change = number;
+    entries[slot].change = number;
   }
 }
 

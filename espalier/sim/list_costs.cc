@@ -14,7 +14,8 @@ ListLayout layout_of(const StagedModel& model) {
   return layout;
 }
 
-std::array<Bytes, ListLayout::kFigures> figures_of(const StageMemory& memory, Bytes reduced) {
+std::array<Bytes, ListLayout::kFigures> figures_of(const StageMemory& memory, Bytes reduced,
+                                                   std::size_t replicas) {
   return {memory.saved,
           memory.recomputed,
           memory.between_halves,
@@ -23,7 +24,9 @@ std::array<Bytes, ListLayout::kFigures> figures_of(const StageMemory& memory, By
           memory.buffers,
           reduced,
           memory.saved_for_input,
-          memory.recomputed_for_input};
+          memory.recomputed_for_input,
+          memory.update_workspace,
+          all_reduce_scratch(reduced, replicas)};
 }
 
 std::array<Duration, ListLayout::kWorks> works_of(const StageTimes& times) {
@@ -37,7 +40,8 @@ ListCosts costs_of(const StagedModel& model) {
   costs.durations.reserve(std::size_t{layout.replicas} * ListLayout::kWorks);
   costs.bytes.resize(layout.size());
   for (std::size_t s = 0; s < model.stages.size(); ++s) {
-    const auto figures = figures_of(model.stages[s].memory, model.stages[s].reduced);
+    const StagedStage& stage = model.stages[s];
+    const auto figures = figures_of(stage.memory, stage.reduced, stage.replicas.size());
     for (std::uint32_t i = 0; i < ListLayout::kFigures; ++i) {
       costs.bytes[layout.of_stage(s, static_cast<ListLayout::Figure>(i))] = figures[i].count();
     }
@@ -59,12 +63,12 @@ ListCosts costs_of(const StagedModel& model) {
 }
 
 std::size_t bytes_of(const ListStructure& s) {
-  const auto bytes = [](const auto&... vectors) { return ((vectors.size() * sizeof(vectors[0])) + ...); };
+  const auto bytes = [](const auto&... vectors) { return (std::span(vectors).size_bytes() + ...); };
   return sizeof s + bytes(s.work_count, s.devices, s.lane_begin, s.entries, s.waits, s.posts_begin,
                           s.sends_begin, s.receives_begin, s.frees_begin, s.posts, s.receives, s.frees,
-                          s.channels, s.hops, s.messages, s.message_of_rank, s.channel_of_rank, s.routes,
-                          s.collectives, s.legs, s.members, s.collective_links, s.changes, s.terms, s.initial,
-                          s.crossings_begin);
+                          s.channels, s.hops, s.messages, s.sends, s.routes, s.collectives, s.legs, s.members,
+                          s.collective_links, s.changes, s.terms, s.initial, s.crossings_begin, s.usual,
+                          s.usual_begin);
 }
 
 }  // namespace espalier::internal

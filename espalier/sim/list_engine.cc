@@ -26,10 +26,14 @@ bool ListEngine::run(const ListStructure& structure, const ListCosts& costs) {
   if (!structure.possible) return false;
   durations_.assign(costs.durations.begin(), costs.durations.end());
   durations_.resize(structure.work_count.size(), 0);
+  for (std::size_t c = 0; c < structure.collectives.size(); ++c) {
+    const std::uint32_t action = structure.collectives[c].action;
+    if (action != ListCollective::kNoAction) durations_[structure.first_collective + c] = durations_[action];
+  }
   price_hops();
   price_collectives();
   begin();
-  const std::size_t ranks = structure.channel_of_rank.size() + structure.collectives.size();
+  const std::size_t ranks = structure.sends.size() + structure.collectives.size();
   rank_bits_ = 1;
   while (ranks > std::size_t{1} << rank_bits_) ++rank_bits_;
   const bool packed = times_fit(64 - rank_bits_);
@@ -67,6 +71,10 @@ void ListEngine::price_collectives() {
   for (std::size_t c = 0; c < collectives_.size(); ++c) {
     const ListCollective& from = structure.collectives[c];
     Collective& collective = collectives_[c];
+    if (from.action != ListCollective::kNoAction) {
+      collective.latency = durations_[from.action];
+      continue;
+    }
     const Bytes bytes(costs_->bytes[from.bytes]);
     Duration gather, give_back, hold, latency;
     for (std::uint32_t i = from.first_leg; i < from.first_leg + from.legs; ++i) {
@@ -120,7 +128,7 @@ bool ListEngine::times_fit(std::uint32_t bits) const {
 
 void ListEngine::begin() {
   const ListStructure& structure = *structure_;
-  const std::size_t slots = structure.entries.size(), messages = structure.channel_of_rank.size();
+  const std::size_t slots = structure.entries.size(), messages = structure.sends.size();
   ends_.assign(slots + 2, kNever);
   ends_[structure.always()] = 0;
   ready_.assign(slots, 0);
@@ -153,14 +161,14 @@ void ListEngine::begin() {
 
 template <bool kEndpoints, bool kPacked>
 bool ListEngine::run_all() {
-  const std::size_t most = structure_->channel_of_rank.size() + collectives_.size();
+  const std::size_t most = structure_->sends.size() + collectives_.size();
   if constexpr (kPacked) {
     if (packed_queue_.size() < most) packed_queue_.resize(most);
   } else {
     if (queue_.size() < most) queue_.resize(most);
   }
   queue_head_ = queue_end_ = 0;
-  const std::size_t messages = structure_->channel_of_rank.size();
+  const std::size_t messages = structure_->sends.size();
   for (std::uint32_t lane = 0; lane < lanes_.size(); ++lane) {
     if (--waits_[lanes_[lane].slot] == 0) runnable_.push_back(lane);
   }
@@ -173,10 +181,10 @@ bool ListEngine::run_all() {
     Waiting next;
     if (!take_first<kPacked>(next)) break;
     if (next.rank >= messages) {
-      run_collective(narrow(next.rank - messages), next.ready);
+      run_collective<kEndpoints, kPacked>(narrow(next.rank - messages), next.ready);
       continue;
     }
-    Channel& channel = channels_[structure_->channel_of_rank[next.rank]];
+    Channel& channel = channels_[structure_->sends[next.rank].channel];
     deliver(channel, next.ready);
     post<kEndpoints, kPacked>(channel);
   }
@@ -191,19 +199,36 @@ void ListEngine::advance(std::uint32_t index) {
   do {
     const std::uint32_t slot = lane.slot;
     const std::uint32_t work = structure.entries[slot].work;
-    if (work >= structure.first_collective)
-      return arrive<kPacked>(work - structure.first_collective, lane.free);
     const Time start =
         kEndpoints ? start_after_endpoints(slot, lane.free) : std::max(lane.free, ready_[slot]);
-    const Time end = start + durations_[work];
-    ends_[slot] = end;
-    lane.free = end;
-    if constexpr (kEndpoints) run_send_endpoints(slot, lane);
-    const std::uint32_t* const last = structure.posts.data() + structure.posts_begin[slot + 1];
-    for (const std::uint32_t* c = structure.posts.data() + structure.posts_begin[slot]; c != last; ++c) {
+    if (work >= structure.first_collective) {
+      return arrive<kEndpoints, kPacked>(work - structure.first_collective, start);
+    }
+    end_entry<kEndpoints, kPacked>(slot, lane, start + durations_[work]);
+  } while (goes_on(lane));
+}
+
+// What follows from the end of an entry.
+template <bool kEndpoints, bool kPacked>
+inline void ListEngine::end_entry(std::uint32_t slot, Lane& lane, Time end) {
+  const ListStructure& structure = *structure_;
+  ends_[slot] = end;
+  lane.free = end;
+  if constexpr (kEndpoints) run_send_endpoints(slot, lane);
+  {
+    std::uint32_t before = structure.never();  // of several messages on a channel the first looks at it
+    const ListSend* const last = structure.sends.data() + structure.sends_begin[slot + 1];
+    for (const ListSend* sent = structure.sends.data() + structure.sends_begin[slot]; sent != last; ++sent) {
+      if (sent->channel == before) continue;
+      before = sent->channel;
+      post<kEndpoints, kPacked>(channels_[before]);
+    }
+    const std::uint32_t* const end_of_posts = structure.posts.data() + structure.posts_begin[slot + 1];
+    for (const std::uint32_t* c = structure.posts.data() + structure.posts_begin[slot]; c != end_of_posts;
+         ++c) {
       post<kEndpoints, kPacked>(channels_[*c]);
     }
-  } while (goes_on(lane));
+  }
 }
 
 // To the lane's next entry: may it start?
@@ -221,8 +246,8 @@ Time ListEngine::start_after_endpoints(std::uint32_t slot, Time lane) {
   const ListStructure& structure = *structure_;
   Time ready = 0;
   for (std::uint32_t i = structure.receives_begin[slot]; i < structure.receives_begin[slot + 1]; ++i) {
-    const ListMessage& message = structure.messages[structure.receives[i]];
-    const Time arrival = arrival_[message.rank], receive = hops_[message.hop].receive;
+    const std::uint32_t rank = structure.receives[i];
+    const Time arrival = arrival_[rank], receive = hops_[structure.sends[rank].hop].receive;
     if (receive > 0) {
       lane = std::max(lane, arrival) + receive;
     } else {
@@ -236,25 +261,26 @@ void ListEngine::run_send_endpoints(std::uint32_t slot, Lane& lane) {
   const ListStructure& structure = *structure_;
   const Time end = lane.free;
   for (std::uint32_t rank = structure.sends_begin[slot]; rank < structure.sends_begin[slot + 1]; ++rank) {
-    const Time send = hops_[structure.messages[structure.message_of_rank[rank]].hop].send;
+    const Time send = hops_[structure.sends[rank].hop].send;
     lane.free += send;
     sent_[rank] = send > 0 ? lane.free : end;
   }
 }
 
 // A member is there; the last sets the collective off.
-template <bool kPacked>
+template <bool kEndpoints, bool kPacked>
 void ListEngine::arrive(std::uint32_t index, Time time) {
   Collective& collective = collectives_[index];
   collective.ready = std::max(collective.ready, time);
   if (++collective.arrived < structure_->collectives[index].members) return;
   if (structure_->collectives[index].links == 0) {
-    run_collective(index, collective.ready);
+    run_collective<kEndpoints, kPacked>(index, collective.ready);
   } else {
     enqueue<kPacked>(collective.ready, structure_->collectives[index].rank);
   }
 }
 
+template <bool kEndpoints, bool kPacked>
 void ListEngine::run_collective(std::uint32_t index, Time ready) {
   const ListCollective& collective = structure_->collectives[index];
   const LinkIndex* links = structure_->collective_links.data() + collective.first_link;
@@ -265,7 +291,7 @@ void ListEngine::run_collective(std::uint32_t index, Time ready) {
   for (std::uint32_t i = 0; i < collective.members; ++i) {
     const std::uint32_t member = structure_->members[collective.first_member + i];
     Lane& lane = lanes_[member];
-    ends_[lane.slot] = lane.free = end + collectives_[index].latency;
+    end_entry<kEndpoints, kPacked>(lane.slot, lane, end + collectives_[index].latency);
     if (goes_on(lane)) runnable_.push_back(member);
   }
 }

@@ -75,8 +75,11 @@ class ListEngine {
   bool run_all();
   template <bool kEndpoints, bool kPacked>
   void advance(std::uint32_t index);
-  template <bool kPacked>
+  template <bool kEndpoints, bool kPacked>
+  void end_entry(std::uint32_t slot, Lane& lane, Time end);
+  template <bool kEndpoints, bool kPacked>
   void arrive(std::uint32_t index, Time time);
+  template <bool kEndpoints, bool kPacked>
   void run_collective(std::uint32_t index, Time ready);
   bool goes_on(Lane& lane);
   Time start_after_endpoints(std::uint32_t slot, Time lane);
@@ -99,7 +102,16 @@ class ListEngine {
     Time time = 0;
     std::int64_t bytes = 0;
   };
+  struct Usual {  // of a stage, by kinds of action
+    std::int64_t forward_buffers = 0, backward_start = 0, backward_buffers = 0;
+    std::int64_t backward_end = 0, last_end = 0;
+  };
+  struct HopFree {
+    std::int64_t bytes = 0;
+    bool ends_group = true;
+  };
   struct Held;
+  void price_usual();
   void price_changes();
   ListPeak peak_of(std::uint32_t lane);
 
@@ -123,6 +135,8 @@ class ListEngine {
   std::vector<std::uint32_t> runnable_;
   std::size_t unfinished_ = 0;
   Time iteration_ = 0;
+  std::vector<Usual> usual_;        // by stage
+  std::vector<HopFree> hop_frees_;  // by hop
   std::vector<Change> changes_;
   std::vector<Freed> freed_;
   std::vector<ListPeak> peaks_;

@@ -8,6 +8,7 @@
 
 #include "espalier/base/rng.h"
 #include "espalier/schedule/order_file.h"
+#include "espalier/sim/list_builder.h"
 #include "espalier/sim/simulate.h"
 #include "testing/random_orders.h"
 #include "testing/random_staged_model.h"
@@ -73,8 +74,13 @@ void compare(const StagedModel& model, const Cluster& cluster, const Schedule& s
     return;
   }
   ++tally.runs;
-  ASSERT_EQ(text_of(engine, structure, engine.measure_memory()),
-            text_of(simulate(model, cluster, schedule), schedule));
+  const std::string expected = text_of(simulate(model, cluster, schedule), schedule);
+  ASSERT_EQ(text_of(engine, structure, engine.measure_memory()), expected);
+  ListStructure the_long_way;
+  ListBuilder(routes, schedule.devices.size(), cluster.link_count())
+      .build(model, schedule.devices, the_long_way, ListBuilder::Way::kLong);
+  ASSERT_TRUE(engine.run(the_long_way, costs));
+  ASSERT_EQ(text_of(engine, the_long_way, engine.measure_memory()), expected);
 }
 
 // I in the place of B, W anywhere between it and the stage's collectives.

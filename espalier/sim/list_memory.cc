@@ -10,7 +10,33 @@
 
 namespace espalier::internal {
 
+void ListEngine::price_usual() {
+  const ListStructure& structure = *structure_;
+  usual_.assign(structure.usual_begin.size() - 1, {});
+  for (std::size_t s = 0; s < usual_.size(); ++s) {
+    Usual& sums = usual_[s];
+    for (std::uint32_t i = structure.usual_begin[s]; i < structure.usual_begin[s + 1]; ++i) {
+      const ListUsual& usual = structure.usual[i];
+      const bool starts = usual.term.when == ListTerm::When::kStartActivations;
+      const bool buffers = usual.term.when == ListTerm::When::kEndBuffers;
+      std::int64_t& sum = usual.at == ListUsual::At::kForward ? sums.forward_buffers
+                          : usual.at == ListUsual::At::kLast  ? sums.last_end
+                          : starts                            ? sums.backward_start
+                          : buffers                           ? sums.backward_buffers
+                                                              : sums.backward_end;
+      sum += costs_->bytes[usual.term.figure] * usual.term.times;
+    }
+  }
+  if (!structure.hops_free) return;
+  hop_frees_.resize(structure.hops.size());
+  for (std::size_t h = 0; h < hop_frees_.size(); ++h) {
+    const ListHop& hop = structure.hops[h];
+    hop_frees_[h] = {hop.frees == ListHop::kNothing ? 0 : costs_->bytes[hop.frees], hop.ends_group};
+  }
+}
+
 void ListEngine::price_changes() {
+  price_usual();
   const ListStructure& structure = *structure_;
   const ListLayout& layout = structure.layout;
   const std::vector<std::int64_t>& bytes = costs_->bytes;
@@ -19,6 +45,7 @@ void ListEngine::price_changes() {
     const ListChange& from = structure.changes[c];
     const auto of = [&](ListLayout::Figure figure) { return bytes[layout.of_stage(from.stage, figure)]; };
     Change change;
+    const Usual& usual = usual_[from.stage];
     const bool again = from.kind == ActionKind::kRecompute;
     if (from.kind == ActionKind::kForward || again) {
       change.start_activations = of(again ? ListLayout::kRecomputed : ListLayout::kSaved);
@@ -27,6 +54,7 @@ void ListEngine::price_changes() {
              i < structure.crossings_begin[from.stage + 1]; ++i) {
           change.start_activations += bytes[layout.output(i)];
         }
+        change.end_buffers = usual.forward_buffers;
       }
       change.start_activations += of(ListLayout::kForwardWorkspace);
       change.end_activations = -of(ListLayout::kForwardWorkspace);
@@ -39,6 +67,15 @@ void ListEngine::price_changes() {
       change.end_activations += from.kind == ActionKind::kBackward        ? -kept
                                 : from.kind == ActionKind::kInputGradient ? between - for_input
                                                                           : for_input - kept - between;
+      if (from.kind != ActionKind::kWeightGradient) {
+        change.start_activations += usual.backward_start;
+        change.end_buffers = usual.backward_buffers;
+        change.end_activations += usual.backward_end;
+      }
+      if (from.kind != ActionKind::kInputGradient) change.end_activations += usual.last_end;
+    } else if (from.kind == ActionKind::kUpdate) {
+      change.start_activations = of(ListLayout::kUpdateWorkspace);
+      change.end_activations = -of(ListLayout::kUpdateWorkspace);
     }
     for (std::uint32_t i = from.first_term; i < from.first_term + from.terms; ++i) {
       const ListTerm& term = structure.terms[i];
@@ -114,6 +151,17 @@ ListPeak ListEngine::peak_of(std::uint32_t lane) {
     held.activations += change.end_activations;
     held.buffers += change.end_buffers;
     held.grew = held.grew || change.end_activations + change.end_buffers > 0;
+    if (structure.hops_free) {
+      Time time = end;
+      for (std::uint32_t rank = structure.sends_begin[slot]; rank < structure.sends_begin[slot + 1]; ++rank) {
+        const HopFree& free = hop_frees_[structure.sends[rank].hop];
+        time = std::max(time, arrival_[rank]);
+        if (!free.ends_group) continue;
+        if (free.bytes > 0) held.free_later(time, free.bytes);
+        time = end;
+      }
+    }
+    if (structure.frees.empty()) continue;
     for (std::uint32_t i = structure.frees_begin[slot]; i < structure.frees_begin[slot + 1]; ++i) {
       const ListFree& free = structure.frees[i];
       Time time = end;

@@ -14,7 +14,7 @@ void ListBuilder::find_slots() {
   };
   std::vector<std::uint32_t> table_begin;  // by reader
   std::uint32_t size = 0;
-  for (const Crossing& crossing : model_.crossings) {
+  for (const Crossing& crossing : model_->crossings) {
     for (const Crossing::Reader& reader : crossing.readers) {
       const std::uint32_t first = first_seat_[reader.stage.index()],
                           end = first_seat_[reader.stage.index() + 1];
@@ -33,15 +33,14 @@ void ListBuilder::find_slots() {
     if (!built.forward()) continue;
     ReceiveSlot& slot = slot_of(built);
     ++slot.messages;
-    const Crossing& crossing = model_.crossings[built.message.crossing];
+    const Crossing& crossing = model_->crossings[built.message.crossing];
     slot.release = std::max(slot.release, last_use(built.to, crossing, samples_of(built.message)));
   }
-  std::vector<std::vector<ListTerm>> initial(out_.devices.size());
   std::vector<ReceiveSlot*> edge;  // its micro-batches, ascending
-  for (std::uint32_t c = 0; c < model_.crossings.size(); ++c) {
+  for (std::uint32_t c = 0; c < model_->crossings.size(); ++c) {
     for (std::uint32_t r = first_reader_[c]; r < first_reader_[c + 1]; ++r) {
-      const std::size_t stage = model_.crossings[c].readers[r - first_reader_[c]].stage.index();
-      const std::size_t ahead = model_.stages[stage].receive_slots();
+      const std::size_t stage = model_->crossings[c].readers[r - first_reader_[c]].stage.index();
+      const std::size_t ahead = model_->stages[stage].receive_slots();
       for (std::uint32_t s = first_seat_[stage]; s < first_seat_[stage + 1]; ++s) {
         const std::uint32_t end = s + 1 < seats_.size() ? seats_[s + 1].places : narrow(places_.size());
         edge.clear();
@@ -53,17 +52,18 @@ void ListBuilder::find_slots() {
         for (std::size_t i = 0; i < edge.size(); ++i) {
           const bool later = i + ahead < edge.size();
           if (i < ahead) {
-            edge[i]->taken_from = out_.always();
+            edge[i]->taken_from = out_->always();
             from_start += edge[i]->messages;
           }
           if (later) edge[i + ahead]->taken_from = edge[i]->release;
           const std::int32_t next = later ? static_cast<std::int32_t>(edge[i + ahead]->messages) : 0;
-          add_term(edge[i]->release, ListTerm::When::kEndBuffers, out_.layout.bytes(r),
+          add_term(edge[i]->release, ListTerm::When::kEndBuffers, out_->layout.bytes(r),
                    next - static_cast<std::int32_t>(edge[i]->messages));
         }
         if (from_start > 0) {
-          initial[lane_of_[seats_[s].device.index()]].push_back(
-              {ListTerm::When::kEndBuffers, out_.layout.bytes(r), static_cast<std::int32_t>(from_start)});
+          initial_.push_back(
+              {lane_of_[seats_[s].device.index()],
+               {ListTerm::When::kEndBuffers, out_->layout.bytes(r), static_cast<std::int32_t>(from_start)}});
         }
       }
     }
@@ -71,31 +71,25 @@ void ListBuilder::find_slots() {
   for (BuiltMessage& built : built_) {
     if (built.forward()) built.release = slot_of(built).taken_from;
   }
-  for (const Seat& seat : seats_) {
-    initial[lane_of_[seat.device.index()]].push_back(
-        {ListTerm::When::kEndBuffers, out_.layout.of_stage(seat.stage, ListLayout::kBuffers), 1});
-  }
-  out_.initial_begin.push_back(0);
-  for (const auto& terms : initial) {
-    out_.initial.insert(out_.initial.end(), terms.begin(), terms.end());
-    out_.initial_begin.push_back(narrow(out_.initial.size()));
-  }
 }
 
-// The receive of a gradient is posted at the end of F of its micro-batch. Where stages stand on single
-// devices, the gradient itself follows from that F: its reader's F waited for what that F sent. In a
-// tensor-parallel group another member may have sent it.
-void ListBuilder::post_backward() {
-  const auto grouped = [&](StageId stage) {
-    return model_.stages[stage.index()].replicas[0].devices.size() > 1;
-  };
-  for (BuiltMessage& built : built_) {
-    if (built.forward()) continue;
-    const Crossing& crossing = model_.crossings[built.message.crossing];
-    if (!grouped(crossing.from) && !grouped(built.message.reader)) continue;
-    built.release =
-        place(places_on(built.to, crossing.from, built.message.producer_micro_batch), kForwardPlace);
+// What lanes hold from the start: receive slots and the buffers of their stages.
+void ListBuilder::list_initial() {
+  for (const Seat& seat : seats_) {
+    initial_.push_back(
+        {lane_of_[seat.device.index()],
+         {ListTerm::When::kEndBuffers, out_->layout.of_stage(seat.stage, ListLayout::kBuffers), 1}});
   }
+  std::vector<std::uint32_t>& begin = out_->initial_begin;
+  begin.assign(out_->devices.size() + 2, 0);
+  for (const LaneTerm& each : initial_) ++begin[each.lane + 2];
+  begin_buckets(begin);
+  out_->initial.resize(initial_.size());
+  for (const LaneTerm& each : initial_) out_->initial[begin[each.lane + 1]++] = each.term;
+  begin.pop_back();
 }
+
+// The receive of a gradient is posted at the end of F of its micro-batch, which is no wait: the reader's F,
+// and so its gradient, waited for what that F sent.
 
 }  // namespace espalier::internal

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "espalier/schedule/rules.h"
 #include "espalier/sim/list_builder.h"
 
 namespace espalier::internal {
@@ -15,87 +16,121 @@ bool is_collective(ActionKind kind) {
   return kind == ActionKind::kAllReduce || kind == ActionKind::kTieSum;
 }
 
-// counts[i + 1] says how many there are at i: turns them into where i begins.
-void accumulate(std::vector<std::uint32_t>& counts) {
-  for (std::size_t i = 1; i < counts.size(); ++i) counts[i] += counts[i - 1];
-}
-
 }  // namespace
 
 ListStructure make_list_structure(const StagedModel& model, const Schedule& schedule, RouteTable& routes,
                                   std::size_t link_count) {
-  return ListBuilder(model, schedule, routes, link_count).build();
+  ListStructure structure;
+  ListBuilder(routes, schedule.devices.size(), link_count).build(model, schedule.devices, structure);
+  return structure;
 }
 
-ListBuilder::ListBuilder(const StagedModel& model, const Schedule& schedule, RouteTable& routes,
-                         std::size_t link_count)
-    : model_(model), schedule_(schedule), routes_(routes) {
-  out_.layout = layout_of(model);
-  out_.first_collective = out_.layout.replicas * ListLayout::kWorks;
-  out_.link_count = link_count;
+void ListBuilder::build(const StagedModel& model, ListStructure& out) {
+  begin(model, out);
+  if (!is_regular() || !patterns_suffice(model, device_count_)) {
+    return build(model, make_lists(model, device_count_), out);
+  }
+  seat_stages();
+  write_patterns();
+  count_work();
+  write_regular_messages();
+  finish();
+}
+
+void ListBuilder::build(const StagedModel& model, const std::vector<std::vector<Action>>& lists,
+                        ListStructure& out, Way way) {
+  begin(model, out);
+  const bool regular = way == Way::kShortIfRegular && is_regular();
+  seat_stages();
+  fill_lists(lists);
+  count_work();
+  if (regular) {
+    write_regular_messages();
+  } else {
+    write_all_messages(with_channels(model, lists));
+  }
+  finish();
+}
+
+void ListBuilder::begin(const StagedModel& model, ListStructure& out) {
+  model_ = &model;
+  out_ = &out;
+  out.layout = layout_of(model);
+  out.endpoints = out.hops_free = false;
+  out.possible = true;
+  out.first_collective = out.layout.replicas * ListLayout::kWorks;
+  out.link_count = link_count_;
+  out.devices.clear();
+  out.lane_begin.assign(1, 0);
+  out.entries.clear();
+  out.receives_begin.clear();
+  out.receives.clear();
+  out.channels.clear();
+  out.hops.clear();
+  out.routes.clear();
+  out.collectives.clear();
+  out.legs.clear();
+  out.members.clear();
+  out.collective_links.clear();
+  out.usual.clear();
+  out.usual_begin.assign(model.stages.size() + 1, 0);
+  equal_counts_ = true;
   for (const StagedStage& stage : model.stages) {
     equal_counts_ = equal_counts_ && stage.micro_batches == model.stages[0].micro_batches;
   }
-  first_reader_.push_back(0);
-  out_.crossings_begin.assign(model.stages.size() + 1, 0);
+  first_reader_.assign(1, 0);
+  out.crossings_begin.assign(model.stages.size() + 1, 0);
   for (const Crossing& crossing : model.crossings) {
     first_reader_.push_back(first_reader_.back() + narrow(crossing.readers.size()));
-    ++out_.crossings_begin[crossing.from.index() + 1];
+    ++out.crossings_begin[crossing.from.index() + 1];
   }
-  accumulate(out_.crossings_begin);
+  begin_buckets(out.crossings_begin);
+  raw_changes_.clear();
+  found_collectives_.clear();
+  collective_of_stage_.assign(model.stages.size(), kNone);
+  collective_of_tie_.assign(model.ties.size(), kNone);
+  members_.clear();
+  meeting_of_.clear();
+  releases_.clear();
+  initial_.clear();
+  slot_terms_.clear();
+  slot_frees_.clear();
+  lane_of_.assign(device_count_, kNone);
 }
 
-ListStructure ListBuilder::build() {
-  number_lanes();
-  seat_stages();
-  fill_lists();
-  find_messages();
-  rank_messages();
-  find_slots();
-  post_backward();
-  lay_out_messages();
+void ListBuilder::finish() {
   add_collectives();
   find_lone_channels();
   list_posts();
-  list_receives();
-  check_groups();
-  check_local_order();
-  change_outputs();
-  change_gradients();
+  list_initial();
+  change_collectives();
   list_frees();
   number_changes();
-  return std::move(out_);
 }
 
 // --- lists
 
-void ListBuilder::number_lanes() {
-  lane_of_.assign(schedule_.devices.size(), kNone);
-  out_.lane_begin.push_back(0);
-  for (std::size_t device = 0; device < schedule_.devices.size(); ++device) {
-    const std::size_t size = schedule_.devices[device].size();
-    if (size == 0) continue;
-    lane_of_[device] = narrow(out_.devices.size());
-    out_.devices.push_back(DeviceId(device));
-    out_.lane_begin.push_back(out_.lane_begin.back() + narrow(size));
-  }
-  out_.entries.resize(out_.lane_begin.back());
-  out_.waits.assign(out_.entries.size(), 1);
-}
-
 void ListBuilder::seat_stages() {
   std::uint32_t replica_index = 0, places = 0;
-  for (std::size_t s = 0; s < model_.stages.size(); ++s) {
-    const StagedStage& stage = model_.stages[s];
-    owner_begin_.push_back(narrow(seat_of_.size()));
-    seat_of_.resize(seat_of_.size() + stage.micro_batches, kNone);
-    share_rank_.resize(seat_of_.size(), 0);
+  owner_begin_.clear();
+  first_seat_.clear();
+  seats_.clear();
+  std::size_t owners = 0;
+  for (const StagedStage& stage : model_->stages) owners += stage.micro_batches;
+  seat_of_.assign(owners, kNone);
+  share_rank_.assign(owners, 0);
+  place_at_.resize(owners);
+  owners = 0;
+  for (std::size_t s = 0; s < model_->stages.size(); ++s) {
+    const StagedStage& stage = model_->stages[s];
+    owner_begin_.push_back(narrow(owners));
     first_seat_.push_back(narrow(seats_.size()));
     for (const StagedReplica& replica : stage.replicas) {
       for (std::uint32_t rank = 0; rank < replica.micro_batches.size(); ++rank) {
-        const std::size_t at = owner_begin_.back() + replica.micro_batches[rank];
+        const std::size_t at = owners + replica.micro_batches[rank];
         seat_of_.at(at) = narrow(seats_.size());
         share_rank_[at] = rank;
+        place_at_[at] = places + rank * kPlaces;
       }
       for (const DeviceId device : replica.devices) {
         seats_.push_back({narrow(s), replica_index, device, places});
@@ -103,6 +138,7 @@ void ListBuilder::seat_stages() {
       }
       ++replica_index;
     }
+    owners += stage.micro_batches;
   }
   first_seat_.push_back(narrow(seats_.size()));
   places_.assign(places, kNone);
@@ -119,78 +155,126 @@ std::uint32_t ListBuilder::places_on(DeviceId device, StageId stage, std::uint32
   return kNone;
 }
 
-void ListBuilder::fill_lists() {
-  std::vector<std::uint32_t> of_subject[2];  // collectives: by stage, by tie
-  of_subject[0].assign(model_.stages.size(), kNone);
-  of_subject[1].assign(model_.ties.size(), kNone);
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> members;  // collective, lane
-  std::uint32_t slot = 0;
-  out_.changes.reserve(out_.entries.size());
-  for (std::uint32_t lane = 0; lane < out_.devices.size(); ++lane) {
-    const DeviceId device = out_.devices[lane];
-    for (const Action& action : schedule_.devices[device.index()]) {
-      ListEntry& entry = out_.entries[slot];
-      if (is_collective(action.kind)) {
-        const std::size_t subject = action.target();  // a stage or a tie
-        std::uint32_t& found = of_subject[action.kind == ActionKind::kTieSum ? 1 : 0].at(subject);
-        if (found == kNone) {
-          found = narrow(found_collectives_.size());
-          found_collectives_.push_back({action.kind, subject, slot});
-        }
-        members.push_back({found, lane});
-        entry.work = out_.first_collective + found;
-        out_.changes.push_back({0, ActionKind::kUpdate, 0, 0});
-      } else if (action.kind == ActionKind::kUpdate) {
-        std::uint32_t seat = first_seat_[action.stage().index()];
-        while (seats_[seat].device != device) ++seat;
-        entry.work = ListLayout::work(seats_[seat].replica, action.kind);
-        out_.changes.push_back({0, ActionKind::kUpdate, 0, 0});
-      } else {
-        const std::uint32_t places = places_on(device, action.stage(), action.micro_batch);
-        ESP_CHECK(places != kNone, device, action.stage(), action.micro_batch);
-        const Place which = action.kind == ActionKind::kForward          ? kForwardPlace
-                            : action.kind == ActionKind::kRecompute      ? kRecomputePlace
-                            : action.kind == ActionKind::kWeightGradient ? kWeightsPlace
-                                                                         : kBackwardPlace;
-        places_[places + which] = slot;
-        const std::size_t owner = owner_begin_[action.stage().index()] + action.micro_batch;
-        entry.work = ListLayout::work(seats_[seat_of_[owner]].replica, action.kind);
-        out_.changes.push_back({narrow(action.stage().index()), action.kind, 0, 0});
-      }
-      ++slot;
-    }
+void ListBuilder::begin_lane(DeviceId device) {
+  lane_of_[device.index()] = narrow(out_->devices.size());
+  out_->devices.push_back(device);
+}
+
+void ListBuilder::add_entry(ActionKind kind, std::uint32_t stage, std::uint32_t work) {
+  out_->entries.push_back({work, 0});
+  raw_changes_.push_back({kind, stage});
+}
+
+void ListBuilder::add_collective(ActionKind kind, std::size_t subject) {
+  std::uint32_t& found =
+      (kind == ActionKind::kTieSum ? collective_of_tie_ : collective_of_stage_).at(subject);
+  if (found == kNone) {
+    found = narrow(found_collectives_.size());
+    found_collectives_.push_back({kind, subject});
   }
-  out_.collectives.resize(found_collectives_.size());
-  out_.work_count.assign(out_.first_collective + out_.collectives.size(), 0);
-  for (const ListEntry& entry : out_.entries) ++out_.work_count[entry.work];
-  std::stable_sort(members.begin(), members.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (const auto& [collective, lane] : members) {
-    ListCollective& entry = out_.collectives[collective];
-    if (entry.members++ == 0) entry.first_member = narrow(out_.members.size());
-    out_.members.push_back(lane);
+  members_.push_back({found, narrow(out_->devices.size() - 1)});
+  add_entry(kind, 0, out_->first_collective + found);
+}
+
+// A group's devices run an action together.
+void ListBuilder::add_meeting(const Action& action, const Seat& seat, std::uint32_t place) {
+  if (meeting_of_.empty()) meeting_of_.assign(places_.size(), kNone);
+  std::uint32_t& found = meeting_of_[place];
+  if (found == kNone) {
+    found = narrow(found_collectives_.size());
+    found_collectives_.push_back({action.kind, ListLayout::work(seat.replica, action.kind)});
+  }
+  members_.push_back({found, narrow(out_->devices.size() - 1)});
+  add_entry(action.kind, seat.stage, out_->first_collective + found);
+}
+
+void ListBuilder::fill_lists(const std::vector<std::vector<Action>>& lists) {
+  for (std::size_t d = 0; d < lists.size(); ++d) {
+    if (lists[d].empty()) continue;
+    const DeviceId device(d);
+    begin_lane(device);
+    for (const Action& action : lists[d]) {
+      if (is_collective(action.kind)) {
+        add_collective(action.kind, action.target());
+        continue;
+      }
+      const std::size_t stage = action.stage().index();
+      if (action.kind == ActionKind::kUpdate) {
+        std::uint32_t seat = first_seat_[stage];
+        while (seats_[seat].device != device) ++seat;
+        add_entry(action.kind, narrow(stage), ListLayout::work(seats_[seat].replica, action.kind));
+        continue;
+      }
+      const std::uint32_t places = places_on(device, action.stage(), action.micro_batch);
+      ESP_CHECK(places != kNone, device, action.stage(), action.micro_batch);
+      const Place which = action.kind == ActionKind::kForward          ? kForwardPlace
+                          : action.kind == ActionKind::kRecompute      ? kRecomputePlace
+                          : action.kind == ActionKind::kWeightGradient ? kWeightsPlace
+                                                                       : kBackwardPlace;
+      places_[places + which] = narrow(out_->entries.size());
+      const std::size_t owner = owner_begin_[stage] + action.micro_batch;
+      const Seat& seat = seats_[seat_of_[owner]];
+      if (model_->stages[stage].replicas[0].devices.size() > 1) {
+        add_meeting(action, seat, place_at_[owner] + which);
+      } else {
+        add_entry(action.kind, narrow(stage), ListLayout::work(seat.replica, action.kind));
+      }
+    }
+    out_->lane_begin.push_back(narrow(out_->entries.size()));
   }
 }
 
-// --- messages
+void ListBuilder::count_work() {
+  out_->waits.assign(out_->entries.size(), 1);
+  out_->collectives.assign(found_collectives_.size(), {});
+  out_->work_count.assign(out_->first_collective + out_->collectives.size(), 0);
+  for (const ListEntry& entry : out_->entries) ++out_->work_count[entry.work];
+  std::stable_sort(members_.begin(), members_.end(),
+                   [](const Member& a, const Member& b) { return a.collective < b.collective; });
+  for (const Member& member : members_) {
+    ListCollective& entry = out_->collectives[member.collective];
+    if (entry.members++ == 0) entry.first_member = narrow(out_->members.size());
+    out_->members.push_back(member.lane);
+  }
+}
+
+std::uint32_t ListBuilder::new_channel(DeviceId from, DeviceId to) {
+  const std::uint32_t way = route(from, to);
+  const Route& costs = *out_->routes[way];
+  out_->endpoints = out_->endpoints || costs.send != EndpointCost() || costs.receive != EndpointCost();
+  out_->channels.push_back({0, 0, lane_of_[to.index()], way, false});
+  return narrow(out_->channels.size() - 1);
+}
+
+// --- messages, the long way
+
+void ListBuilder::write_all_messages(const Schedule& schedule) {
+  find_messages(schedule);
+  rank_messages();
+  find_slots();
+  lay_out_messages(schedule);
+  list_releases();
+  list_receives();
+  check_local_order();
+  change_outputs();
+  change_gradients();
+}
 
 ListBuilder::Samples ListBuilder::samples_of(const Message& message) const {
   const std::uint64_t p = message.producer_micro_batch, c = message.consumer_micro_batch;
   if (equal_counts_) return {p, p + 1, micro_batches(message.reader)};
-  const std::uint64_t producers = micro_batches(model_.crossings[message.crossing].from);
+  const std::uint64_t producers = micro_batches(model_->crossings[message.crossing].from);
   const std::uint64_t readers = micro_batches(message.reader);
   return {std::max(p * readers, c * producers), std::min((p + 1) * readers, (c + 1) * producers),
           producers * readers};
 }
 
-void ListBuilder::find_messages() {
-  std::size_t count = 0;
-  for (const Channel& channel : schedule_.channels) count += channel.messages.size();
-  built_.reserve(count);
-  for (std::uint32_t c = 0; c < schedule_.channels.size(); ++c) {
-    const Channel& channel = schedule_.channels[c];
+void ListBuilder::find_messages(const Schedule& schedule) {
+  built_.clear();
+  for (std::uint32_t c = 0; c < schedule.channels.size(); ++c) {
+    const Channel& channel = schedule.channels[c];
     for (const Message& message : channel.messages) {
-      built_.push_back({message, channel.from, channel.to, c, kNone, kNone, out_.always(), 0, 0});
+      built_.push_back({message, channel.from, channel.to, c, kNone, kNone, out_->always(), 0, 0});
       find_ends(built_.back());
     }
   }
@@ -199,7 +283,7 @@ void ListBuilder::find_messages() {
 // The last action that produces a message, and the first that consumes it.
 void ListBuilder::find_ends(BuiltMessage& built) const {
   const Message& message = built.message;
-  const Crossing& crossing = model_.crossings[message.crossing];
+  const Crossing& crossing = model_->crossings[message.crossing];
   const Samples samples = samples_of(message);
   const DeviceId producer_device = built.forward() ? built.from : built.to;
   const std::uint32_t producer = places_on(producer_device, crossing.from, message.producer_micro_batch);
@@ -225,10 +309,10 @@ void ListBuilder::find_ends(BuiltMessage& built) const {
 
 // By source device, position there, Message, destination.
 void ListBuilder::rank_messages() {
-  std::vector<std::uint32_t>& begin = out_.sends_begin;
-  begin.assign(out_.entries.size() + 2, 0);
+  std::vector<std::uint32_t>& begin = out_->sends_begin;
+  begin.assign(out_->entries.size() + 2, 0);
   for (const BuiltMessage& built : built_) ++begin[built.producer + 2];
-  accumulate(begin);
+  begin_buckets(begin);
   by_rank_.resize(built_.size());
   for (std::uint32_t i = 0; i < built_.size(); ++i) by_rank_[begin[built_[i].producer + 1]++] = i;
   begin.pop_back();
@@ -236,27 +320,22 @@ void ListBuilder::rank_messages() {
     const BuiltMessage &x = built_[a], &y = built_[b];
     return std::tie(x.message, x.to) < std::tie(y.message, y.to);
   };
-  for (std::size_t slot = 0; slot < out_.entries.size(); ++slot) {
+  for (std::size_t slot = 0; slot < out_->entries.size(); ++slot) {
     const auto first = by_rank_.begin() + begin[slot], last = by_rank_.begin() + begin[slot + 1];
     if (last - first > 1 && !std::is_sorted(first, last, sent_before)) std::sort(first, last, sent_before);
   }
   for (std::uint32_t rank = 0; rank < by_rank_.size(); ++rank) built_[by_rank_[rank]].rank = rank;
 }
 
-void ListBuilder::lay_out_messages() {
-  out_.messages.reserve(built_.size() + schedule_.channels.size());
-  out_.channel_of_rank.resize(built_.size());
-  out_.message_of_rank.resize(built_.size());
+void ListBuilder::lay_out_messages(const Schedule& schedule) {
+  out_->messages.clear();
+  out_->sends.resize(built_.size());
   std::size_t at = 0;
   std::vector<std::uint32_t> keys;  // of the channel's hops: reader and direction
-  for (std::uint32_t c = 0; c < schedule_.channels.size(); ++c) {
-    const Channel& channel = schedule_.channels[c];
-    const std::uint32_t first_hop = narrow(out_.hops.size());
-    const std::uint32_t way = route(channel.from, channel.to);
-    const Route& costs = *out_.routes[way];
-    out_.endpoints = out_.endpoints || costs.send != EndpointCost() || costs.receive != EndpointCost();
-    out_.channels.push_back({narrow(out_.messages.size()), narrow(channel.messages.size()),
-                             lane_of_[channel.to.index()], way, false});
+  for (const Channel& channel : schedule.channels) {
+    const std::uint32_t first_hop = narrow(out_->hops.size()), c = new_channel(channel.from, channel.to);
+    out_->channels[c].first = narrow(out_->messages.size());
+    out_->channels[c].count = narrow(channel.messages.size());
     keys.clear();
     std::size_t last = 0;
     for (std::size_t i = 0; i < channel.messages.size(); ++i, ++at) {
@@ -267,80 +346,67 @@ void ListBuilder::lay_out_messages() {
       }
       if (last == keys.size()) {
         keys.push_back(key);
-        const bool free = model_.crossings[built.message.crossing].token && model_.tokens == TokenRule::kFree;
-        out_.hops.push_back({c, out_.layout.bytes(built.reader) + (built.forward() ? 0 : 1), 0, free});
+        ListHop hop;
+        hop.channel = c;
+        hop.bytes = out_->layout.bytes(built.reader) + (built.forward() ? 0 : 1);
+        hop.free = model_->crossings[built.message.crossing].token && model_->tokens == TokenRule::kFree;
+        out_->hops.push_back(hop);
       }
       const std::uint32_t hop = first_hop + narrow(last);
-      ++out_.hops[hop].count;
-      ++out_.waits[built.consumer];
-      out_.channel_of_rank[built.rank] = c;
-      out_.message_of_rank[built.rank] = narrow(out_.messages.size());
-      out_.messages.push_back({built.producer, built.release, built.consumer, hop, built.rank});
+      ++out_->hops[hop].count;
+      ++out_->waits[built.consumer];
+      out_->sends[built.rank] = {c, hop};
+      out_->messages.push_back({built.producer, built.release, built.consumer, hop, built.rank});
     }
-    out_.messages.push_back({out_.never(), out_.always(), 0, first_hop, 0});
+    out_->messages.push_back({out_->never(), out_->always(), 0, first_hop, 0});
   }
 }
 
-// Channels that may have something to send once a slot has ended.
-void ListBuilder::list_posts() {
-  const std::size_t slots = out_.entries.size();
-  std::vector<std::uint32_t> seen;
-  const auto for_posts = [&](auto visit) {
-    seen.assign(slots + 2, kNone);
-    for (std::uint32_t c = 0; c < out_.channels.size(); ++c) {
-      const ListChannel& channel = out_.channels[c];
-      for (std::uint32_t m = channel.first; m < channel.first + channel.count; ++m) {
-        for (const std::uint32_t slot : {out_.messages[m].producer, out_.messages[m].release}) {
-          if (slot >= slots || seen[slot] == c) continue;
-          seen[slot] = c;
-          visit(slot, c);
-        }
-      }
+void ListBuilder::list_releases() {
+  for (const BuiltMessage& built : built_) {
+    if (built.release < out_->entries.size()) {
+      releases_.push_back({built.release, out_->sends[built.rank].channel});
     }
-  };
-  out_.posts_begin.assign(slots + 2, 0);
-  for_posts([&](std::uint32_t slot, std::uint32_t) { ++out_.posts_begin[slot + 2]; });
-  accumulate(out_.posts_begin);
-  out_.posts.resize(out_.posts_begin.back());
-  for_posts(
-      [&](std::uint32_t slot, std::uint32_t channel) { out_.posts[out_.posts_begin[slot + 1]++] = channel; });
-  out_.posts_begin.pop_back();
+  }
+}
+
+// Channels that may have something to send once a slot has ended, beside those that it sends on itself.
+void ListBuilder::list_posts() {
+  std::vector<std::uint32_t>& begin = out_->posts_begin;
+  begin.assign(out_->entries.size() + 2, 0);
+  std::uint32_t* const first = begin.data() + 1;
+  for (const Release& release : releases_) ++first[release.slot + 1];
+  begin_buckets(begin);
+  out_->posts.resize(releases_.size());
+  std::uint32_t* const posts = out_->posts.data();
+  for (const Release& release : releases_) posts[first[release.slot]++] = release.channel;
+  begin.pop_back();
 }
 
 void ListBuilder::list_receives() {
-  if (!out_.endpoints) return;
-  std::vector<std::uint32_t>& begin = out_.receives_begin;
-  begin.assign(out_.entries.size() + 2, 0);
+  if (!out_->endpoints) return;
+  std::vector<std::uint32_t>& begin = out_->receives_begin;
+  begin.assign(out_->entries.size() + 2, 0);
   for (const BuiltMessage& built : built_) ++begin[built.consumer + 2];
-  accumulate(begin);
-  std::vector<std::uint32_t> order(built_.size());
-  for (std::uint32_t i = 0; i < built_.size(); ++i) order[begin[built_[i].consumer + 1]++] = i;
+  begin_buckets(begin);
+  order_.resize(built_.size());
+  for (std::uint32_t i = 0; i < built_.size(); ++i) order_[begin[built_[i].consumer + 1]++] = i;
   begin.pop_back();
-  for (std::size_t slot = 0; slot < out_.entries.size(); ++slot) {
-    std::sort(order.begin() + begin[slot], order.begin() + begin[slot + 1],
+  for (std::size_t slot = 0; slot < out_->entries.size(); ++slot) {
+    std::sort(order_.begin() + begin[slot], order_.begin() + begin[slot + 1],
               [&](std::uint32_t a, std::uint32_t b) {
                 const BuiltMessage &x = built_[a], &y = built_[b];
                 return std::tie(x.message, x.from) < std::tie(y.message, y.from);
               });
   }
-  out_.receives.reserve(order.size());
-  for (const std::uint32_t i : order) out_.receives.push_back(out_.message_of_rank[built_[i].rank]);
-}
-
-// The devices of a tensor-parallel group run an action together, though each has its own list here: orders
-// that differ so that some would wait in a circle run in these lists and not in truth.
-void ListBuilder::check_groups() {
-  const bool groups = std::any_of(model_.stages.begin(), model_.stages.end(), [](const StagedStage& stage) {
-    return stage.replicas[0].devices.size() > 1;
-  });
-  if (groups) out_.possible = check_schedule(model_, schedule_).empty();
+  for (const std::uint32_t i : order_) out_->receives.push_back(built_[i].rank);
 }
 
 // What stays on a device needs no message; its order alone must be right.
 void ListBuilder::check_local_order() {
-  for (const Crossing& crossing : model_.crossings) {
+  for (const Crossing& crossing : model_->crossings) {
     const std::size_t from = crossing.from.index();
-    for (std::uint32_t j = 0; j < model_.stages[from].micro_batches; ++j) {
+    for (std::uint32_t j = 0; j < model_->stages[from].micro_batches; ++j) {
       const std::uint32_t first = seat_of_[owner_begin_[from] + j];
       for (std::uint32_t s = first; s < seats_.size() && seats_[s].replica == seats_[first].replica; ++s) {
         const std::uint32_t made = places_on(seats_[s].device, crossing.from, j);
@@ -349,7 +415,7 @@ void ListBuilder::check_local_order() {
                       const bool forward = place(made, kForwardPlace) < place(use.places, kForwardPlace);
                       const bool backward = !flows_back(crossing, *use.reader) ||
                                             place(use.places, kBackwardPlace) < place(made, kBackwardPlace);
-                      out_.possible = out_.possible && forward && backward;
+                      out_->possible = out_->possible && forward && backward;
                     });
       }
     }

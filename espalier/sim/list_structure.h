@@ -45,6 +45,8 @@ struct ListLayout {
     kReduced,
     kSavedForInput,       // of kSaved: what only I needs
     kRecomputedForInput,  // of kRecomputed
+    kUpdateWorkspace,
+    kReduceScratch,  // all_reduce_scratch
     kFigures
   };
   enum Work : std::uint32_t { kUpdateWork = 5, kWorks = 6 };  // F, B, I, W, R as in ActionKind, then U
@@ -72,12 +74,13 @@ struct ListCosts {
   std::vector<std::int64_t> bytes;
 };
 ListLayout layout_of(const StagedModel& model);
-std::array<Bytes, ListLayout::kFigures> figures_of(const StageMemory& memory, Bytes reduced);
+std::array<Bytes, ListLayout::kFigures> figures_of(const StageMemory& memory, Bytes reduced,
+                                                   std::size_t replicas);
 std::array<Duration, ListLayout::kWorks> works_of(const StageTimes& times);
 ListCosts costs_of(const StagedModel& model);
 
 struct ListEntry {
-  std::uint32_t work = 0;    // its duration; from first_collective on it is a collective
+  std::uint32_t work = 0;    // its duration; from first_collective on it is one of `collectives`
   std::uint32_t change = 0;  // of memory
 };
 
@@ -99,14 +102,25 @@ struct ListChannel {
 
 // What the messages of one tensor need on one channel.
 struct ListHop {
+  static constexpr std::uint32_t kNothing = 0xffffffff;
   std::uint32_t channel = 0;
   std::uint32_t bytes = 0;  // its figure
   std::uint32_t count = 0;  // messages
   bool free = false;        // a token without time or links
+  // What goes at the sender when a message has arrived, and with it those before it that the same entry sends
+  // and that do not end a group; but not before that entry has ended. A figure.
+  bool ends_group = true;
+  std::uint32_t frees = kNothing;
+};
+struct ListSend {  // a message, by rank
+  std::uint32_t channel = 0, hop = 0;
 };
 
-// An all-reduce or tied sum.
+// An all-reduce, a tied sum, or an action of a tensor-parallel group, whose devices start and end it
+// together.
 struct ListCollective {
+  static constexpr std::uint32_t kNoAction = 0xffffffff;
+  std::uint32_t action = kNoAction;             // of a group: the work whose duration it has; then no bytes
   std::uint32_t bytes = 0;                      // its figure
   std::uint32_t first_leg = 0, legs = 0;        // in `legs`
   std::uint32_t first_member = 0, members = 0;  // in `members`: lanes
@@ -119,7 +133,8 @@ struct ListLeg {  // a route that a collective uses
   std::uint32_t ring = 0, ring_size = 0;
 };
 
-// A change of memory: its kind of action's own (see list_changes.cc), and `terms` more.
+// A change of memory: its kind of action's own and the usual ones of its stage (see list_changes.cc), and
+// `terms` more.
 struct ListChange {
   std::uint32_t stage = 0;
   ActionKind kind = ActionKind::kUpdate;
@@ -130,6 +145,12 @@ struct ListTerm {
   std::uint32_t figure = 0;
   std::int32_t times = 0;
   friend bool operator==(const ListTerm&, const ListTerm&) = default;
+};
+
+// What all actions of a stage of some kinds have beside their own.
+struct ListUsual {
+  enum class At : std::uint8_t { kForward, kBackward, kLast } at = At::kForward;  // F; B and I; B and W
+  ListTerm term;
 };
 
 // Bytes that go when messages have arrived, but not before the entry has ended that this belongs to.
@@ -157,16 +178,16 @@ struct ListStructure {
   std::uint32_t never() const { return narrow(entries.size()); }
   std::uint32_t always() const { return narrow(entries.size()) + 1; }
 
-  std::vector<std::uint32_t> posts;     // channels to look at when a slot has ended
-  std::vector<std::uint32_t> receives;  // messages for a slot, by (Message, sender); with endpoints only
+  std::vector<std::uint32_t> posts;  // channels whose next receive may be posted when a slot has ended
+  std::vector<std::uint32_t>
+      receives;  // ranks of messages for a slot, by (Message, sender); with endpoints only
   std::vector<ListFree> frees;
 
   std::vector<ListChannel> channels;
   std::vector<ListHop> hops;
-  std::vector<ListMessage> messages;           // by channel, with one that never goes after each
-  std::vector<std::uint32_t> message_of_rank;  // those that a slot sends follow one another
-  std::vector<std::uint32_t> channel_of_rank;
-  std::vector<const Route*> routes;  // the RouteTable's
+  std::vector<ListMessage> messages;  // by channel, with one that never goes after each
+  std::vector<ListSend> sends;        // by rank: those that a slot sends follow one another
+  std::vector<const Route*> routes;   // the RouteTable's
 
   std::vector<ListCollective> collectives;  // by work; ranks follow those of messages
   std::vector<ListLeg> legs;
@@ -175,13 +196,16 @@ struct ListStructure {
 
   std::vector<ListChange> changes;
   std::vector<ListTerm> terms;
+  std::vector<ListUsual> usual;
+  std::vector<std::uint32_t> usual_begin;    // by stage, one more
+  bool hops_free = false;                    // some hop frees something
   std::vector<std::uint32_t> initial_begin;  // by lane, one more: held from the start, in buffers
   std::vector<ListTerm> initial;
   std::vector<std::uint32_t> crossings_begin;  // by stage, one more: its outputs
 };
 
-// The schedule must keep the rules of check_schedule, apart from `deadlock`. O(actions + messages), with the
-// readers of a crossing on each device, and sorting of what one action sends.
+// The structure of a schedule, which must keep the rules of check_schedule, apart from `deadlock`. Whoever
+// makes many has a ListBuilder (list_builder.h).
 ListStructure make_list_structure(const StagedModel& model, const Schedule& schedule, RouteTable& routes,
                                   std::size_t link_count);
 

@@ -46,6 +46,8 @@ PriceGraph::PriceGraph(const Graph& g) : graph(g) {
         } else if (storage.tensor != number) {
           storage.kind = Storage::Kind::kOdd;
         }
+        // The gradient that an update reads is counted with the gradients: the walk knows that.
+        if (what.role == OperatorRole::kUpdate && tensor.producer) storage.kind = Storage::Kind::kOdd;
         storage.with_input |= tensor.role == TensorRole::kInput;
         storage.last = op;
         if (flat.has_backward && list == &what.inputs) storage.gradient_end = op;
@@ -113,9 +115,38 @@ KindTable::KindTable(const Graph& graph, const DeviceKind& kind, const CostTable
   }
 }
 
+ReduceTable::ReduceTable(const Graph& graph, const KindTable& kind, const Cluster& cluster,
+                         std::span<const DeviceId> group) {
+  before.emplace_back();
+  for (std::size_t op = 0; op < graph.operators().size(); ++op) {
+    Before next = before.back();
+    if (const OperatorCost* cost = kind.costs.of(OperatorId(op))) {
+      next.forward += reduce_time(cluster, group, cost->reduced_forward);
+      next.input_gradient += reduce_time(cluster, group, cost->reduced_backward);
+    }
+    before.push_back(next);
+  }
+}
+
+PriceReduceKey reduce_key(const PriceKindKey& kind, const Cluster& cluster, std::span<const DeviceId> group) {
+  PriceReduceKey key{kind, {}};
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    const Route route = cluster.route(group[i], group[(i + 1) % group.size()]);
+    key.routes.push_back({route.bandwidth.value_or(0), route.latency.count(), route.send.fixed.count(),
+                          route.send.picoseconds_per_byte, route.receive.fixed.count(),
+                          route.receive.picoseconds_per_byte});
+  }
+  std::sort(key.routes.begin(), key.routes.end());
+  key.routes.erase(std::unique(key.routes.begin(), key.routes.end()), key.routes.end());
+  return key;
+}
+
 MemoryTable::MemoryTable(const PriceGraph& flat, std::span<const KindTable* const> kinds,
-                         const std::vector<std::int64_t>& tensor_bytes, std::uint32_t degree)
+                         const std::vector<std::int64_t>& tensor_bytes, std::uint32_t degree,
+                         std::vector<std::int64_t> updates)
     : flat_(flat), degree_(degree), tensor_bytes_(tensor_bytes) {
+  for (std::int64_t& bytes : updates) bytes = share_of(bytes);
+  update = RangeMaximum(std::move(updates));
   add_costs(kinds);
   add_storages();
 }
@@ -127,11 +158,12 @@ void MemoryTable::add_costs(std::span<const KindTable* const> kinds) {
   saved_begin_.push_back(0);
   for (std::size_t i = 0; i < graph.operators().size(); ++i) {
     const Operator& op = graph.operators()[i];
-    std::int64_t private_bytes = 0, between_halves = 0, workspace = 0, fresh_gradients = 0;
+    std::int64_t private_bytes = 0, for_weights = 0, between_halves = 0, workspace = 0, fresh_gradients = 0;
     for (const KindTable* kind : kinds) {
       const OperatorCost* cost = kind->costs.of(OperatorId(i));
       if (!cost) continue;
       private_bytes = std::max(private_bytes, cost->private_bytes.count());
+      for_weights = std::max(for_weights, (cost->private_bytes - cost->private_for_input).count());
       between_halves = std::max(between_halves, cost->between_halves.count());
       workspace = std::max(workspace, cost->workspace.count());
       for (const SavedTensor& saved : cost->saved) {
@@ -142,12 +174,17 @@ void MemoryTable::add_costs(std::span<const KindTable* const> kinds) {
                            std::to_string(saved.index) + ", but operator '" + op.name + "' has " +
                            std::to_string(tensors.size()));
         }
-        saved_.push_back(static_cast<std::uint32_t>(tensors[saved.index].index()));
+        saved_.push_back({narrow(tensors[saved.index].index()),
+                          saved.for_input_only ? Keeps::kForInput : Keeps::kForWeights});
       }
     }
     const auto first = saved_.begin() + saved_begin_.back();
-    std::sort(first, saved_.end());
-    saved_.erase(std::unique(first, saved_.end()), saved_.end());
+    std::sort(first, saved_.end(), [](const Kept& a, const Kept& b) {
+      return a.tensor != b.tensor ? a.tensor < b.tensor : a.how > b.how;
+    });
+    saved_.erase(
+        std::unique(first, saved_.end(), [](const Kept& a, const Kept& b) { return a.tensor == b.tensor; }),
+        saved_.end());
     saved_begin_.push_back(static_cast<std::uint32_t>(saved_.size()));
     // A parameter's gradient of one micro-batch exists beside the sum it is added to.
     for (auto at = op.inputs.begin(); at != op.inputs.end(); ++at) {
@@ -158,6 +195,7 @@ void MemoryTable::add_costs(std::span<const KindTable* const> kinds) {
     }
     Row next = rows[0].back();
     next.private_bytes += private_bytes;
+    next.private_for_input += private_bytes - for_weights;
     next.between_halves += between_halves;
     rows[0].push_back(next);
     forward_own_.push_back(workspace);
@@ -167,8 +205,11 @@ void MemoryTable::add_costs(std::span<const KindTable* const> kinds) {
 
 void MemoryTable::add_storages() {
   const std::size_t count = flat_.operators.size();
-  kept_.assign(flat_.storages.size(), false);
-  for (const std::uint32_t tensor : saved_) kept_[flat_.graph.tensors()[tensor].storage.index()] = true;
+  kept_.assign(flat_.storages.size(), Keeps::kNo);
+  for (const Kept& kept : saved_) {
+    Keeps& how = kept_[flat_.graph.tensors()[kept.tensor].storage.index()];
+    how = std::max(how, kept.how);
+  }
   std::vector<std::int64_t> live[3];  // forward by again, backward: changes, then sums
   for (auto& each : live) each.assign(count + 1, 0);
   rows[1] = rows[0];
@@ -210,11 +251,11 @@ void MemoryTable::add_storages() {
   backward = RangeMaximum(std::move(live[2]));
 }
 
-bool MemoryTable::keeps(std::uint32_t op, std::uint32_t tensor) const {
+MemoryTable::Keeps MemoryTable::keeps(std::uint32_t op, std::uint32_t tensor) const {
   for (std::uint32_t i = saved_begin_[op]; i < saved_begin_[op + 1]; ++i) {
-    if (saved_[i] == tensor) return true;
+    if (saved_[i].tensor == tensor) return saved_[i].how;
   }
-  return false;
+  return Keeps::kNo;
 }
 
 void MemoryTable::add_state(std::uint32_t tensor, PriceSink& sink, bool shared) const {
@@ -230,8 +271,13 @@ void MemoryTable::measure_whole(std::uint32_t index, int again, PriceSink& sink)
   if (storage.kind == Storage::Kind::kState) return add_state(storage.tensor, sink, false);
   if (storage.kind != Storage::Kind::kOwn) return measure(index, {&all, 1}, sink);
   const std::int64_t bytes = bytes_of(storage.tensor);
-  if (kept_[index]) (again ? sink.sums.recomputed : sink.sums.saved) += bytes;
-  if (again || !kept_[index]) sink.forward.push_back({storage.first, storage.last, bytes});
+  const bool kept = kept_[index] != Keeps::kNo;
+  if (kept) {
+    const std::int64_t for_input = kept_[index] == Keeps::kForInput ? bytes : 0;
+    (again ? sink.sums.recomputed : sink.sums.saved) += bytes;
+    (again ? sink.sums.recomputed_for_input : sink.sums.saved_for_input) += for_input;
+  }
+  if (again || !kept) sink.forward.push_back({storage.first, storage.last, bytes});
   if (storage.requires_grad) {
     sink.backward.push_back({storage.first, storage.gradient_end, bytes});
   }
@@ -245,9 +291,11 @@ void MemoryTable::measure_own(const Storage& storage, std::span<const PriceSegme
   const PriceSegment* const producer = input ? nullptr : segment_of(stage, storage.first);
   const bool made_again = producer && producer->again;
   std::uint32_t last = storage.first, last_gradient = storage.first;
-  bool kept = false, kept_again = false, gradient = false;
+  bool kept = false, kept_again = false, for_weights = false, gradient = false;
   const auto note_kept = [&](std::uint32_t op, bool again) {
-    if (keeps(op, tensor)) (again && made_again ? kept_again : kept) = true;
+    const Keeps how = keeps(op, tensor);
+    if (how != Keeps::kNo) (again && made_again ? kept_again : kept) = true;
+    if (how == Keeps::kForWeights) for_weights = true;
   };
   if (producer) note_kept(storage.first, made_again);
   const std::span<const OperatorId> readers = flat_.graph.readers(TensorId(tensor));
@@ -265,14 +313,15 @@ void MemoryTable::measure_own(const Storage& storage, std::span<const PriceSegme
         gradient = gradient || !flat_.operators[op].duplicable;
       }
       note_kept(op, segment.again);
-      if (segment.again && !made_again) kept = true;
+      if (segment.again && !made_again) kept = for_weights = true;
     }
   }
-  const std::int64_t bytes = bytes_of(tensor);
+  const std::int64_t bytes = bytes_of(tensor), for_input = for_weights ? 0 : bytes;
   if (input) {
     if (here == 0) return;
     if (kept) {
       sink.sums.saved += bytes;
+      sink.sums.saved_for_input += for_input;
     } else {
       sink.forward.push_back({stage.front().first, last, bytes});
     }
@@ -280,17 +329,22 @@ void MemoryTable::measure_own(const Storage& storage, std::span<const PriceSegme
   }
   if (!producer) {
     if (here > 0 && !storage.duplicable) {
-      sink.received.push_back({TensorId(tensor), kept, storage.requires_grad && gradient});
+      sink.received.push_back(
+          {TensorId(tensor), kept, storage.requires_grad && gradient, kept && !for_weights});
     }
     return;
   }
-  if (kept_again && !kept) sink.sums.recomputed += bytes;
+  if (kept_again && !kept) {
+    sink.sums.recomputed += bytes;
+    sink.sums.recomputed_for_input += for_input;
+  }
   if (!storage.duplicable && here < readers.size()) {
-    sink.outputs.push_back({TensorId(tensor), Bytes(bytes), kept});
+    sink.outputs.push_back({TensorId(tensor), Bytes(bytes), kept, kept && !for_weights});
     return;
   }
   if (kept) {
     sink.sums.saved += bytes;
+    sink.sums.saved_for_input += for_input;
   } else {
     sink.forward.push_back({storage.first, last, bytes});
   }

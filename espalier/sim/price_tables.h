@@ -3,6 +3,7 @@
 // What StagePrices looks up (stage_price.h): the graph's storages, and for each (micro-batch, kinds, degree)
 // sums and maxima over its operators.
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -31,7 +32,7 @@ struct PriceGraph {
       kOwn,     // one tensor that an operator makes
       kState,   // one parameter, buffer or constant
       kInput,   // one input of the model
-      kOdd      // several tensors
+      kOdd      // several tensors, or a gradient that an update reads
     } kind = Kind::kUnused;
     bool with_input = false;         // an input is among its tensors
     bool requires_grad = false;      // kOwn
@@ -86,9 +87,12 @@ struct PriceInterval {
 // What storages add to a stage.
 struct PriceSums {
   std::int64_t saved = 0, recomputed = 0, parameters = 0, buffers = 0;
+  std::int64_t saved_for_input = 0, recomputed_for_input = 0;  // of both: what only I needs
   PriceSums& operator+=(const PriceSums& other) {
     saved += other.saved;
     recomputed += other.recomputed;
+    saved_for_input += other.saved_for_input;
+    recomputed_for_input += other.recomputed_for_input;
     parameters += other.parameters;
     buffers += other.buffers;
     return *this;
@@ -96,6 +100,8 @@ struct PriceSums {
   PriceSums& operator-=(const PriceSums& other) {
     saved -= other.saved;
     recomputed -= other.recomputed;
+    saved_for_input -= other.saved_for_input;
+    recomputed_for_input -= other.recomputed_for_input;
     parameters -= other.parameters;
     buffers -= other.buffers;
     return *this;
@@ -146,29 +152,50 @@ struct KindTable {
   std::vector<Before> before;  // one more than operators
 };
 
+// Times of the all-reduces of a group with these routes from member to member; sums over smaller operators.
+struct ReduceTable {
+  ReduceTable(const Graph& graph, const KindTable& kind, const Cluster& cluster,
+              std::span<const DeviceId> group);
+  struct Before {
+    Duration forward, input_gradient;
+  };
+  std::vector<Before> before;  // one more than operators
+};
+struct PriceReduceKey {
+  PriceKindKey kind;
+  // Of the routes from member to member, each sort once: bandwidth (0: unlimited), latency, both endpoints.
+  std::vector<std::array<std::int64_t, 6>> routes;
+  friend auto operator<=>(const PriceReduceKey&, const PriceReduceKey&) = default;
+};
+PriceReduceKey reduce_key(const PriceKindKey& kind, const Cluster& cluster, std::span<const DeviceId> group);
+
 class MemoryTable {
  public:
-  // `tensor_bytes` by tensor, at the micro-batch: referred to.
+  // `tensor_bytes` by tensor, at the micro-batch: referred to. `updates` by operator, on a single device.
   MemoryTable(const PriceGraph& flat, std::span<const KindTable* const> kinds,
-              const std::vector<std::int64_t>& tensor_bytes, std::uint32_t degree);
+              const std::vector<std::int64_t>& tensor_bytes, std::uint32_t degree,
+              std::vector<std::int64_t> updates);
 
   // What a storage adds to a stage.
   void measure(std::uint32_t storage, std::span<const PriceSegment> stage, PriceSink& sink) const;
   // To a stage that holds all its operators and recomputes all of them or none (again = 1 or 0).
   void measure_whole(std::uint32_t storage, int again, PriceSink& sink) const;
 
-  struct Row {                                           // what stands together is read together
-    std::int64_t private_bytes = 0, between_halves = 0;  // sums over smaller operators
-    PriceSums begun, ended;                              // over storages that begin, or have ended, before
+  struct alignas(64) Row {   // what stands together is read together
+    PriceSums begun, ended;  // over storages that begin, or have ended, before
+    std::int64_t private_bytes = 0, private_for_input = 0, between_halves = 0;  // over smaller operators
   };
   std::vector<Row> rows[2];           // by again; one more than operators
   RangeMaximum forward[2], backward;  // by again: what lives and what the operator needs itself
+  RangeMaximum update;                // the largest update of a parameter that the operator reads
 
  private:
   struct Walk;
   void add_costs(std::span<const KindTable* const> kinds);
   void add_storages();
-  bool keeps(std::uint32_t op, std::uint32_t tensor) const;
+  // Does an operator keep a tensor: no, for I alone, or for W as well?
+  enum class Keeps : std::uint8_t { kNo, kForInput, kForWeights };
+  Keeps keeps(std::uint32_t op, std::uint32_t tensor) const;
   std::int64_t bytes_of(std::uint32_t tensor) const { return tensor_bytes_[tensor]; }
   std::int64_t share_of(std::int64_t bytes) const { return (bytes + degree_ - 1) / degree_; }
   void add_state(std::uint32_t tensor, PriceSink& sink, bool shared) const;
@@ -178,8 +205,13 @@ class MemoryTable {
   const PriceGraph& flat_;
   std::int64_t degree_;
   const std::vector<std::int64_t>& tensor_bytes_;
-  std::vector<std::uint32_t> saved_begin_, saved_;  // by operator: tensors that it keeps on some kind
-  std::vector<bool> kept_;                          // by storage, kOwn: by some operator
+  struct Kept {  // a tensor
+    std::uint32_t tensor = 0;
+    Keeps how = Keeps::kNo;
+  };
+  std::vector<std::uint32_t> saved_begin_;
+  std::vector<Kept> saved_;  // by operator: what it keeps on some kind, each tensor once
+  std::vector<Keeps> kept_;  // by storage, kOwn: by some operator
   std::vector<std::int64_t> forward_own_, backward_own_;
 };
 

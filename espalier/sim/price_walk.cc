@@ -1,6 +1,7 @@
-// A storage of several tensors, by a walk over the operators of the stage that touch it: in their order, as
-// one process that runs the stage would. An output is a new piece of memory unless it shares memory with an
-// input or an earlier output of its operator; a tensor from another stage arrives in memory of its own.
+// A storage of several tensors, or one that an update reads, by a walk over the operators of the stage that
+// touch it: in their order, as one process that runs the stage would. An output is a new piece of memory
+// unless it shares memory with an input or an earlier output of its operator; a tensor from another stage
+// arrives in memory of its own.
 
 #include <algorithm>
 
@@ -15,6 +16,9 @@ struct MemoryTable::Walk {
     std::uint32_t tensor = 0;  // the first
     std::uint32_t first = 0, last = 0, last_gradient = 0;
     bool made_again = false, kept = false, kept_again = false, crosses = false, gradient = false;
+    bool for_weights = false;  // who keeps it needs it for W
+    bool updates = false;      // an update of the stage reads it
+    bool for_input_only() const { return kept && !for_weights; }
   };
   struct Known {
     std::uint32_t tensor = 0, local = 0;
@@ -68,6 +72,7 @@ struct MemoryTable::Walk {
     }
     Local& memory = local(id);
     memory.last = op;
+    if (flat.graph.operators()[op].role == OperatorRole::kUpdate) memory.updates = true;
     if (!flat.operators[op].has_backward) return;
     memory.last_gradient = op;
     if (!flat.operators[op].duplicable) find(id)->read_with_gradient = true;
@@ -120,14 +125,16 @@ struct MemoryTable::Walk {
     const Operator& op = flat.graph.operators()[number];
     for (const auto* list : {&op.inputs, &op.outputs}) {
       for (const TensorId id : *list) {
-        if (!here(id) || !table.keeps(number, narrow(id.index()))) continue;
+        const Keeps how = here(id) ? table.keeps(number, narrow(id.index())) : Keeps::kNo;
+        if (how == Keeps::kNo) continue;
         Local& memory = local(id);
+        memory.for_weights = memory.for_weights || how == Keeps::kForWeights;
         (again && memory.made_again ? memory.kept_again : memory.kept) = true;
       }
     }
     if (!again) return;
     for (const TensorId id : op.inputs) {
-      if (here(id) && !local(id).made_again) local(id).kept = true;
+      if (here(id) && !local(id).made_again) local(id).kept = local(id).for_weights = true;
     }
   }
 
@@ -143,9 +150,11 @@ struct MemoryTable::Walk {
     const TensorId id(each.tensor);
     Local& memory = locals[each.local];
     if (!segment_of(stage, narrow(tensor.producer->index()))) {
-      sink.received.push_back({id, memory.kept, tensor.requires_grad && each.read_with_gradient});
+      sink.received.push_back(
+          {id, memory.kept, tensor.requires_grad && each.read_with_gradient, memory.for_input_only()});
     } else if (read_outside(id)) {
-      sink.outputs.push_back({id, Bytes(output_bytes(each.tensor, memory)), memory.kept});
+      sink.outputs.push_back(
+          {id, Bytes(output_bytes(each.tensor, memory)), memory.kept, memory.for_input_only()});
     }
   }
 
@@ -161,9 +170,16 @@ struct MemoryTable::Walk {
     if (memory.kind == Local::Kind::kState) return table.add_state(memory.tensor, sink, true);
     const std::int64_t bytes = table.bytes_of(memory.tensor);
     const bool own = memory.kind != Local::Kind::kReceived && !memory.crosses;
-    if (memory.kept_again && !memory.kept) sink.sums.recomputed += bytes;
-    if (own && memory.kept) sink.sums.saved += bytes;
-    if (own && !memory.kept) sink.forward.push_back({memory.first, memory.last, bytes});
+    const std::int64_t for_input = memory.for_weights ? 0 : bytes;
+    if (memory.kept_again && !memory.kept) {
+      sink.sums.recomputed += bytes;
+      sink.sums.recomputed_for_input += for_input;
+    }
+    if (own && memory.kept) {
+      sink.sums.saved += bytes;
+      sink.sums.saved_for_input += for_input;
+    }
+    if (own && !memory.kept && !memory.updates) sink.forward.push_back({memory.first, memory.last, bytes});
     if (own && memory.kind == Local::Kind::kOwn && memory.gradient) {
       sink.backward.push_back({memory.first, std::max(memory.first, memory.last_gradient), bytes});
     }

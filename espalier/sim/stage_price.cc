@@ -17,9 +17,11 @@ using internal::PriceGraph;
 using internal::PriceInterval;
 using internal::PriceKindKey;
 using internal::PriceMemoryKey;
+using internal::PriceReduceKey;
 using internal::PriceSegment;
 using internal::PriceSink;
 using internal::RangeMaximum;
+using internal::ReduceTable;
 
 std::vector<OperatorRun> runs_of(std::span<const OperatorId> operators) {
   std::vector<OperatorRun> runs;
@@ -63,6 +65,25 @@ struct StagePrices::State {
     return *made;
   }
 
+  // By operator: the most that the update of a parameter it reads needs on any of these kinds.
+  std::vector<std::int64_t> updates_on(std::span<const KindId> on) const {
+    std::vector<std::int64_t> most;
+    most.reserve(graph.operators().size());
+    for (const Operator& op : graph.operators()) {
+      Bytes bytes;
+      for (const TensorId input : op.inputs) {
+        const auto parameter = graph.tensor(input).parameter;
+        if (!parameter || !graph.parameter(*parameter).trainable) continue;
+        for (const KindId kind : on) {
+          bytes =
+              std::max(bytes, update_workspace(optimizer, graph.parameter(*parameter), cluster.kind(kind)));
+        }
+      }
+      most.push_back(bytes.count());
+    }
+    return most;
+  }
+
   const std::vector<std::int64_t>& sizes_at(BatchSize micro_batch) {
     std::vector<std::int64_t>& made = sizes[micro_batch];
     if (made.empty()) {
@@ -81,6 +102,7 @@ struct StagePrices::State {
   std::map<BatchSize, std::vector<std::int64_t>> sizes;  // of tensors
   std::map<PriceKindKey, std::unique_ptr<KindTable>> kinds;
   std::map<PriceMemoryKey, std::unique_ptr<MemoryTable>> memories;
+  std::map<PriceReduceKey, std::unique_ptr<ReduceTable>> reduces;
 };
 
 class StagePrices::Scratch {
@@ -93,6 +115,7 @@ class StagePrices::Scratch {
 
   const Tables& tables_for(State& state, const StageQuestion& question);
   const std::vector<std::int64_t>& sizes_at(State& state, BatchSize micro_batch);
+  const ReduceTable& reduces_for(State& state, const PriceKindKey& kind, std::span<const DeviceId> group);
   const StagePrice& answer(const PriceGraph& flat, const Tables& tables, const StageQuestion& question,
                            const Optimizer& optimizer);
 
@@ -112,6 +135,7 @@ class StagePrices::Scratch {
   StagePrice price_;
   std::deque<Tables> known_;
   std::vector<std::pair<BatchSize, const std::vector<std::int64_t>*>> known_sizes_;
+  std::map<std::pair<PriceKindKey, std::vector<DeviceId>>, const ReduceTable*> known_reduces_;
   std::vector<PriceSegment> segments_;
   PriceSink sink_, whole_;
   std::vector<std::uint32_t> borders_;    // storages
@@ -147,7 +171,7 @@ auto StagePrices::Scratch::tables_for(State& state, const StageQuestion& questio
   std::unique_ptr<MemoryTable>& made = state.memories[tables.key];
   if (!made) {
     made = std::make_unique<MemoryTable>(state.flat, tables.kinds, state.sizes_at(question.micro_batch),
-                                         question.degree);
+                                         question.degree, state.updates_on(question.kinds));
   }
   tables.memory = made.get();
   known_.push_back(std::move(tables));
@@ -161,6 +185,18 @@ const std::vector<std::int64_t>& StagePrices::Scratch::sizes_at(State& state, Ba
   const std::lock_guard lock(state.making);
   known_sizes_.push_back({micro_batch, &state.sizes_at(micro_batch)});
   return *known_sizes_.back().second;
+}
+
+const ReduceTable& StagePrices::Scratch::reduces_for(State& state, const PriceKindKey& kind,
+                                                     std::span<const DeviceId> group) {
+  const ReduceTable*& known = known_reduces_[{kind, {group.begin(), group.end()}}];
+  if (known) return *known;
+  const PriceReduceKey key = internal::reduce_key(kind, state.cluster, group);
+  const std::lock_guard lock(state.making);
+  std::unique_ptr<ReduceTable>& made = state.reduces[key];
+  if (!made) made = std::make_unique<ReduceTable>(state.graph, state.kind_table(kind), state.cluster, group);
+  known = made.get();
+  return *known;
 }
 
 // Runs, cut where recomputation begins or ends.
@@ -217,6 +253,8 @@ void StagePrices::Scratch::add_segment(const PriceGraph& flat, const MemoryTable
   sink_.sums += end.ended;
   sink_.sums -= begin.begun;
   (again ? sink_.sums.recomputed : sink_.sums.saved) += end.private_bytes - begin.private_bytes;
+  (again ? sink_.sums.recomputed_for_input : sink_.sums.saved_for_input) +=
+      end.private_for_input - begin.private_for_input;
   price_.memory.between_halves += Bytes(end.between_halves - begin.between_halves);
   const auto border = [&](std::uint32_t s) {
     const PriceGraph::Storage& storage = flat.storages[s];
@@ -314,8 +352,14 @@ const StagePrice& StagePrices::Scratch::answer(const PriceGraph& flat, const Tab
   memory.optimizer_state = optimizer_state(optimizer, memory.parameters);
   memory.saved = Bytes(sink_.sums.saved);
   memory.recomputed = Bytes(sink_.sums.recomputed);
+  memory.saved_for_input = Bytes(sink_.sums.saved_for_input);
+  memory.recomputed_for_input = Bytes(sink_.sums.recomputed_for_input);
   memory.forward_workspace = Bytes(peak(table.forward[0], table.forward[1], sink_.forward));
   memory.backward_workspace = Bytes(peak(table.backward, table.backward, sink_.backward));
+  for (const PriceSegment& segment : segments_) {
+    memory.update_workspace =
+        std::max(memory.update_workspace, Bytes(table.update.of(segment.first, segment.last)));
+  }
   return price_;
 }
 
@@ -323,6 +367,22 @@ const StagePrice& StagePrices::price(const StageQuestion& question, Scratch& scr
   State& state = *state_;
   const Scratch::Tables& tables = scratch.tables_for(state, question);
   return scratch.answer(state.flat, tables, question, state.optimizer);
+}
+
+StagePrice::Times StagePrices::collectives(const StageQuestion& question, KindId kind,
+                                           std::span<const DeviceId> group, Scratch& scratch) const {
+  const ReduceTable& table =
+      scratch.reduces_for(*state_, {question.micro_batch, question.degree, kind}, group);
+  StagePrice::Times times;
+  for (const OperatorRun& run : question.operators) {
+    times.forward += table.before[run.last + 1].forward - table.before[run.first].forward;
+    times.input_gradient +=
+        table.before[run.last + 1].input_gradient - table.before[run.first].input_gradient;
+  }
+  for (const OperatorRun& run : question.recompute) {
+    times.recompute += table.before[run.last + 1].forward - table.before[run.first].forward;
+  }
+  return times;
 }
 
 void StagePrices::prefetch(const StageQuestion& question, Scratch& scratch) const {
@@ -337,6 +397,7 @@ void StagePrices::prefetch(const StageQuestion& question, Scratch& scratch) cons
       state_->flat.prefetch(border);
       tables.memory->forward[again].prefetch(std::min(border, run.last));
       tables.memory->backward.prefetch(std::min(border, run.last));
+      tables.memory->update.prefetch(std::min(border, run.last));
     }
   }
 }

@@ -16,7 +16,7 @@
 //     spans border 7         . 5───────9        an output; taken out of 5 … 6
 //
 // Where some operators are recomputed, a change between both sorts is a border too. Tables are made when
-// first asked for, for each (micro-batch, kinds, degree): about 250 bytes an operator.
+// first asked for, for each (micro-batch, kinds, degree): about 350 bytes an operator.
 
 #include <cstdint>
 #include <memory>
@@ -40,6 +40,11 @@ struct OperatorRun {
 std::vector<OperatorRun> runs_of(std::span<const OperatorId> operators);
 void append_runs(std::span<const OperatorId> operators, std::vector<OperatorRun>& runs);
 
+// A stage as runs: its operators, and those of them that are recomputed.
+struct StageRuns {
+  std::span<const OperatorRun> operators, recompute;
+};
+
 // A cell that the cost table lacks: this operator cannot run on devices of this kind in groups of this size.
 struct ForbiddenCell {
   OperatorId op;
@@ -61,12 +66,14 @@ struct StagePrice {
     TensorId tensor;
     Bytes bytes;
     bool saved = false;
+    bool for_input_only = false;  // saved, but W does not need it
     friend bool operator==(const Output&, const Output&) = default;
   };
   struct Received {  // ascending tensor
     TensorId tensor;
     bool saved = false;
     bool gradient = false;  // something flows back
+    bool for_input_only = false;
     friend bool operator==(const Received&, const Received&) = default;
   };
   struct Times {  // of one micro-batch: sums over the operators, nothing added
@@ -102,6 +109,12 @@ class StagePrices {
   // Begins to fetch what price() will look up: for questions that are asked soon, one after the other. On a
   // large graph their time is that of the memory.
   void prefetch(const StageQuestion& question, Scratch& scratch) const;
+
+  // What the devices of a tensor-parallel group reduce within its actions, operator by operator: the times
+  // that it takes on their links, where cells of this kind say how much. To be added to those of price(),
+  // which must not be forbidden. O(runs) once the tables for such links are made.
+  StagePrice::Times collectives(const StageQuestion& question, KindId kind, std::span<const DeviceId> group,
+                                Scratch& scratch) const;
 
   // Of a tensor that crosses, at a micro-batch.
   Bytes tensor_bytes(TensorId tensor, BatchSize micro_batch, Scratch& scratch) const;

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 #include <sstream>
 #include <thread>
 
 #include "espalier/base/rng.h"
+#include "espalier/graph/expand_backward.h"
 #include "espalier/graph/text.h"
 
 namespace espalier {
@@ -71,7 +73,7 @@ struct Problem {
   CostTable costs;
   Training training;
 
-  enum class Oddities : std::uint8_t { kNone, kAll };
+  enum class Oddities : std::uint8_t { kNone, kAll, kTraining };  // kTraining: all, with a backward half
   Problem(std::uint64_t seed, std::size_t operators, Oddities oddities)
       : rng(seed), graph(make_graph(operators, oddities)), costs(make_costs()) {
     training.batch = BatchSize(16);
@@ -83,7 +85,7 @@ struct Problem {
   bool chance(std::size_t one_in) { return pick(one_in) == 0; }
 
   Graph make_graph(std::size_t operators, Oddities oddities) {
-    const bool odd = oddities == Oddities::kAll;
+    const bool odd = oddities != Oddities::kNone;
     std::ostringstream text;
     text << "batch 1..64\nx = input() : f32[b,5]\nids = input() : f32[b,3]\ns = buffer(s) : f32[7]\n";
     const std::size_t weights = 1 + operators / 2;
@@ -111,14 +113,18 @@ struct Problem {
       if (two) tensors.push_back(name + "b");
     }
     text << "loss = mean(" << tensors.back() << ") : f32[] @class=loss\n";
-    return parse_graph(text.str());
+    Graph forward = parse_graph(text.str());
+    const bool trained = forward.tensor(*forward.loss()).requires_grad;
+    return oddities == Oddities::kTraining && trained ? expand_backward(forward) : std::move(forward);
   }
 
   CostTable make_costs() {
     CostTableParts parts;
+    std::set<std::string> classes;  // a backward operator has its forward operator's
     const auto size = [&] { return Bytes(static_cast<std::int64_t>(pick(3) * pick(60))); };
     const auto time = [&] { return Duration(static_cast<std::int64_t>(pick(90))); };
     for (const Operator& op : graph.operators()) {
+      if (!classes.insert(op.op_class).second) continue;
       for (const char* kind : {"quick", "slow"}) {
         for (const std::uint32_t degree : {1u, 2u}) {
           OperatorCost cost;
@@ -126,12 +132,14 @@ struct Problem {
           cost.input_gradient = time();
           cost.weight_gradient = time();
           cost.private_bytes = size();
+          cost.private_for_input =
+              Bytes(static_cast<std::int64_t>(pick(narrow(cost.private_bytes.count()) + 1)));
           cost.between_halves = size();
           cost.workspace = size();
           for (std::uint32_t i = 0; i < op.inputs.size(); ++i) {
-            if (chance(3)) cost.saved.push_back({SavedTensor::Side::kInput, i});
+            if (chance(3)) cost.saved.push_back({SavedTensor::Side::kInput, i, chance(2)});
           }
-          if (chance(3)) cost.saved.push_back({SavedTensor::Side::kOutput, 0});
+          if (chance(3)) cost.saved.push_back({SavedTensor::Side::kOutput, 0, chance(2)});
           parts.rows.push_back({op.op_class, kind, {degree, false}, {{BatchSize(1), cost}}});
         }
       }
@@ -151,9 +159,10 @@ std::string text(const StageMemory& memory) {
   std::ostringstream out;
   out << "parameters " << memory.parameters.count() << " buffers " << memory.buffers.count() << " gradients "
       << memory.gradients.count() << " optimizer " << memory.optimizer_state.count() << " saved "
-      << memory.saved.count() << " recomputed " << memory.recomputed.count() << " between "
+      << memory.saved.count() << " of that for I " << memory.saved_for_input.count() << " recomputed "
+      << memory.recomputed.count() << " of that for I " << memory.recomputed_for_input.count() << " between "
       << memory.between_halves.count() << " forward " << memory.forward_workspace.count() << " backward "
-      << memory.backward_workspace.count() << "\n";
+      << memory.backward_workspace.count() << " update " << memory.update_workspace.count() << "\n";
   return out.str();
 }
 
@@ -169,11 +178,11 @@ std::string text(const Problem& problem, const StagePrice& price) {
     write(out, t.forward, t.input_gradient, t.weight_gradient, t.recompute);
   for (const auto& each : price.outputs) {
     out << "out " << problem.graph.tensor(each.tensor).name << " " << each.bytes.count()
-        << (each.saved ? " saved\n" : "\n");
+        << (each.saved ? " saved" : "") << (each.for_input_only ? " for I\n" : "\n");
   }
   for (const auto& each : price.received) {
     out << "in " << problem.graph.tensor(each.tensor).name << (each.saved ? " saved" : "")
-        << (each.gradient ? " gradient\n" : "\n");
+        << (each.gradient ? " gradient" : "") << (each.for_input_only ? " for I\n" : "\n");
   }
   return out.str();
 }
@@ -215,11 +224,13 @@ std::string by_stage_model(const Problem& problem, const Question& question, std
     while (problem.graph.tensors()[tensor].name != crossing.tensor) ++tensor;
     if (crossing.from == StageId(0)) {
       made.push_back({tensor, "out " + crossing.tensor + " " + std::to_string(crossing.output.count()) +
-                                  (crossing.saved_by_producer ? " saved\n" : "\n")});
+                                  (crossing.saved_by_producer ? " saved" : "") +
+                                  (crossing.for_input_only ? " for I\n" : "\n")});
     } else {
       const Crossing::Reader& reader = crossing.readers[0];
       in.push_back({tensor, "in " + crossing.tensor + (reader.saved ? " saved" : "") +
-                                (reader.gradient > Bytes() ? " gradient\n" : "\n")});
+                                (reader.gradient > Bytes() ? " gradient" : "") +
+                                (reader.for_input_only ? " for I\n" : "\n")});
     }
   }
   for (auto* list : {&made, &in}) {
@@ -247,24 +258,38 @@ void compare(const Problem& problem, const StagePrices& prices, StagePrices::Scr
   for (const std::string& tie : ties) EXPECT_EQ(std::count(shared.begin(), shared.end(), tie), 1) << tie;
 }
 
-TEST(StagePrices, EveryRunEqualsStageModel) {
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
-    const Problem problem(seed, 1 + seed / 2, seed % 2 ? Problem::Oddities::kAll : Problem::Oddities::kNone);
-    const StagePrices prices(problem.graph, problem.cluster, problem.costs, problem.training);
-    const auto scratch = StagePrices::make_scratch();
-    const std::size_t operators = problem.graph.operators().size();
-    for (std::size_t first = 0; first < operators; ++first) {
-      Question question;
-      for (std::size_t last = first; last < operators; ++last) {
-        question.operators.emplace_back(last);
-        question.kinds = {KindId(last % 2)};
-        question.recompute = first % 2 ? question.operators : std::vector<OperatorId>();
-        question.micro_batch = BatchSize(last % 3 ? 1 : 4);
-        compare(problem, prices, *scratch, question);
-        ASSERT_FALSE(::testing::Test::HasFailure()) << "seed " << seed << ": " << first << " to " << last;
-      }
+void compare_every_run(std::uint64_t seed, const Problem& problem) {
+  const StagePrices prices(problem.graph, problem.cluster, problem.costs, problem.training);
+  const auto scratch = StagePrices::make_scratch();
+  const std::size_t operators = problem.graph.operators().size();
+  for (std::size_t first = 0; first < operators; ++first) {
+    Question question;
+    for (std::size_t last = first; last < operators; ++last) {
+      question.operators.emplace_back(last);
+      question.kinds = {KindId(last % 2)};
+      question.recompute = first % 2 ? question.operators : std::vector<OperatorId>();
+      question.micro_batch = BatchSize(last % 3 ? 1 : 4);
+      compare(problem, prices, *scratch, question);
+      ASSERT_FALSE(::testing::Test::HasFailure()) << "seed " << seed << ": " << first << " to " << last;
     }
   }
+}
+
+TEST(StagePrices, EveryRunEqualsStageModel) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    compare_every_run(
+        seed, Problem(seed, 1 + seed / 2, seed % 2 ? Problem::Oddities::kAll : Problem::Oddities::kNone));
+  }
+}
+
+TEST(StagePrices, EveryRunOfATrainingGraphEqualsStageModel) {
+  std::size_t trained = 0;
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    const Problem problem(seed, 1 + seed / 3, Problem::Oddities::kTraining);
+    trained += is_training_graph(problem.graph.operators()) ? 1 : 0;
+    compare_every_run(seed, problem);
+  }
+  EXPECT_GT(trained, 10U);
 }
 
 TEST(StagePrices, AnySetAnyRecomputationAnyGroupEqualStageModel) {

@@ -61,6 +61,7 @@ class TraceChecker {
     slots();
     if (simulated_) {
       durations();
+      groups();
       links();
       eager();
       memory();
@@ -434,6 +435,33 @@ class TraceChecker {
     report("duration", name(span) + " takes " + at(span.end - span.start) + ", not " + at(expected));
   }
 
+  // An action of a tensor-parallel group, whose devices run it together: it and the group's first device.
+  using Together = std::pair<Action, DeviceId>;
+  std::optional<Together> together(const Span& span) const {
+    if (span.kind != SpanKind::kAction || once_per_step(span.action.kind)) return std::nullopt;
+    for (const StagedReplica& replica : model_.stages[span.action.stage().index()].replicas) {
+      if (replica.devices.size() < 2) continue;
+      if (std::count(replica.devices.begin(), replica.devices.end(), span.device) > 0) {
+        return Together(span.action, replica.devices.front());
+      }
+    }
+    return std::nullopt;
+  }
+
+  void groups() {
+    std::map<Together, const Span*> first;
+    for (const auto& lane : lanes_) {
+      for (const Span* span : lane) {
+        const auto group = together(*span);
+        if (!group) continue;
+        const Span& other = *first.try_emplace(*group, span).first->second;
+        if (span->start == other.start) continue;
+        report("actions",
+               name(*span) + " starts at " + at(span->start) + ", its group at " + at(other.start));
+      }
+    }
+  }
+
   struct Held {  // what holds links
     const Span* span = nullptr;
     Duration ready;
@@ -498,14 +526,21 @@ class TraceChecker {
       Duration& latest = inputs[first];
       latest = std::max(latest, arrived(m));
     }
+    std::vector<std::pair<const Span*, Duration>> causes;
+    std::map<Together, Duration> of_groups;
     for (const auto& lane : lanes_) {
       for (std::size_t i = 0; i < lane.size(); ++i) {
         if (lane[i]->kind == SpanKind::kCollective) continue;
         const Duration free = i == 0 ? Duration() : lane[i - 1]->end;
         const auto input = inputs.find(lane[i]);
-        not_later(*lane[i], " starts at ", lane[i]->start,
-                  input == inputs.end() ? free : std::max(free, input->second));
+        const Duration cause = input == inputs.end() ? free : std::max(free, input->second);
+        causes.emplace_back(lane[i], cause);
+        if (const auto group = together(*lane[i])) of_groups[*group] = std::max(of_groups[*group], cause);
       }
+    }
+    for (const auto& [span, cause] : causes) {
+      const auto group = together(*span);
+      not_later(*span, " starts at ", span->start, group ? of_groups.at(*group) : cause);
     }
     for (std::size_t m = 0; m < facts_.messages.size(); ++m) {
       Duration cause = std::max(produced(m), receive_posted(m));

@@ -79,7 +79,7 @@ class HeldMemory {
   // What begins or stays with one action: saved tensors, recomputed ones, workspace.
   void during_action(const ActionPlace& place) {
     const Action& action = schedule_.devices[place.device.index()][place.position];
-    if (once_per_step(action.kind)) return;
+    if (once_per_step(action.kind)) return at_the_end(place, action);
     const StageMemory& memory = model_.stages[action.stage().index()].memory;
     const Span& span = timeline_.at(place);
     const Duration end = backward_end(place.device, action.stage(), action.micro_batch);
@@ -98,6 +98,30 @@ class HeldMemory {
       activations(memory.recomputed_for_input, span.start, input_end);
     }
     if (action.kind == ActionKind::kInputGradient) activations(memory.between_halves, span.end, end);
+  }
+
+  // What sums of gradients and updates need while they last.
+  void at_the_end(const ActionPlace& place, const Action& action) {
+    const Duration end = timeline_.at(place).end;
+    if (action.kind == ActionKind::kUpdate) {
+      hold(place.device, MemoryCategory::kActivations,
+           model_.stages[action.stage().index()].memory.update_workspace, timeline_.at(place).start, end);
+      return;
+    }
+    Bytes room;
+    if (action.kind == ActionKind::kTieSum) {
+      const Tie& tie = model_.ties[action.tie().index()];
+      const DeviceId adds = model_.stages[tie.stages[0].index()].replicas[0].devices[0];
+      room = tie.bytes;                                 // the sum
+      if (place.device == adds) room += 2 * tie.bytes;  // what it was before, and what is added to it
+    } else {
+      const StagedStage& stage = model_.stages[action.stage().index()];
+      const auto n = static_cast<std::int64_t>(stage.replicas.size());
+      const Bytes chunk((stage.reduced.count() + n - 1) / n);
+      room = stage.reduced + chunk + chunk;  // all of it, a chunk on its way out, one on its way in
+    }
+    const Duration before = timeline_.at({place.device, place.position - 1}).end;
+    hold(place.device, MemoryCategory::kBuffers, room, before, end);
   }
 
   bool stands_on(DeviceId device, StageId stage, std::uint32_t micro_batch) const {

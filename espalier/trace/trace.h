@@ -44,8 +44,8 @@ struct Span {
 
 enum class MemoryCategory : std::uint8_t { kParameters, kGradients, kOptimizer, kBuffers, kActivations };
 constexpr std::size_t kMemoryCategories = 5;
-std::string_view to_text(MemoryCategory category);  // "parameters"; kBuffers: receive slots and model
-                                                    // buffers; kActivations: with workspace
+std::string_view to_text(MemoryCategory category);  // "parameters"; kBuffers: model buffers, receive slots,
+                                                    // buffers of collectives; kActivations: with workspace
 
 struct MemoryByCategory {
   Bytes bytes[kMemoryCategories];
@@ -87,7 +87,8 @@ double bubble_ratio(const Trace& trace);  // 1 - Σ busy / (devices with actions
 // Rules; each violation is one line that begins with the rule's name. `simulated` traces must obey all of
 // them exactly, `measured` ones those marked c (causality, no earlier than clocks allow).
 //   sorted      c  spans and samples in their order, ends not before starts, none beyond the iteration
-//   actions     c  exactly the schedule's actions on their devices, in the schedule's order, not overlapping
+//   actions     c  exactly the schedule's actions on their devices, in the schedule's order, not overlapping;
+//                  simulated: on all devices of a tensor-parallel group at the same time
 //   duration       an action takes its staged time, an endpoint what the route says
 //   messages    c  every message of the schedule once; it starts after its producer ends, its consumer after
 //                  it arrived
@@ -138,6 +139,9 @@ double bubble_ratio(const Trace& trace);  // 1 - Σ busy / (devices with actions
 //      its slot is taken.)
 //    - gradient receive buffers: Reader::gradient of each backward message, from the end of the receiving
 //      action's F to its B's end (I's end). (Its receive is posted when it begins.)
+//    - what A and T need of their own, from the end of the action before them in the device's list to their
+//      end: A of n replicas `reduced` and twice the n-th part of it, rounded up; T three times the tie's
+//      bytes on the first device of the lowest stage, once on the others.
 //   kActivations:
 //    - `saved`, from F's start to B's end; `recomputed`, from R's start to B's end; what of them is
 //      `…_for_input`, to the end of I; `between_halves`, from I's end to W's end;
@@ -147,7 +151,7 @@ double bubble_ratio(const Trace& trace);  // 1 - Σ busy / (devices with actions
 //      for_input_only);
 //    - Reader::gradient of each backward message on the device that sends it, from the start of B of its
 //      reader (of several readers on that device the first) to the end of the transfer;
-//    - forward_workspace during F and R, backward_workspace during B, I and W.
+//    - forward_workspace during F and R, backward_workspace during B, I and W, update_workspace during U.
 //   Messages within one device hold nothing else. All devices of a tensor-parallel replica hold the same.
 std::vector<std::string> check_trace(const StagedModel& model, const Cluster& cluster,
                                      const Schedule& schedule, const Trace& trace);

@@ -13,7 +13,7 @@ ESPALIER_FUZZ_TARGET(pt2) {
           constexpr std::string_view kBorder = "\n---\n";
           if (text.empty()) return std::string(otherwise);
           const auto border = text.find(kBorder);
-          const std::string part(text.substr(0, border));
+          std::string part(text.substr(0, border));
           text = border == std::string_view::npos ? std::string_view() : text.substr(border + kBorder.size());
           return part;
         };

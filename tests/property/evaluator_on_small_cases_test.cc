@@ -89,11 +89,12 @@ class Case {
         cost.input_gradient = time();
         cost.weight_gradient = time();
         cost.private_bytes = size();
+        if (pick(2)) cost.private_for_input = cost.private_bytes;
         cost.workspace = size();
         for (std::uint32_t i = 0; i < op.inputs.size(); ++i) {
-          if (pick(2)) cost.saved.push_back({SavedTensor::Side::kInput, i});
+          if (pick(2)) cost.saved.push_back({SavedTensor::Side::kInput, i, pick(2) == 0});
         }
-        if (pick(2)) cost.saved.push_back({SavedTensor::Side::kOutput, 0});
+        if (pick(2)) cost.saved.push_back({SavedTensor::Side::kOutput, 0, pick(2) == 0});
         parts.rows.push_back({op.op_class, kind, {}, {{BatchSize(1), cost}, {BatchSize(2), cost}}});
       }
     }

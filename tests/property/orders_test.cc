@@ -23,19 +23,14 @@ using testing::random_staged_model;
 using testing::RandomModel;
 using testing::reference_simulate;
 
-bool has_groups(const StagedModel& model) {
-  return std::any_of(model.stages.begin(), model.stages.end(),
-                     [](const StagedStage& stage) { return stage.replicas.front().devices.size() > 1; });
-}
-
 // The rule that refuses the model's orders; empty if they are accepted. Then they are simulated as the
 // reference does, the trace obeys its rules, and lists, text and files bring back the same schedule.
 std::string verdict(const StagedModel& model, const Cluster& cluster) {
   const Schedule schedule = make_schedule(model, cluster.devices().size());
   const std::vector<std::string> problems = check_schedule(model, schedule);
   if (!problems.empty()) {
-    const std::string rule = problems.front().substr(0, problems.front().find(':'));
-    if (rule == "deadlock" && !has_groups(model)) {  // whose members the reference does not start together
+    std::string rule = problems.front().substr(0, problems.front().find(':'));
+    if (rule == "deadlock") {
       EXPECT_NE(testing::refusal<InternalError>([&] { reference_simulate(model, cluster, schedule); }),
                 "(nothing was refused)")
           << problems.front() << "\n"

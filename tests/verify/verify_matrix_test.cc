@@ -240,7 +240,8 @@ TEST_P(Matrix, ThreeStepsEqualOneProcess) {
   const PipelinePlan plan = plan_of(c, job);
   ASSERT_THAT(check_plan(job.graph, job.cluster, plan), IsEmpty());
   expect_shape(c, plan);
-  const Planned planned{.planner = "by hand", .outcome = {}, .judged = judge(job, plan), .warnings = {}};
+  const Planned planned{
+      .planner = "by hand", .outcome = {}, .judged = judge(job, plan), .shortage = {}, .warnings = {}};
   write_file_atomically(folder + "/plan.json", print_plan_file(plan_file(job, planned, folder)));
 
   const Verdict verdict = verify(folder + "/plan.json", layout_of(c.shape).workers);

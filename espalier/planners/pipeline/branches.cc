@@ -1,15 +1,17 @@
 #include "espalier/planners/pipeline/branches.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <numeric>
-#include <span>
+#include <optional>
+#include <set>
+#include <tuple>
 
 #include "espalier/base/check.h"
 #include "espalier/cost/work.h"
 #include "espalier/graph/structure.h"
-#include "espalier/planners/candidate.h"
-#include "espalier/planners/pipeline/pipedream.h"
+#include "espalier/planners/pipeline/part_splits.h"
 
 // Problem. Keep independent branches on devices of their own, so that the pipeline is as deep as its longest
 // branch and not as all of them together (GraphPipe, ASPLOS'25, §3). This is the simple form: one group of
@@ -22,189 +24,239 @@
 //
 // Two towers on a track each, a head behind both: depth 2 where the chain has 3.
 //
+// A shape says how many devices what stands before, the tracks and what stands behind get. The step takes at
+// least the work per device of each; so shapes are tried in that order, and those at or above the best
+// iteration found are not tried at all.
+//
 // Known bad cases: branches inside branches are one branch here; several groups in a row are planned one at a
 // time, the others as chains.
 
 namespace espalier {
 namespace {
 
-// A parallel part of the structure, and what may run before and behind it.
+constexpr std::uint64_t kStatesForAShape = 40'000;  // of the budget
+constexpr std::uint64_t kFewestShapes = 16;
+constexpr std::int64_t kNear = 125;  // per cent of the best iteration
+
+// A parallel part of the structure, as places in the linearization.
 struct BranchGroup {
-  std::vector<OperatorId> before;
-  std::vector<std::vector<OperatorId>> branches;  // at least two; ascending
-  std::vector<OperatorId> after;
+  Places before;
+  std::vector<Places> branches;  // at least two
+  Places after;
 };
 
 BranchGroup group_of(const Structure& structure, PartId part) {
-  const auto ascending = [](std::span<const OperatorId> operators) {
-    std::vector<OperatorId> sorted(operators.begin(), operators.end());
-    std::sort(sorted.begin(), sorted.end());
-    return sorted;
+  const auto places = [&](PartId id) {
+    return Places{structure.part(id).first_operator, structure.part(id).end_operator};
   };
-  const std::span<const OperatorId> all = structure.operators;
   BranchGroup group;
-  group.before = ascending(all.first(structure.part(part).first_operator));
-  group.after = ascending(all.subspan(structure.part(part).end_operator));
-  for (const PartId branch : structure.children_of(part)) {
-    group.branches.push_back(ascending(structure.operators_of(branch)));
-  }
+  group.before = {0, structure.part(part).first_operator};
+  group.after = {structure.part(part).end_operator, narrow(structure.operators.size())};
+  for (const PartId branch : structure.children_of(part)) group.branches.push_back(places(branch));
   return group;
 }
 
-// Work of one micro-batch of the operators, on a kind.
-class WorkOf {
- public:
-  WorkOf(const Problem& problem, BatchSize micro_batch)
-      : costs_(problem.graph, problem.cluster, problem.costs, micro_batch) {}
-  Duration operator()(std::span<const OperatorId> operators, KindId kind) const {
-    Duration sum;
-    for (const OperatorId op : operators) sum += costs_.of(op, kind).forward + costs_.of(op, kind).backward();
-    return sum;
-  }
-  const OperatorCosts& costs() const { return costs_; }
-
- private:
-  OperatorCosts costs_;
+// Which branches share a track, and whether what stands before or behind joins the first or the last.
+struct Deal {
+  bool before_joins = false, after_joins = false;
+  std::vector<std::vector<std::size_t>> tracks;  // branches, ascending
 };
 
-void append(std::vector<OperatorId>& to, const std::vector<OperatorId>& from) {
-  to.insert(to.end(), from.begin(), from.end());
-}
-
-// A track: what one or several devices compute beside the other tracks.
-struct Track {
-  std::vector<OperatorId> operators;
-  Duration load;
-  std::size_t devices = 1;
+struct Shape {
+  const Deal* deal = nullptr;
+  std::vector<std::size_t> devices;  // of each part: before, the tracks, behind
+  std::vector<std::size_t> parts;    // in PartSplits
+  Duration most, next;               // the largest work per device, and the second
 };
-
-// Longest branch first, each to the least loaded track (Graham, 1969).
-void deal(std::vector<Track>& tracks, const BranchGroup& group, const std::vector<Duration>& work) {
-  std::vector<std::size_t> order(group.branches.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return work[a] > work[b]; });
-  for (const std::size_t b : order) {
-    Track& least = *std::min_element(tracks.begin(), tracks.end(),
-                                     [](const Track& x, const Track& y) { return x.load < y.load; });
-    append(least.operators, group.branches[b]);
-    least.load += work[b];
-  }
-}
-
-// Devices beyond one each go where the load per device is highest.
-void give_devices(std::vector<Track>& tracks, std::size_t devices) {
-  for (std::size_t spare = devices - tracks.size(); spare > 0; --spare) {
-    const auto busier = [](const Track& a, const Track& b) {
-      return a.load.count() * static_cast<std::int64_t>(b.devices) <
-             b.load.count() * static_cast<std::int64_t>(a.devices);
-    };
-    ++std::max_element(tracks.begin(), tracks.end(), busier)->devices;
-  }
-}
 
 class BranchSearch {
  public:
-  BranchSearch(const Problem& problem, const BranchesOptions& options, BatchSize micro_batch, Judge& judge,
+  BranchSearch(const BranchesOptions& options, PartSplits& parts, const BranchGroup& group, Judge& judge,
                Context& context)
-      : problem_(problem),
-        options_(options),
-        micro_batch_(micro_batch),
-        judge_(judge),
-        context_(context),
-        work_(problem, micro_batch) {
-    for (std::size_t d = 0; d < problem.cluster.devices().size(); ++d) devices_.push_back(DeviceId(d));
-  }
+      : options_(options), parts_(parts), group_(group), judge_(judge), context_(context) {}
 
-  void run(const BranchGroup& group) {
-    const std::size_t total = devices_.size();
-    const std::size_t most_before = group.before.empty() ? 0 : total - 2;
-    const std::size_t most_after = group.after.empty() ? 0 : total - 2;
-    for (std::size_t before = 0; before <= most_before; ++before) {
-      for (std::size_t after = 0; before + after + 2 <= total && after <= most_after; ++after) {
-        const std::size_t in_group = total - before - after;
-        for (std::size_t tracks = 2; tracks <= std::min(in_group, group.branches.size()); ++tracks) {
-          if (context_.stop()) return;
-          try_shape(group, before, tracks, in_group, after);
-        }
+  // `best` is the best iteration so far, here and elsewhere.
+  void run(std::optional<Duration>& best) {
+    std::vector<Shape> shapes;
+    for (const bool before_joins : {false, true}) {
+      for (const bool after_joins : {false, true}) {
+        if ((group_.before.empty() && !before_joins) || (group_.after.empty() && !after_joins)) continue;
+        for (const std::size_t tracks : track_counts()) add_shapes(before_joins, after_joins, tracks, shapes);
       }
+    }
+    std::stable_sort(shapes.begin(), shapes.end(), [](const Shape& a, const Shape& b) {
+      return std::tuple(a.most, a.next) < std::tuple(b.most, b.next);
+    });
+    std::uint64_t left = std::max(kFewestShapes, context_.budget.max_states / kStatesForAShape);
+    for (const Shape& shape : shapes) {
+      if (context_.stop() || context_.budget_spent || left-- == 0) return;
+      if (best && shape.most > *best) return;
+      consider(shape, best);
     }
   }
 
  private:
-  void try_shape(const BranchGroup& group, std::size_t before, std::size_t track_count, std::size_t in_group,
-                 std::size_t after) {
-    const KindId kind = problem_.cluster.devices().front().kind;
-    std::vector<Track> tracks(track_count);
-    if (before == 0) {  // what stands before joins the first track
-      append(tracks.front().operators, group.before);
-      tracks.front().load += work_(group.before, kind);
-    }
-    if (after == 0) {  // what stands behind joins the last
-      append(tracks.back().operators, group.after);
-      tracks.back().load += work_(group.after, kind);
-    }
-    std::vector<Duration> work;
-    for (const auto& branch : group.branches) work.push_back(work_(branch, kind));
-    deal(tracks, group, work);
-    give_devices(tracks, in_group);
-
-    std::vector<StageDraft> drafts;
-    std::size_t next = 0;
-    if (before > 0 && !add_part(drafts, group.before, next, before)) return;
-    next += before;
-    for (const Track& track : tracks) {
-      if (track.operators.empty() || !add_part(drafts, track.operators, next, track.devices)) return;
-      next += track.devices;
-    }
-    if (after > 0 && !add_part(drafts, group.after, next, after)) return;
-    judge_.consider(drafts, micro_batch_, options_.schedule);
+  // All up to eight, then half as many more each time, and one for each branch.
+  std::vector<std::size_t> track_counts() const {
+    const std::size_t most = group_.branches.size();
+    std::vector<std::size_t> counts;
+    for (std::size_t g = 2; g < most; g = g < 8 ? g + 1 : g + g / 2) counts.push_back(g);
+    counts.push_back(most);
+    return counts;
   }
 
-  // Cuts the operators over devices [first, first + count) and adds the stages; false if they do not fit.
-  bool add_part(std::vector<StageDraft>& drafts, const std::vector<OperatorId>& operators, std::size_t first,
-                std::size_t count) {
-    const std::vector<DeviceId> devices(devices_.begin() + static_cast<std::ptrdiff_t>(first),
-                                        devices_.begin() + static_cast<std::ptrdiff_t>(first + count));
-    std::vector<OperatorId> order = operators;
-    std::sort(order.begin(), order.end());
-    const auto [it, fresh] = parts_.try_emplace({order, devices});
-    if (fresh) {
-      const Chain chain(problem_, order, micro_batch_, 64);
-      const std::int64_t m = problem_.training.batch.count() / micro_batch_.count();
-      const std::vector<ChainSplit> splits = min_max_splits(problem_, chain, devices, m, context_);
-      if (!splits.empty()) {
-        for (const ChainStage& stage : splits.front().stages) {
-          it->second.push_back({chain.operators(stage.first_block, stage.last_block), stage.devices, {}});
-        }
+  // Longest branch first, each to the least loaded track (Graham, 1969).
+  Deal deal(bool before_joins, bool after_joins, std::size_t tracks) const {
+    Deal deal{before_joins, after_joins, std::vector<std::vector<std::size_t>>(tracks)};
+    std::vector<Duration> work, load(tracks);
+    for (const Places& branch : group_.branches) work.push_back(parts_.work(branch));
+    if (before_joins) load.front() += parts_.work(group_.before);
+    if (after_joins) load.back() += parts_.work(group_.after);
+    std::vector<std::size_t> order(work.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return work[a] > work[b]; });
+    for (const std::size_t branch : order) {
+      const auto least = static_cast<std::size_t>(std::min_element(load.begin(), load.end()) - load.begin());
+      deal.tracks[least].push_back(branch);
+      load[least] += work[branch];
+    }
+    for (auto& track : deal.tracks) std::sort(track.begin(), track.end());
+    return deal;
+  }
+
+  void add_shapes(bool before_joins, bool after_joins, std::size_t tracks, std::vector<Shape>& shapes) {
+    const Deal& deal = deals_.emplace_back(this->deal(before_joins, after_joins, tracks));
+    std::vector<std::size_t> parts;
+    if (!before_joins) parts.push_back(parts_.part({group_.before}));
+    for (std::size_t t = 0; t < tracks; ++t) {
+      std::vector<Places> of_track;
+      if (t == 0 && before_joins && !group_.before.empty()) of_track.push_back(group_.before);
+      for (const std::size_t branch : deal.tracks[t]) of_track.push_back(group_.branches[branch]);
+      if (t + 1 == tracks && after_joins && !group_.after.empty()) of_track.push_back(group_.after);
+      if (of_track.empty()) return;  // more tracks than branches that weigh something
+      parts.push_back(parts_.part(of_track));
+    }
+    if (!after_joins) parts.push_back(parts_.part({group_.after}));
+
+    const std::size_t all = parts_.devices(), first = before_joins ? 0 : 1;
+    std::size_t least_of_tracks = 0;
+    for (std::size_t t = first; t < first + tracks; ++t) least_of_tracks += parts_.least_devices(parts[t]);
+    const auto counts = [&](bool joins, std::size_t part) {
+      return joins ? std::pair<std::size_t, std::size_t>(0, 0) : std::pair(parts_.least_devices(part), all);
+    };
+    const auto [least_before, most_before] = counts(before_joins, parts.front());
+    const auto [least_after, most_after] = counts(after_joins, parts.back());
+    for (std::size_t before = least_before; before <= most_before; ++before) {
+      for (std::size_t after = least_after; after <= most_after; ++after) {
+        if (before + after + least_of_tracks > all) break;
+        Shape shape{.deal = &deal,
+                    .devices = std::vector<std::size_t>(parts.size(), 0),
+                    .parts = parts,
+                    .most = {},
+                    .next = {}};
+        if (!before_joins) shape.devices.front() = before;
+        if (!after_joins) shape.devices.back() = after;
+        give_devices(shape, first, tracks, all - before - after);
+        rate(shape);
+        shapes.push_back(std::move(shape));
       }
     }
-    drafts.insert(drafts.end(), it->second.begin(), it->second.end());
-    return !it->second.empty();
   }
 
-  const Problem& problem_;
+  // What the tracks do not need goes where the load per device is highest.
+  void give_devices(Shape& shape, std::size_t first, std::size_t tracks, std::size_t devices) const {
+    for (std::size_t t = first; t < first + tracks; ++t) {
+      shape.devices[t] = parts_.least_devices(shape.parts[t]);
+      devices -= shape.devices[t];
+    }
+    for (; devices > 0; --devices) {
+      std::size_t busiest = first;
+      for (std::size_t t = first + 1; t < first + tracks; ++t) {
+        const auto load = [&](std::size_t of) { return parts_.work_of_part(shape.parts[of]).count(); };
+        const auto size = [&](std::size_t of) {
+          return static_cast<std::int64_t>(shape.devices[of] + parts_.pinned_devices(shape.parts[of]));
+        };
+        if (load(busiest) * size(t) < load(t) * size(busiest)) busiest = t;
+      }
+      ++shape.devices[busiest];
+    }
+  }
+
+  void rate(Shape& shape) const {
+    for (std::size_t p = 0; p < shape.parts.size(); ++p) {
+      const Duration share = parts_.least_busy(shape.parts[p], shape.devices[p]);
+      if (share > shape.most) {
+        shape.next = shape.most;
+        shape.most = share;
+      } else {
+        shape.next = std::max(shape.next, share);
+      }
+    }
+  }
+
+  // Each part with the least bottleneck; and, where that comes near the best, with the fewest stages that
+  // keep every part below the largest of those, or a little above: fewer stages fill sooner.
+  void consider(const Shape& shape, std::optional<Duration>& best) {
+    std::vector<const std::vector<ChainSplit>*> splits;
+    Duration bottleneck;
+    std::size_t next = 0;
+    for (std::size_t p = 0; p < shape.parts.size(); ++p) {
+      splits.push_back(&parts_.splits(shape.parts[p], next, shape.devices[p], context_));
+      if (splits.back()->empty()) return;
+      bottleneck = std::max(bottleneck, splits.back()->front().bottleneck);
+      next += shape.devices[p];
+    }
+    std::set<std::vector<std::size_t>> tried;
+    std::vector<std::size_t> choice(splits.size(), 0);
+    for (const std::int64_t percent : {0, 100, 110, 130, 160}) {
+      for (std::size_t p = 0; p < splits.size() && percent > 0; ++p) {
+        while (choice[p] + 1 < splits[p]->size() &&
+               100 * (*splits[p])[choice[p] + 1].bottleneck <= percent * bottleneck) {
+          ++choice[p];
+        }
+      }
+      if (!tried.insert(choice).second) continue;
+      const auto iteration = judge(shape, splits, choice);
+      if (iteration && (!best || *iteration < *best)) best = iteration;
+      if (best && (!iteration || 100 * *iteration > kNear * *best)) return;
+    }
+  }
+
+  std::optional<Duration> judge(const Shape& shape, const std::vector<const std::vector<ChainSplit>*>& splits,
+                                const std::vector<std::size_t>& choice) {
+    std::vector<StageDraft> drafts;
+    std::size_t next = 0;
+    for (std::size_t p = 0; p < shape.parts.size(); ++p) {
+      const std::vector<StageDraft> of_part =
+          parts_.drafts(shape.parts[p], next, shape.devices[p], (*splits[p])[choice[p]]);
+      drafts.insert(drafts.end(), of_part.begin(), of_part.end());
+      next += shape.devices[p];
+    }
+    const Verdict verdict = judge_.consider(drafts, parts_.micro_batch(), options_.schedule);
+    return verdict.fits() ? std::optional(verdict.iteration) : std::nullopt;
+  }
+
   const BranchesOptions& options_;
-  BatchSize micro_batch_;
+  PartSplits& parts_;
+  const BranchGroup& group_;
   Judge& judge_;
   Context& context_;
-  WorkOf work_;
-  std::vector<DeviceId> devices_;
-  std::map<std::pair<std::vector<OperatorId>, std::vector<DeviceId>>, std::vector<StageDraft>> parts_;
+  std::deque<Deal> deals_;
 };
 
 // Parallel parts by the work that can run beside the heaviest branch, most first; those without any are left
 // out.
-std::vector<PartId> worthwhile(const Structure& structure, const WorkOf& work, KindId kind,
-                               std::size_t most) {
+std::vector<PartId> worthwhile(const Structure& structure, const PartSplits& parts, std::size_t most) {
   std::vector<std::pair<Duration, PartId>> rated;
   for (std::size_t p = 0; p < structure.parts.size(); ++p) {
     if (structure.parts[p].kind != PartKind::kParallel) continue;
     Duration sum, heaviest;
     for (const PartId branch : structure.children_of(PartId(p))) {
-      const Duration w = work(structure.operators_of(branch), kind);
-      sum += w;
-      heaviest = std::max(heaviest, w);
+      const Duration work =
+          parts.work({structure.part(branch).first_operator, structure.part(branch).end_operator});
+      sum += work;
+      heaviest = std::max(heaviest, work);
     }
     if (sum > heaviest) rated.emplace_back(sum - heaviest, PartId(p));
   }
@@ -224,24 +276,33 @@ Outcome branches(const Problem& problem, const BranchesOptions& options, Context
     return {.status = Status::kUnsupported,
             .why = "parallel branches need two devices; this cluster has one"};
   }
-  Judge judge(problem);
+  Judge judge(problem, context);
+  const DeviceTable table(problem);
+  const std::vector<DeviceId> devices = unpinned_devices(problem);
+  std::optional<Linearization> line;
+  std::optional<Duration> best;
   bool any = false;
   for (const BatchSize micro_batch : usable_micro_batches(problem)) {
-    const WorkOf work(problem, micro_batch);
+    const OperatorCosts costs(problem.graph, problem.cluster, problem.costs, micro_batch);
     const Structure structure =
-        make_structure(problem.graph, work_weights(problem.graph, work.costs(), micro_batch));
-    BranchSearch search(problem, options, micro_batch, judge, context);
-    for (const PartId part :
-         worthwhile(structure, work, problem.cluster.devices().front().kind, options.max_groups)) {
-      any = true;
-      search.run(group_of(structure, part));
+        make_structure(problem.graph, work_weights(problem.graph, costs, micro_batch));
+    if (structure.empty()) break;
+    if (!line || line->order() != structure.operators) line.emplace(problem, structure.operators);
+    const std::vector<Duration> times = whole_times(*line, costs);
+    for (const std::vector<DeviceId>& row : device_rows(problem.cluster, devices, times)) {
+      PartSplits parts(*line, table, row, micro_batch, costs, {.schedule = options.schedule});
+      for (const PartId part : worthwhile(structure, parts, options.max_groups)) {
+        any = true;
+        const BranchGroup group = group_of(structure, part);
+        BranchSearch(options, parts, group, judge, context).run(best);
+      }
     }
   }
   if (!any) {
     return {.status = Status::kUnsupported,
             .why = "the graph has no two branches with work in both; a chain planner fits it"};
   }
-  return judge.outcome(context);
+  return judge.outcome();
 }
 
 }  // namespace espalier

@@ -14,10 +14,13 @@ struct BranchesOptions {
   OrderRule schedule = ScheduleKind::kOneFOneB;
 };
 
-// For each parallel part tried: its branches are dealt to g parallel tracks (longest first, to the least
-// loaded), devices to what stands before, to the tracks and to what stands behind; each part is cut by
-// min_max_splits. What stands before or behind may also join a track. All g and device counts are simulated.
-// kUnsupported if the graph has no two branches with work in both.
+// For each parallel part tried and each row of device_rows: its branches are dealt to g parallel tracks
+// (longest first, to the least loaded), devices to what stands before, to the tracks and to what stands
+// behind; each part is cut by min_max_splits. What stands before or behind may also join a track. Of all
+// device counts and g (above 8 every second or third), those are simulated whose largest share of work per
+// device is smallest, as many as the budget allows; none that could win by that share is left out below
+// that. Pinned devices go to the parts that hold what is pinned. kUnsupported if the graph has no two
+// branches with work in both.
 Outcome branches(const Problem& problem, const BranchesOptions& options, Context& context);
 
 }  // namespace espalier

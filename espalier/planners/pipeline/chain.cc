@@ -2,22 +2,28 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "espalier/base/check.h"
 #include "espalier/graph/algorithms.h"
 #include "espalier/graph/orders.h"
+#include "espalier/graph/renumber.h"
 
 namespace espalier {
 namespace {
 
-constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
-
-// position[operator] in the order, kNowhere for those outside.
-std::vector<std::size_t> positions(const Graph& graph, const std::vector<OperatorId>& order) {
-  std::vector<std::size_t> position(graph.operators().size(), kNowhere);
-  for (std::size_t i = 0; i < order.size(); ++i) position[order[i].index()] = i;
-  return position;
+// The graph with duplicable operators first, then `order`; none if that is how it is.
+std::optional<Graph> in_that_order(const Graph& graph, const std::vector<OperatorId>& order) {
+  std::vector<OperatorId> all;
+  all.reserve(graph.operators().size());
+  for (std::size_t i = 0; i < graph.operators().size(); ++i) {
+    if (graph.operators()[i].duplicable) all.push_back(OperatorId(i));
+  }
+  all.insert(all.end(), order.begin(), order.end());
+  ESP_CHECK(all.size() == graph.operators().size(), all.size(), graph.operators().size());
+  if (std::is_sorted(all.begin(), all.end())) return std::nullopt;
+  return renumbered(graph, all);
 }
 
 // A difference array over cuts: adds `bytes` to every cut in (from, to].
@@ -27,60 +33,117 @@ void add_to_cuts(std::vector<Bytes>& cuts, std::size_t from, std::size_t to, Byt
   cuts[to + 1] -= bytes;
 }
 
-}  // namespace
-
-Chain::Chain(const Problem& problem, std::vector<OperatorId> order, BatchSize micro_batch,
-             std::size_t max_blocks)
-    : order_(std::move(order)) {
-  std::erase_if(order_, [&](OperatorId op) { return problem.graph.op(op).duplicable; });
-  const OperatorCosts costs(problem.graph, problem.cluster, problem.costs, micro_batch);
-  choose_blocks(problem, costs, max_blocks);
-  measure_cuts(problem, micro_batch);
-  measure_ranges(problem, costs, micro_batch);
+Duration slowed(Duration time, std::int32_t per_mille) {
+  return time + Duration((time.count() * per_mille + 500) / 1000);
 }
 
-void Chain::choose_blocks(const Problem& problem, const OperatorCosts& costs, std::size_t max_blocks) {
-  const Graph& graph = problem.graph;
-  const std::size_t n = order_.size();
-  // A group that stands at positions p … q forbids the cuts p+1 … q.
-  std::vector<int> spanned(n + 2, 0);
-  std::map<std::uint32_t, std::pair<std::size_t, std::size_t>> span_of;
-  for (std::size_t i = 0; i < n; ++i) {
-    if (const auto group = graph.op(order_[i]).colocation) {
-      const auto [it, fresh] = span_of.try_emplace(*group, i, i);
-      it->second.second = i;
-    }
-  }
-  for (const auto& [group, span] : span_of) ++spanned[span.first + 1], --spanned[span.second + 1];
+std::vector<OperatorId> without_duplicables(const Graph& graph, std::vector<OperatorId> order) {
+  std::erase_if(order, [&](OperatorId op) { return graph.op(op).duplicable; });
+  return order;
+}
 
-  // Work before each position on the first kind: what "evenly" means when there are too many cuts.
-  std::vector<Duration> before(n + 1);
-  const KindId kind = problem.cluster.devices().front().kind;
-  for (std::size_t i = 0; i < n; ++i) {
-    before[i + 1] = before[i] + costs.of(order_[i], kind).forward + costs.of(order_[i], kind).backward();
+}  // namespace
+
+Linearization::Linearization(const Problem& problem, std::vector<OperatorId> order)
+    : problem_(problem),
+      order_(without_duplicables(problem.graph, std::move(order))),
+      duplicables_(problem.graph.operators().size() - order_.size()),
+      renumbered_(in_that_order(problem.graph, order_)),
+      pins_(resolve_pins(problem.graph, problem.pins)) {
+  if (renumbered_) prices_.emplace(*renumbered_, problem.cluster, problem.costs, problem.training);
+}
+
+Chain::Chain(const Linearization& line, BatchSize micro_batch, Options options)
+    : line_(line),
+      micro_batch_(micro_batch),
+      members_(std::move(options.members)),
+      scratch_(StagePrices::make_scratch()) {
+  if (members_.empty()) {
+    for (std::size_t place = 0; place < line.size(); ++place) members_.push_back(narrow(place));
   }
+  run_end_.resize(members_.size());
+  for (std::size_t i = members_.size(); i-- > 0;) {
+    const bool joined = i + 1 < members_.size() && members_[i] + 1 == members_[i + 1];
+    run_end_[i] = joined ? run_end_[i + 1] : narrow(i + 1);
+  }
+  std::set<KindId> kinds;
+  for (const Device& device : line.problem().cluster.devices()) kinds.insert(device.kind);
+  kinds_.assign(kinds.begin(), kinds.end());
+  choose_blocks(options.max_blocks);
+  measure_work();
+  measure_cuts();
+  prices_.resize((blocks() + 1) * (blocks() + 1));
+  asked_.resize(prices_.size(), 0);
+}
+
+// Where cuts may stand, and where they must.
+struct Chain::Cells {
+  explicit Cells(const Chain& chain) : n(chain.members_.size()), forbidden(n + 2, 0), forced(n + 1, 0) {
+    const Graph& graph = chain.line_.problem().graph;
+    // A group that stands at places p … q forbids the cuts p+1 … q.
+    std::map<std::uint32_t, std::pair<std::size_t, std::size_t>> span_of;
+    for (std::size_t i = 0; i < n; ++i) {
+      const OperatorId op = chain.line_[chain.members_[i]];
+      if (const auto group = graph.op(op).colocation) {
+        span_of.try_emplace(*group, i, i).first->second.second = i;
+      }
+    }
+    for (const auto& [group, span] : span_of) ++forbidden[span.first + 1], --forbidden[span.second + 1];
+    for (std::size_t i = 1; i <= n; ++i) forbidden[i] += forbidden[i - 1];
+
+    // Work before each place, over all kinds: what "evenly" means when there are too many cuts.
+    before.resize(n + 1);
+    std::vector<Duration> own(n);
+    for (const KindId kind : chain.kinds_) {
+      const KindCosts costs(graph, chain.line_.problem().cluster.kind(kind), chain.line_.problem().costs,
+                            chain.micro_batch_);
+      for (std::size_t i = 0; i < n; ++i) {
+        const OperatorCost* cost = costs.of(chain.line_[chain.members_[i]]);
+        if (cost) own[i] += cost->forward + cost->backward();
+      }
+    }
+    for (std::size_t i = 0; i < n; ++i) before[i + 1] = before[i] + own[i];
+
+    // Operators without work and pin between two of one device go with them.
+    std::vector<std::optional<DeviceId>> pin(n);
+    for (std::size_t i = 0; i < n; ++i) pin[i] = chain.line_.pin(chain.members_[i]);
+    for (std::size_t i = 1; i < n; ++i) {
+      if (!pin[i] && own[i] == Duration()) pin[i] = pin[i - 1];
+    }
+    for (std::size_t i = 1; i < n; ++i) forced[i] = pin[i] != pin[i - 1] && forbidden[i] == 0;
+  }
+
+  std::size_t n;
+  std::vector<int> forbidden;
+  std::vector<char> forced;
+  std::vector<Duration> before;
+};
+
+void Chain::choose_blocks(std::size_t max_blocks) {
+  const Graph& graph = line_.problem().graph;
+  const Cells cells(*this);
+  const std::size_t n = cells.n;
+  const std::vector<Duration>& before = cells.before;
   std::vector<std::size_t> cuts;
-  int depth = 0;
   for (std::size_t i = 1; i < n; ++i) {
-    depth += spanned[i];
     const bool idle_before = before[i] == (cuts.empty() ? Duration() : before[cuts.back()]);
     const bool idle_after = before[n] == before[i];
-    if (depth == 0 && !idle_before && !idle_after) cuts.push_back(i);
+    if (cells.forced[i] || (cells.forbidden[i] == 0 && !idle_before && !idle_after)) cuts.push_back(i);
   }
   if (cuts.size() + 1 > max_blocks) {
     // One cut per share of the work: the last in it, so that shares stay even.
     std::vector<std::size_t> kept;
     const std::int64_t total = std::max<std::int64_t>(before[n].count(), 1);
     std::size_t share = 0;
-    for (std::size_t c = 0; c < cuts.size(); ++c) {
+    for (const std::size_t cut : cuts) {
       const auto mine =
-          static_cast<std::size_t>(static_cast<double>(before[cuts[c]].count()) / static_cast<double>(total) *
+          static_cast<std::size_t>(static_cast<double>(before[cut].count()) / static_cast<double>(total) *
                                    static_cast<double>(max_blocks));
-      if (mine == share && !kept.empty()) {
-        kept.back() = cuts[c];
-      } else {
-        kept.push_back(cuts[c]);
+      if (kept.empty() || mine != share || (cells.forced[cut] && cells.forced[kept.back()])) {
+        kept.push_back(cut);
         share = mine;
+      } else if (!cells.forced[kept.back()]) {
+        kept.back() = cut;
       }
     }
     cuts = std::move(kept);
@@ -91,120 +154,141 @@ void Chain::choose_blocks(const Problem& problem, const OperatorCosts& costs, st
   writers_.push_back(0);
   for (std::size_t b = 0; b + 1 < begin_.size(); ++b) {
     writers_.push_back(writers_.back());
-    for (std::size_t i = begin_[b]; i < begin_[b + 1]; ++i)
-      writers_.back() += writes_buffer(graph, order_[i]);
+    BlockPin pin;
+    for (std::size_t i = begin_[b]; i < begin_[b + 1]; ++i) {
+      writers_.back() += writes_buffer(graph, line_[members_[i]]);
+      const auto mine = line_.pin(members_[i]);
+      pin.torn = pin.torn || (mine && pin.device && *mine != *pin.device);
+      if (mine) pin.device = mine;
+    }
+    pins_.push_back(pin);
   }
 }
 
-void Chain::measure_cuts(const Problem& problem, BatchSize micro_batch) {
-  const Graph& graph = problem.graph;
-  const std::vector<std::size_t> position = positions(graph, order_);
-  std::vector<Bytes> forward(order_.size() + 2), backward(order_.size() + 2);
-  for (std::size_t i = 0; i < order_.size(); ++i) {
-    for (const TensorId t : graph.op(order_[i]).outputs) {
+void Chain::measure_work() {
+  const Problem& problem = line_.problem();
+  const std::size_t n = blocks();
+  work_.assign(2 * problem.cluster.kinds().size(), {});
+  forbidden_.assign(problem.cluster.kinds().size(), std::vector<std::size_t>(n + 1, 0));
+  for (const KindId kind : kinds_) {
+    const std::int32_t neighbour =
+        problem.costs.overhead(problem.cluster.kind(kind).name).neighbour_per_mille;
+    std::vector<Duration>& alone = work_[2 * kind.index()];
+    alone.assign(n + 1, Duration());
+    for (std::size_t b = 0; b < n; ++b) {
+      const std::vector<OperatorRun> of_block = runs(b, b + 1);
+      const StagePrice& price = line_.prices().price({.operators = of_block,
+                                                      .recompute = {},
+                                                      .micro_batch = micro_batch_,
+                                                      .degree = 1,
+                                                      .kinds = {&kind, 1}},
+                                                     *scratch_);
+      forbidden_[kind.index()][b + 1] = forbidden_[kind.index()][b] + (price.forbidden ? 1 : 0);
+      alone[b + 1] = alone[b];
+      if (price.forbidden) continue;
+      const StagePrice::Times& times = price.times.front();
+      alone[b + 1] += times.forward + times.input_gradient + times.weight_gradient;
+    }
+    std::vector<Duration>& crowded = work_[2 * kind.index() + 1];
+    for (const Duration time : alone) crowded.push_back(slowed(time, neighbour));
+  }
+}
+
+void Chain::measure_cuts() {
+  const Graph& graph = line_.problem().graph;
+  constexpr std::size_t kElsewhere = static_cast<std::size_t>(-1);
+  std::vector<std::size_t> member(graph.operators().size(), kElsewhere);
+  for (std::size_t i = 0; i < members_.size(); ++i) member[line_[members_[i]].index()] = i;
+  std::vector<Bytes> forward(members_.size() + 2), backward(members_.size() + 2);
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    for (const TensorId t : graph.op(line_[members_[i]]).outputs) {
       std::size_t last = i;
       for (const OperatorId reader : graph.readers(t)) {
-        if (position[reader.index()] != kNowhere) last = std::max(last, position[reader.index()]);
+        if (member[reader.index()] != kElsewhere) last = std::max(last, member[reader.index()]);
       }
+      if (last == i) continue;
       const Tensor& tensor = graph.tensor(t);
-      add_to_cuts(forward, i, last, tensor.bytes(micro_batch));
-      if (tensor.requires_grad) add_to_cuts(backward, i, last, tensor.bytes(micro_batch));
+      const Bytes bytes = tensor.bytes(micro_batch_);
+      add_to_cuts(forward, i, last, bytes);
+      if (tensor.requires_grad) add_to_cuts(backward, i, last, bytes);
     }
   }
-  for (std::size_t i = 1; i < forward.size(); ++i)
-    forward[i] += forward[i - 1], backward[i] += backward[i - 1];
+  for (std::size_t i = 1; i < forward.size(); ++i) {
+    forward[i] += forward[i - 1];
+    backward[i] += backward[i - 1];
+  }
   for (const std::size_t cut : begin_) {
     forward_bytes_.push_back(forward[cut]);
     backward_bytes_.push_back(backward[cut]);
   }
 }
 
-void Chain::measure_ranges(const Problem& problem, const OperatorCosts& costs, BatchSize micro_batch) {
-  const Graph& graph = problem.graph;
-  const std::size_t n = blocks();
-  for (std::size_t k = 0; k < problem.cluster.kinds().size(); ++k) {
-    std::vector<Duration> prefix(n + 1);
-    for (std::size_t b = 0; b < n; ++b) {
-      prefix[b + 1] = prefix[b];
-      for (std::size_t i = begin_[b]; i < begin_[b + 1]; ++i) {
-        const OperatorCost& cost = costs.of(order_[i], KindId(k));
-        prefix[b + 1] += cost.forward + cost.backward();
-      }
-    }
-    work_prefix_.push_back(std::move(prefix));
-    overhead_.push_back(2 * problem.costs.overhead(problem.cluster.kinds()[k].name).per_action);
+std::vector<OperatorRun> Chain::runs(std::size_t first, std::size_t last) const {
+  std::vector<OperatorRun> result;
+  for (std::size_t i = begin_[first]; i < begin_[last];) {
+    const std::size_t end = std::min<std::size_t>(run_end_[i], begin_[last]);
+    result.push_back(line_.run(members_[i], members_[end - 1]));
+    i = end;
   }
+  return result;
+}
 
-  const KindId kind = problem.cluster.devices().front().kind;
-  for (auto* table : {&trainable_, &resident_, &saved_, &workspace_})
-    table->assign((n + 1) * (n + 1), Bytes());
-  // Where each storage is first produced: what was made before a range is received, and counted with its
-  // slots.
-  std::vector<std::size_t> made(graph.storage_count(), kNowhere);
-  for (std::size_t i = order_.size(); i-- > 0;) {
-    for (const TensorId t : graph.op(order_[i]).outputs) made[graph.tensor(t).storage.index()] = i;
+std::vector<KindId> Chain::able_kinds(std::size_t first, std::size_t last) const {
+  std::vector<KindId> able;
+  for (const KindId kind : kinds_) {
+    if (can_run(kind, first, last)) able.push_back(kind);
   }
-  std::vector<std::size_t> kept_stamp(graph.storage_count(), kNowhere),
-      read_stamp(graph.storage_count(), kNowhere);
-  for (std::size_t first = 0; first < n; ++first) {
-    Bytes trainable, resident, saved, workspace;
-    for (std::size_t b = first; b < n; ++b) {
-      for (std::size_t i = begin_[b]; i < begin_[b + 1]; ++i) {
-        const Operator& op = graph.op(order_[i]);
-        const OperatorCost& cost = costs.of(order_[i], kind);
-        workspace = std::max(workspace, cost.workspace);
-        saved += cost.private_bytes;
-        for (const TensorId t : op.inputs) {
-          const Tensor& tensor = graph.tensor(t);
-          if (tensor.role == TensorRole::kActivation || tensor.role == TensorRole::kInput) continue;
-          if (std::exchange(read_stamp[tensor.storage.index()], first) == first) continue;
-          resident +=
-              tensor.parameter ? graph.parameter(*tensor.parameter).bytes() : tensor.bytes(micro_batch);
-          if (tensor.parameter && graph.parameter(*tensor.parameter).trainable)
-            trainable += graph.parameter(*tensor.parameter).bytes();
-        }
-        for (const SavedTensor& s : cost.saved) {
-          const auto& side = s.side == SavedTensor::Side::kInput ? op.inputs : op.outputs;
-          if (s.index >= side.size()) continue;
-          const Tensor& tensor = graph.tensor(side[s.index]);
-          if (tensor.role != TensorRole::kActivation && tensor.role != TensorRole::kInput) continue;
-          if (made[tensor.storage.index()] < begin_[first]) continue;
-          if (std::exchange(kept_stamp[tensor.storage.index()], first) != first)
-            saved += tensor.bytes(micro_batch);
-        }
-      }
-      trainable_[index(first, b + 1)] = trainable;
-      resident_[index(first, b + 1)] = resident;
-      saved_[index(first, b + 1)] = saved;
-      workspace_[index(first, b + 1)] = workspace;
-    }
+  return able;
+}
+
+const BlockPrice& Chain::price(std::size_t first, std::size_t last) const {
+  const std::size_t index = first * (blocks() + 1) + last;
+  BlockPrice& result = prices_[index];
+  if (std::exchange(asked_[index], 1) != 0 || first == last) return result;
+  const std::vector<OperatorRun> of_blocks = runs(first, last);
+  const std::vector<KindId> able = able_kinds(first, last);
+  if (able.empty()) return result;
+  const StagePrice& price = line_.prices().price(
+      {.operators = of_blocks, .recompute = {}, .micro_batch = micro_batch_, .degree = 1, .kinds = able},
+      *scratch_);
+  ESP_CHECK(!price.forbidden);
+  const StageMemory& memory = price.memory;
+  Bytes received, gradients_out, kept, sent, gradients_in;
+  for (const StagePrice::Received& each : price.received) {
+    const Bytes bytes = line_.prices().tensor_bytes(each.tensor, micro_batch_, *scratch_);
+    received += bytes;
+    if (each.gradient) gradients_out += bytes;
   }
+  for (const StagePrice::Output& each : price.outputs) {
+    (each.saved ? kept : sent) += each.bytes;
+    if (line_.graph().tensor(each.tensor).requires_grad) gradients_in += each.bytes;
+  }
+  result.trainable = memory.parameters;
+  result.saved = memory.saved;
+  // While the last of w micro-batches goes forward, w - 1 wait for a gradient; when the first goes back, w.
+  const Bytes in_forward = sent + memory.forward_workspace - gradients_in;
+  const Bytes in_backward = gradients_out + memory.backward_workspace;
+  result.base = memory.parameters + memory.gradients + memory.optimizer_state + memory.buffers + received +
+                std::max(in_forward, in_backward);
+  result.per_in_flight = received + memory.saved + kept + gradients_in;
+  return result;
+}
+
+std::vector<Duration> Chain::times_by_kind() const {
+  std::vector<Duration> times(forbidden_.size());
+  for (const KindId kind : kinds_) times[kind.index()] = work_before(kind, Crowd::kAlone, blocks());
+  return times;
 }
 
 std::vector<OperatorId> Chain::operators(std::size_t first, std::size_t last) const {
-  std::vector<OperatorId> result(order_.begin() + static_cast<std::ptrdiff_t>(begin_[first]),
-                                 order_.begin() + static_cast<std::ptrdiff_t>(begin_[last]));
+  std::vector<OperatorId> result;
+  for (std::size_t i = begin_[first]; i < begin_[last]; ++i) result.push_back(line_[members_[i]]);
   std::sort(result.begin(), result.end());
   return result;
 }
 
-Duration Chain::work(KindId kind, std::size_t first, std::size_t last) const {
-  const std::vector<Duration>& prefix = work_prefix_[kind.index()];
-  return prefix[last] - prefix[first] + overhead_[kind.index()];
-}
-
-Bytes Chain::memory(const Optimizer& optimizer, std::size_t first, std::size_t last,
-                    std::int64_t in_flight) const {
-  return resident(first, last) + trainable(first, last) + optimizer_state(optimizer, trainable(first, last)) +
-         in_flight * saved(first, last) + (in_flight + 1) * forward_bytes_[first] + workspace(first, last);
-}
-
 std::vector<OperatorId> chain_order(const Graph& graph) {
-  std::vector<OperatorId> order;
-  for (std::size_t i = 0; i < graph.operators().size(); ++i) {
-    if (!graph.operators()[i].duplicable) order.push_back(OperatorId(i));
-  }
-  return order;
+  return without_duplicables(graph, graph_order(graph));
 }
 
 std::vector<OperatorId> branch_by_branch_order(const Graph& graph) {
@@ -214,9 +298,43 @@ std::vector<OperatorId> branch_by_branch_order(const Graph& graph) {
   for (const OperatorId op : graph_order(graph)) {
     if (graph.successors(op).empty()) sinks.push_back(op);
   }
-  std::vector<OperatorId> order = depth_first_walk(graph, sinks, Along::kPredecessors, Emit::kOnExit);
-  std::erase_if(order, [&](OperatorId op) { return graph.op(op).duplicable; });
-  return order;
+  return without_duplicables(graph, depth_first_walk(graph, sinks, Along::kPredecessors, Emit::kOnExit));
+}
+
+std::vector<OperatorId> pin_by_pin_order(const Graph& graph, const Pins& pins) {
+  // Ready operators by device, those without a pin under none; the device at hand first, then none, then the
+  // device whose first ready operator is the smallest. Within one, the branch that was begun last.
+  const std::vector<std::optional<DeviceId>> pin = resolve_pins(graph, pins);
+  std::vector<std::size_t> missing(graph.operators().size());
+  std::map<std::optional<DeviceId>, std::vector<OperatorId>> ready;
+  const auto release = [&](OperatorId op) { ready[pin[op.index()]].push_back(op); };
+  for (std::size_t i = graph.operators().size(); i-- > 0;) {
+    missing[i] = graph.predecessors(OperatorId(i)).size();
+    if (missing[i] == 0) release(OperatorId(i));
+  }
+  std::vector<OperatorId> order;
+  std::optional<DeviceId> at_hand;
+  while (order.size() < missing.size()) {
+    if (ready[at_hand].empty() && at_hand && !ready[std::nullopt].empty()) {
+      // What nobody pinned: it may lead back to the device at hand.
+    } else if (ready[at_hand].empty()) {
+      std::optional<OperatorId> first;
+      for (const auto& [device, operators] : ready) {
+        if (operators.empty()) continue;
+        const OperatorId least = *std::min_element(operators.begin(), operators.end());
+        if (!first || least < *first) first = least, at_hand = device;
+      }
+    }
+    std::vector<OperatorId>& from = ready[at_hand].empty() ? ready[std::nullopt] : ready[at_hand];
+    const OperatorId op = from.back();
+    from.pop_back();
+    order.push_back(op);
+    const auto readers = graph.successors(op);
+    for (auto reader = readers.rbegin(); reader != readers.rend(); ++reader) {
+      if (--missing[reader->index()] == 0) release(*reader);
+    }
+  }
+  return without_duplicables(graph, std::move(order));
 }
 
 }  // namespace espalier

@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "espalier/base/check.h"
 #include "espalier/planners/candidate.h"
-#include "espalier/planners/pipeline/pipedream.h"
+#include "espalier/planners/pipeline/part_splits.h"
 
 // Problem. Some stages L₁ … L_k are given; cut the rest into stages that form a DAG with them.
 //
@@ -17,6 +18,8 @@
 // sorted by the size of before(v), no class reads from a later one, so a part of neighbouring classes reads
 // from none behind it. Classes are joined while that is safe: fewer parts need fewer devices. Each part is a
 // chain, cut as PipeDream cuts; parts and locked stages then form a DAG by construction.
+//
+// Rows: device_rows of the devices that are left. Pinned devices take the parts that hold what is pinned.
 //
 //   a → L → b, c beside them:   before(a) = before(c) = {}, before(b) = {L}   parts {a, c} and {b}
 //
@@ -229,44 +232,71 @@ std::vector<std::vector<OperatorId>> parts_of(const Problem& problem) {
 class LockedSearch {
  public:
   LockedSearch(const Problem& problem, const LockedOptions& options, Judge& judge, Context& context)
-      : problem_(problem), options_(options), judge_(judge), context_(context), parts_(parts_of(problem)) {
+      : problem_(problem),
+        options_(options),
+        judge_(judge),
+        context_(context),
+        line_(problem, chain_order(problem.graph)),
+        table_(problem),
+        micro_batch_(problem.locked.front().stage.micro_batch),
+        costs_(problem.graph, problem.cluster, problem.costs, micro_batch_) {
     std::set<DeviceId> taken;
     for (const LockedStage& locked : problem.locked) {
       for (const Replica& replica : locked.stage.replicas)
         taken.insert(replica.devices.begin(), replica.devices.end());
     }
-    for (std::size_t d = 0; d < problem.cluster.devices().size(); ++d) {
-      if (!taken.contains(DeviceId(d))) free_.push_back(DeviceId(d));
+    for (const DeviceId device : unpinned_devices(problem)) {
+      if (!taken.contains(device)) free_.push_back(device);
+    }
+    std::vector<std::uint32_t> place(problem.graph.operators().size());
+    for (std::size_t i = 0; i < line_.size(); ++i) place[line_[i].index()] = narrow(i);
+    for (const std::vector<OperatorId>& part : parts_of(problem)) {
+      std::vector<std::uint32_t>& members = members_.emplace_back();
+      std::set<DeviceId> pinned;
+      for (const OperatorId op : part) {
+        members.push_back(place[op.index()]);
+        if (const auto pin = line_.pin(members.back())) pinned.insert(*pin);
+      }
+      least_.push_back(pinned.empty() ? 1 : 0);
     }
   }
 
-  bool enough_devices() const { return parts_.size() <= free_.size(); }
-  std::size_t parts() const { return parts_.size(); }
+  std::size_t least_devices() const { return std::accumulate(least_.begin(), least_.end(), std::size_t{0}); }
   std::size_t free_devices() const { return free_.size(); }
 
-  void run(BatchSize micro_batch) {
-    cuts_.clear();
-    deals_ = 0;
-    std::vector<std::size_t> counts;
-    deal(micro_batch, counts, free_.size());
+  void run() {
+    for (std::vector<DeviceId>& row : device_rows(problem_.cluster, free_, whole_times(line_, costs_))) {
+      PartSplits parts(line_, table_, std::move(row), micro_batch_, costs_,
+                       {.keep = SplitOptions::Keep::kLeastBottleneck, .schedule = options_.schedule});
+      std::vector<std::size_t> numbers;
+      for (const auto& members : members_) numbers.push_back(parts.part_of(members));
+      deals_ = 0;
+      std::vector<std::size_t> counts;
+      deal(parts, numbers, counts, free_.size());
+    }
   }
 
  private:
-  void deal(BatchSize micro_batch, std::vector<std::size_t>& counts, std::size_t left) {
-    if (context_.stop() || deals_ >= kMostDeals) return;
-    const std::size_t open = parts_.size() - counts.size();
-    if (open == 0) {
+  void deal(PartSplits& parts, const std::vector<std::size_t>& numbers, std::vector<std::size_t>& counts,
+            std::size_t left) {
+    if (context_.stop() || context_.budget_spent || deals_ >= kMostDeals) return;
+    const std::size_t next = counts.size();
+    if (next == numbers.size()) {
       ++deals_;
-      return consider(micro_batch, counts);
+      return consider(parts, numbers, counts);
     }
-    for (std::size_t mine = open == 1 ? left : 1; mine + (open - 1) <= left; ++mine) {
+    const std::size_t others =
+        std::accumulate(least_.begin() + static_cast<std::ptrdiff_t>(next) + 1, least_.end(), std::size_t{0});
+    const bool last = next + 1 == numbers.size();
+    for (std::size_t mine = last ? left : least_[next]; mine + others <= left; ++mine) {
       counts.push_back(mine);
-      deal(micro_batch, counts, left - mine);
+      deal(parts, numbers, counts, left - mine);
       counts.pop_back();
     }
   }
 
-  void consider(BatchSize micro_batch, const std::vector<std::size_t>& counts) {
+  void consider(PartSplits& parts, const std::vector<std::size_t>& numbers,
+                const std::vector<std::size_t>& counts) {
     std::vector<StageDraft> drafts;
     for (const LockedStage& locked : problem_.locked) {
       StageDraft draft{.operators = locked.stage.operators,
@@ -279,39 +309,28 @@ class LockedSearch {
       drafts.push_back(std::move(draft));
     }
     std::size_t first = 0;
-    for (std::size_t p = 0; p < parts_.size(); ++p) {
-      const std::vector<StageDraft>& cut = cuts_of(micro_batch, p, first, counts[p]);
-      if (cut.empty()) return;
+    for (std::size_t p = 0; p < numbers.size(); ++p) {
+      const std::vector<ChainSplit>& splits = parts.splits(numbers[p], first, counts[p], context_);
+      if (splits.empty()) return;
+      const std::vector<StageDraft> cut = parts.drafts(numbers[p], first, counts[p], splits.front());
       drafts.insert(drafts.end(), cut.begin(), cut.end());
       first += counts[p];
     }
-    judge_.consider(drafts, micro_batch, options_.schedule);
-  }
-
-  const std::vector<StageDraft>& cuts_of(BatchSize micro_batch, std::size_t part, std::size_t first,
-                                         std::size_t count) {
-    const auto [it, fresh] = cuts_.try_emplace({part, first, count});
-    if (!fresh) return it->second;
-    const std::vector<DeviceId> devices(free_.begin() + static_cast<std::ptrdiff_t>(first),
-                                        free_.begin() + static_cast<std::ptrdiff_t>(first + count));
-    const Chain chain(problem_, parts_[part], micro_batch, 64);
-    const std::int64_t m = problem_.training.batch.count() / micro_batch.count();
-    const std::vector<ChainSplit> splits = min_max_splits(problem_, chain, devices, m, context_);
-    if (splits.empty()) return it->second;
-    for (const ChainStage& stage : splits.front().stages) {
-      it->second.push_back({chain.operators(stage.first_block, stage.last_block), stage.devices, {}});
-    }
-    return it->second;
+    judge_.consider(drafts, micro_batch_, options_.schedule);
   }
 
   const Problem& problem_;
   const LockedOptions& options_;
   Judge& judge_;
   Context& context_;
-  std::vector<std::vector<OperatorId>> parts_;
+  const Linearization line_;
+  const DeviceTable table_;
+  const BatchSize micro_batch_;
+  const OperatorCosts costs_;
+  std::vector<std::vector<std::uint32_t>> members_;  // of each part, as places in line_
+  std::vector<std::size_t> least_;                   // devices that it needs
   std::vector<DeviceId> free_;
   std::size_t deals_ = 0;
-  std::map<std::tuple<std::size_t, std::size_t, std::size_t>, std::vector<StageDraft>> cuts_;
 };
 
 }  // namespace
@@ -343,21 +362,22 @@ std::vector<std::string> locked_conflicts(const Problem& problem) {
 }
 
 Outcome keep_locked(const Problem& problem, const LockedOptions& options, Context& context) {
-  Judge judge(problem);
+  Judge judge(problem, context);
   LockedSearch search(problem, options, judge, context);
-  if (!search.enough_devices()) {
+  if (search.least_devices() > search.free_devices()) {
     return {.status = Status::kInfeasible,
             .why = "the locked stages leave " + std::to_string(search.free_devices()) +
-                   " devices for the rest, which needs at least " + std::to_string(search.parts()) +
+                   " devices for the rest, which needs at least " + std::to_string(search.least_devices()) +
                    ": unlock a stage, or lock less of them"};
   }
-  for (const BatchSize micro_batch : usable_micro_batches(problem)) {
-    if (micro_batch == problem.locked.front().stage.micro_batch) search.run(micro_batch);
+  const std::vector<BatchSize> usable = usable_micro_batches(problem);
+  if (std::find(usable.begin(), usable.end(), problem.locked.front().stage.micro_batch) != usable.end()) {
+    search.run();
   }
   if (problem.start) {
     if (const auto* start = std::get_if<PipelinePlan>(&*problem.start)) judge.consider(*start);
   }
-  Outcome outcome = judge.outcome(context);
+  Outcome outcome = judge.outcome();
   if (outcome.plan && outcome.why.empty()) {
     std::string names;
     for (const LockedStage& locked : problem.locked) names += (names.empty() ? "" : ", ") + locked.stage.name;

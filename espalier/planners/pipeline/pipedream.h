@@ -1,11 +1,9 @@
 #pragma once
 
-// The min-max chain split with replication: PipeDream's partitioning problem (Narayanan et al., SOSP'19,
-// §3.1) under the memory of synchronous 1F1B.
+// PipeDream's planner: the whole graph as a chain, cut by min_max_splits.
 
 #include <vector>
 
-#include "espalier/planners/pipeline/chain.h"
 #include "espalier/planners/planner.h"
 
 namespace espalier {
@@ -19,31 +17,8 @@ struct PipeDreamOptions {
   OrderRule schedule = ScheduleKind::kOneFOneB;
 };
 
-// A contiguous stage of the answer.
-struct ChainStage {
-  std::size_t first_block = 0;
-  std::size_t last_block = 0;  // exclusive
-  std::vector<DeviceId> devices;
-  friend bool operator==(const ChainStage&, const ChainStage&) = default;
-};
-struct ChainSplit {
-  std::vector<ChainStage> stages;
-  Duration bottleneck;  // the largest stage or link time of one step
-};
-
-// The per-step time of blocks [first, last) on `devices` as replicas: the largest share of micro-batches ×
-// work, endpoints of its border messages included, + all-reduce of its gradients + the update.
-Duration chain_stage_time(const Problem& problem, const Chain& chain, std::size_t first, std::size_t last,
-                          const std::vector<DeviceId>& devices, std::int64_t micro_batches);
-
-// All splits of the chain over devices[d…] (consecutive runs in that order; devices may be skipped) that no
-// other beats in (bottleneck, stages): ascending bottleneck, descending stages. Empty if nothing fits by the
-// chain's memory estimate. Exact over contiguous stages, consecutive replicas, links that are all alike, and
-// that estimate. O(blocks² · devices² · answers).
-std::vector<ChainSplit> min_max_splits(const Problem& problem, const Chain& chain,
-                                       const std::vector<DeviceId>& devices, std::int64_t micro_batches,
-                                       Context& context);
-
+// For each micro-batch size, each order of the operators (with pins also pin_by_pin_order) and each row of
+// device_rows. Pins: chain_split.h. A stage edge joins neighbours of the chain, whether data crosses or not.
 Outcome pipedream(const Problem& problem, const PipeDreamOptions& options, Context& context);
 
 }  // namespace espalier

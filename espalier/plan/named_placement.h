@@ -1,0 +1,31 @@
+#pragma once
+
+// A placement by names, as files hold it, before a Graph and a Cluster resolve it.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "espalier/plan/plan.h"
+
+namespace espalier {
+
+struct NamedPlacement {
+  struct OnDevice {
+    std::string device;
+    std::vector<std::pair<std::string, std::string>> operators;  // runs first..last of the graph's order
+    friend bool operator==(const OnDevice&, const OnDevice&) = default;
+  };
+  std::vector<OnDevice> devices;  // those with operators, ascending
+  friend bool operator==(const NamedPlacement&, const NamedPlacement&) = default;
+};
+
+// The fewest runs. The placement has a device of the cluster for each operator.
+NamedPlacement name_placement(const Placement& placement, const Graph& graph, const Cluster& cluster);
+
+// Throws InputError "<where>devices[0].operators[1]: …" where a name is not there, a run is backwards or an
+// operator stands twice, and "<where>operator 'a' stands on no device".
+Placement resolve_placement(const NamedPlacement& named, const Graph& graph, const Cluster& cluster,
+                            const std::string& where);
+
+}  // namespace espalier

@@ -1,0 +1,91 @@
+#pragma once
+
+// From a planner's idea of a plan (which operators, which devices) to the plan: what follows from the graph
+// and nobody needs to say. Who reads from whom, where duplicable operators stand, whether what belongs
+// together stands together. It costs what the stages' runs and borders cost, not what their operators do.
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "espalier/plan/plan.h"
+#include "espalier/planners/operator_set.h"
+
+namespace espalier {
+
+// A stage as a planner thinks of it. Duplicable operators do not count, there or not: each stage gets those
+// that it reads.
+struct StageDraft {
+  OperatorSet operators;
+  std::vector<DeviceId> devices;   // one replica each
+  std::vector<std::size_t> after;  // drafts that it follows without reading from them
+  std::string locked_as = {};      // the name of a locked stage, which is kept as it is; else empty
+  OperatorSet recompute = {};
+};
+
+// A plan whose stages are runs: `frame` has all of a PipelinePlan but operators, and names of locked stages
+// only.
+struct RunPlan {
+  PipelinePlan frame;
+  struct Runs {
+    std::vector<OperatorRun> operators, recompute;
+    friend bool operator==(const Runs&, const Runs&) = default;
+  };
+  std::vector<Runs> runs;  // by stage
+  friend bool operator==(const RunPlan&, const RunPlan&) = default;
+};
+
+// The plan with operators and names (graph/part_names.h). O(operators).
+PipelinePlan spelled_out(const Graph& graph, const RunPlan& plan);
+
+// Made once for a graph, which it refers to; any number of threads may ask.
+class DraftRules {
+ public:
+  explicit DraftRules(const Graph& graph);  // O((operators + edges) · log operators)
+  ~DraftRules();
+  DraftRules(DraftRules&&) noexcept;
+
+  // The plan of these drafts: stages in a topological order (stable), `after` completed by data edges, shares
+  // dealt round robin, in-flight limits set. Of a draft's devices only as many are used as there are
+  // micro-batches. Duplicables that nobody reads stand in the last stage. Nothing if drafts read from each
+  // other in a circle, or `after` makes one. Drafts must cover every other operator, each once: else
+  // InternalError. O(runs and what spans their borders, with log operators).
+  std::optional<RunPlan> complete(std::span<const StageDraft> drafts, BatchSize batch, BatchSize micro_batch,
+                                  const Orders& orders) const;
+
+  // An operator of the stage whose colocation group has another operator elsewhere.
+  std::optional<OperatorId> first_torn(std::span<const OperatorRun> stage) const;
+  // The first operator of a stage that writes a buffer. O(runs · log operators).
+  std::optional<OperatorId> first_writer(std::span<const OperatorRun> stage) const;
+
+ private:
+  struct State;
+  std::unique_ptr<const State> state_;
+};
+
+// Which operators are pinned where: made for a problem's pins.
+class PinTable {
+ public:
+  PinTable(const Graph& graph, const std::vector<std::optional<DeviceId>>& pins);  // by operator
+  bool empty() const { return pinned_.empty(); }
+  // The first operator of a stage on these devices that is pinned to another. A pinned operator has one
+  // device. O(runs · log operators).
+  std::optional<OperatorId> first_broken(std::span<const OperatorRun> stage,
+                                         std::span<const DeviceId> devices) const;
+
+ private:
+  struct Pinned {
+    std::uint32_t op;
+    DeviceId device;
+    std::size_t same_until;  // the last of the row of pins on one device that this begins or goes on
+  };
+  std::vector<Pinned> pinned_;  // ascending operator
+};
+
+// As DraftRules::complete, spelled out; nothing if it gives none. O(operators + edges) · log.
+std::optional<PipelinePlan> complete_plan(const Graph& graph, std::span<const StageDraft> drafts,
+                                          BatchSize batch, BatchSize micro_batch, const OrderRule& schedule);
+
+}  // namespace espalier

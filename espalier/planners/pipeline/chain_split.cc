@@ -1,0 +1,60 @@
+#include "espalier/planners/pipeline/chain_split.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "espalier/planners/pipeline/split_search.h"
+
+namespace espalier {
+namespace {
+
+// Each search has a third of the next one's segments; what it finds bounds that.
+constexpr std::size_t kFewestSegments = 6;
+constexpr std::size_t kRefinement = 3;
+
+// About `most` segments of equal work, with all cuts at which pins change.
+std::vector<std::size_t> coarse_cuts(const Chain& chain, KindId kind, std::size_t most) {
+  std::vector<std::size_t> cuts{0};
+  const auto share = [&](std::size_t cut) {
+    const Duration all = chain.work_before(kind, Crowd::kAlone, chain.blocks());
+    return static_cast<std::size_t>(ratio(chain.work_before(kind, Crowd::kAlone, cut), all) *
+                                    static_cast<double>(most));
+  };
+  for (std::size_t cut = 1; cut < chain.blocks(); ++cut) {
+    if (chain.pin(cut - 1) != chain.pin(cut) || share(cut) != share(cut + 1)) cuts.push_back(cut);
+  }
+  cuts.push_back(chain.blocks());
+  return cuts;
+}
+
+}  // namespace
+
+std::vector<ChainSplit> min_max_splits(const Chain& chain, const DeviceTable& table,
+                                       const std::vector<DeviceId>& devices, std::int64_t micro_batches,
+                                       const SplitOptions& options, Context& context) {
+  if (chain.blocks() == 0) return {};
+  DeviceRow row(table, devices, micro_batches);
+  internal::SplitSearch search(chain, row, options, context);
+  std::vector<std::size_t> all(chain.blocks() + 1);
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  std::vector<std::size_t> sizes{chain.blocks()};
+  while (sizes.back() / kRefinement >= kFewestSegments) sizes.push_back(sizes.back() / kRefinement);
+  std::vector<ChainSplit> known;
+  for (std::size_t level = sizes.size(); level-- > 0;) {
+    std::vector<ChainSplit> found = search.solve(
+        level == 0 ? all : coarse_cuts(chain, table.classes().front().kind, sizes[level]), known);
+    if (context.budget_spent || context.stop()) break;
+    if (!found.empty()) known = std::move(found);
+  }
+  return known;
+}
+
+std::vector<StageDraft> drafts_of(const Chain& chain, const ChainSplit& split) {
+  std::vector<StageDraft> drafts;
+  for (const ChainStage& stage : split.stages) {
+    drafts.push_back({chain.operators(stage.first_block, stage.last_block), stage.devices, {}});
+  }
+  return drafts;
+}
+
+}  // namespace espalier

@@ -1,0 +1,157 @@
+#include "espalier/planners/pipeline/part_splits.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "espalier/base/check.h"
+
+namespace espalier {
+namespace {
+
+constexpr std::size_t kBlocksOfPart = 64;
+
+Duration time_of(const OperatorCost& cost) {
+  return cost.forward + cost.backward();
+}
+
+}  // namespace
+
+std::vector<Duration> whole_times(const Linearization& line, const OperatorCosts& costs) {
+  std::vector<Duration> times;
+  for (std::size_t k = 0; k < line.problem().cluster.kinds().size(); ++k) {
+    Duration sum;
+    for (const OperatorId op : line.order()) sum += time_of(costs.of(op, KindId(k)));
+    times.push_back(sum);
+  }
+  return times;
+}
+
+PartSplits::PartSplits(const Linearization& line, const DeviceTable& table, std::vector<DeviceId> row,
+                       BatchSize micro_batch, const OperatorCosts& costs, SplitOptions options)
+    : line_(line),
+      table_(table),
+      row_(std::move(row)),
+      micro_batch_(micro_batch),
+      options_(std::move(options)) {
+  std::map<KindId, std::int64_t> kinds;
+  for (const DeviceId device : row_) ++kinds[line.problem().cluster.device(device).kind];
+  if (kinds.empty()) {
+    for (const Device& device : line.problem().cluster.devices()) ++kinds[device.kind];
+  }
+  for (const auto& [kind, count] : kinds) {
+    std::vector<Duration>& before = before_.emplace_back(line.size() + 1);
+    for (std::size_t place = 0; place < line.size(); ++place) {
+      before[place + 1] = before[place] + time_of(costs.of(line[place], kind));
+    }
+    devices_of_kind_.push_back(count);
+  }
+}
+
+Duration PartSplits::work(const Places& places) const {
+  Duration sum;
+  std::int64_t devices = 0;
+  for (std::size_t k = 0; k < before_.size(); ++k) {
+    sum += devices_of_kind_[k] * (before_[k][places.end] - before_[k][places.begin]);
+    devices += devices_of_kind_[k];
+  }
+  return sum / devices;
+}
+
+std::size_t PartSplits::part(std::vector<Places> places) {
+  std::sort(places.begin(), places.end());
+  std::vector<std::uint32_t> members;
+  for (const Places& each : places) {
+    for (std::uint32_t place = each.begin; place < each.end; ++place) members.push_back(place);
+  }
+  return part_of(std::move(members));
+}
+
+std::size_t PartSplits::part_of(std::vector<std::uint32_t> members) {
+  ESP_CHECK(!members.empty());
+  const auto [it, fresh] = numbers_.try_emplace(members, parts_.size());
+  if (!fresh) return it->second;
+  Part part;
+  std::set<DeviceId> pinned;
+  part.fastest = Duration::max();
+  for (std::size_t k = 0; k < before_.size(); ++k) {
+    Duration sum;
+    for (const std::uint32_t place : members) sum += before_[k][place + 1] - before_[k][place];
+    part.fastest = std::min(part.fastest, sum);
+  }
+  for (const std::uint32_t place : members) {
+    part.work += work({place, place + 1});
+    if (const auto pin = line_.pin(place)) pinned.insert(*pin);
+  }
+  part.pinned = pinned.size();
+  part.members = std::move(members);
+  parts_.push_back(std::move(part));
+  return it->second;
+}
+
+Duration PartSplits::least_busy(std::size_t part, std::size_t devices) const {
+  const std::int64_t m = line_.problem().training.batch.count() / micro_batch_.count();
+  // A pinned device may be of any kind, so its speed is not known here.
+  if (parts_[part].pinned > 0) return Duration();
+  return m * parts_[part].fastest / static_cast<std::int64_t>(std::max<std::size_t>(devices, 1));
+}
+
+const Chain& PartSplits::chain_of(std::size_t number) {
+  Part& part = parts_[number];
+  if (!part.chain) {
+    part.chain.emplace(line_, micro_batch_,
+                       Chain::Options{.max_blocks = kBlocksOfPart, .members = part.members});
+  }
+  return *part.chain;
+}
+
+bool PartSplits::alike(std::size_t a, std::size_t b, std::size_t count) const {
+  for (std::size_t i = 0; i < count; ++i) {
+    const DeviceId x = row_[a + i], y = row_[b + i];
+    if (table_.class_of(x) != table_.class_of(y) || table_.memory(x) != table_.memory(y)) return false;
+    for (std::size_t j = 0; j < i; ++j) {
+      if (table_.hop_of(x, row_[a + j]) != table_.hop_of(y, row_[b + j])) return false;
+      if (table_.hop_of(row_[a + j], x) != table_.hop_of(row_[b + j], y)) return false;
+    }
+  }
+  return true;
+}
+
+std::size_t PartSplits::like(std::size_t first, std::size_t count) {
+  std::vector<std::size_t>& places = likes_[count];
+  for (const std::size_t place : places) {
+    if (place == first || alike(place, first, count)) return place;
+  }
+  places.push_back(first);
+  return first;
+}
+
+const std::vector<ChainSplit>& PartSplits::splits(std::size_t number, std::size_t first, std::size_t count,
+                                                  Context& context) {
+  // The links of a pinned device to runs that are alike may differ.
+  const std::size_t place = parts_[number].pinned > 0 ? first : like(first, count);
+  const auto [it, fresh] = splits_.try_emplace({number, place, count});
+  if (fresh) {
+    const std::int64_t m = line_.problem().training.batch.count() / micro_batch_.count();
+    const std::vector<DeviceId> devices(row_.begin() + static_cast<std::ptrdiff_t>(place),
+                                        row_.begin() + static_cast<std::ptrdiff_t>(place + count));
+    it->second = min_max_splits(chain_of(number), table_, devices, m, options_, context);
+  }
+  return it->second;
+}
+
+std::vector<StageDraft> PartSplits::drafts(std::size_t number, std::size_t first, std::size_t count,
+                                           const ChainSplit& split) {
+  const std::size_t place = parts_[number].pinned > 0 ? first : like(first, count);
+  std::vector<StageDraft> drafts = drafts_of(chain_of(number), split);
+  if (place == first) return drafts;
+  for (StageDraft& draft : drafts) {
+    for (DeviceId& device : draft.devices) {
+      const auto at = std::find(row_.begin(), row_.end(), device);
+      device = row_[static_cast<std::size_t>(at - row_.begin()) - place + first];
+    }
+  }
+  return drafts;
+}
+
+}  // namespace espalier

@@ -1,0 +1,84 @@
+#pragma once
+
+// Parts of a linearization, each cut over a run of a row of devices: what planners ask that try many ways to
+// deal devices to parts. Equal questions are answered once: runs of equal devices with equal links between
+// them are alike.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "espalier/planners/candidate.h"
+#include "espalier/planners/pipeline/chain_split.h"
+
+namespace espalier {
+
+struct Places {  // of a linearization: [begin, end)
+  std::uint32_t begin = 0, end = 0;
+  bool empty() const { return begin == end; }
+  friend auto operator<=>(const Places&, const Places&) = default;
+};
+
+// What all operators of the line take, forward and backward, by KindId.
+std::vector<Duration> whole_times(const Linearization& line, const OperatorCosts& costs);
+
+class PartSplits {
+ public:
+  // Keeps references to line, table and costs; they hold at this micro-batch.
+  PartSplits(const Linearization& line, const DeviceTable& table, std::vector<DeviceId> row,
+             BatchSize micro_batch, const OperatorCosts& costs, SplitOptions options);
+
+  BatchSize micro_batch() const { return micro_batch_; }
+  std::size_t devices() const { return row_.size(); }
+  // Of one micro-batch, in the mean over the row's devices.
+  Duration work(const Places& places) const;
+
+  // A part that holds all of these: a number to ask with.
+  std::size_t part(std::vector<Places> places);
+  // The same for places one by one, ascending.
+  std::size_t part_of(std::vector<std::uint32_t> members);
+  Duration work_of_part(std::size_t part) const { return parts_[part].work; }
+  std::size_t pinned_devices(std::size_t part) const { return parts_[part].pinned; }
+  std::size_t least_devices(std::size_t part) const { return parts_[part].pinned > 0 ? 0 : 1; }
+  // Some device of the part is busy at least this long in a step, if the part has so many of the row's.
+  Duration least_busy(std::size_t part, std::size_t devices) const;
+
+  // The splits of a part over the row's devices [first, first + count) that are worth a try: min_max_splits.
+  // Empty if none fits. The run may stand for another that is like it: drafts() puts that right.
+  const std::vector<ChainSplit>& splits(std::size_t part, std::size_t first, std::size_t count,
+                                        Context& context);
+  // The stages of one of them.
+  std::vector<StageDraft> drafts(std::size_t part, std::size_t first, std::size_t count,
+                                 const ChainSplit& split);
+
+ private:
+  struct Part {
+    std::vector<std::uint32_t> members;
+    Duration work;     // mean over the row
+    Duration fastest;  // on the fastest kind
+    std::size_t pinned = 0;
+    std::optional<Chain> chain = {};
+  };
+  const Chain& chain_of(std::size_t part);
+  // The first place whose run of that length is like the one at `first`.
+  std::size_t like(std::size_t first, std::size_t count);
+  bool alike(std::size_t a, std::size_t b, std::size_t count) const;
+
+  const Linearization& line_;
+  const DeviceTable& table_;
+  std::vector<DeviceId> row_;
+  BatchSize micro_batch_;
+  SplitOptions options_;
+  std::vector<std::vector<Duration>> before_;  // by kind with devices in the row or a pin; by place
+  std::vector<std::int64_t> devices_of_kind_;  // by those kinds
+  std::deque<Part> parts_;
+  std::map<std::vector<std::uint32_t>, std::size_t> numbers_;
+  std::map<std::size_t, std::vector<std::size_t>> likes_;  // by length: places of runs that differ
+  std::map<std::tuple<std::size_t, std::size_t, std::size_t>, std::vector<ChainSplit>>
+      splits_;  // by part, place, length
+};
+
+}  // namespace espalier

@@ -1,0 +1,431 @@
+#include "espalier/planners/pipeline/split_search.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "espalier/base/check.h"
+
+// Problem. Cuts 0 … C of a chain, devices 0 … D-1 in a row, m micro-batches. Cut the chain into contiguous
+// stages, give each a run of devices, or the device that it is pinned to; minimise the largest time per step.
+//
+//   PipeDream (SOSP'19, §3.1)        here
+//   A(j, m), best for 1…j on m       runs_from_[i][d], pinned_from_[i][d]: answers for what is behind cut i
+//   T(i→j, m), stage time            stage_time
+//   2·a_i/B, activation traffic      link_holds_ × share, a term of the maximum of its own
+//
+// How we deviate. (1) From the end to the start, because the in-flight count of a stage, hence its memory,
+// depends on what follows it (docs/semantics.md, in-flight): with r replicas before a rest that holds s
+// micro-batches, w = ⌈(r + s)/r⌉. (2) Each state keeps all answers that are not worse in all of (bottleneck,
+// stages, s). (3) Devices may differ, runs follow the row, and devices may be left out: so a state names the
+// device where its first stage begins, and what may follow a device (`after_run_`) remembers the link there.
+// (4) Weights are not stashed; the all-reduce is paid once per step. (5) Skip tensors are charged at every
+// cut they cross, though they travel once. (6) Pinned stages take no device of the row.
+//
+// What makes it fast: stage times by class of runs, not by run; and bounds. A bottleneck below what the work
+// before a state needs on the devices before it counts as that much, so most answers of a state are equal and
+// one of them is kept; a state that needs more than splits known before is left out. Both keep what is best.
+
+namespace espalier::internal {
+
+SplitSearch::SplitSearch(const Chain& chain, DeviceRow& row, const SplitOptions& options, Context& context)
+    : chain_(chain),
+      row_(row),
+      options_(options),
+      context_(context),
+      micro_batches_(row.micro_batches()),
+      links_(1) {
+  if (!options.schedule.group.empty()) {
+    group_ = *std::min_element(options.schedule.group.begin(), options.schedule.group.end());
+  }
+  std::set<DeviceId> pinned;
+  for (std::size_t b = 0; b < chain.blocks(); ++b) {
+    torn_ = torn_ || chain.pin(b).torn;
+    if (chain.pin(b).device) pinned.insert(*chain.pin(b).device);
+  }
+  pinned_.assign(pinned.begin(), pinned.end());
+  for (const DeviceId device : pinned_) pinned_class_.push_back(row.class_of_single(device));
+  for (std::size_t from = 0; from < row.size(); ++from) {
+    for (std::size_t to = 0; to < row.size(); ++to) row_links_.push_back(link(row[from], row[to]));
+    for (const DeviceId to : pinned_) links_to_pin_.push_back(link(row[from], to));
+  }
+  for (const DeviceId from : pinned_) {
+    for (std::size_t to = 0; to < row.size(); ++to) pin_links_.push_back(link(from, row[to]));
+    for (const DeviceId to : pinned_) pin_to_pin_links_.push_back(link(from, to));
+  }
+  for (std::size_t d = 0; d + 1 < row.size(); ++d) {
+    const auto links = [&](std::size_t of) {
+      return row_links_.begin() + static_cast<std::ptrdiff_t>(of * row.size());
+    };
+    const auto pins = [&](std::size_t of) {
+      return links_to_pin_.begin() + static_cast<std::ptrdiff_t>(of * pinned_.size());
+    };
+    const auto behind = static_cast<std::ptrdiff_t>(d + 2), all = static_cast<std::ptrdiff_t>(row.size());
+    links_repeat_.push_back(
+        (behind >= all || std::equal(links(d) + behind, links(d) + all, links(d + 1) + behind)) &&
+        std::equal(pins(d), pins(d + 1), pins(d + 1)));
+  }
+}
+
+std::uint16_t SplitSearch::link(DeviceId from, DeviceId to) {
+  const Link wanted{row_.table().hop_of(from, to), row_.table().hop_of(to, from)};
+  const auto place =
+      static_cast<std::size_t>(std::find(links_.begin() + 1, links_.end(), wanted) - links_.begin());
+  if (place == links_.size()) links_.push_back(wanted);
+  return static_cast<std::uint16_t>(place);
+}
+
+void SplitSearch::prepare(std::vector<std::size_t> cuts, const std::vector<ChainSplit>& known) {
+  cuts_ = std::move(cuts);
+  ESP_CHECK(cuts_.size() >= 2 && last_cut() < 0xffff && row_.size() < 0xffff, cuts_.size(), row_.size());
+  limits_.assign(last_cut() + 2, kNever);
+  const bool least = options_.keep == SplitOptions::Keep::kLeastBottleneck;
+  for (const ChainSplit& split : known) {
+    for (std::size_t s = least ? 0 : split.stages.size(); s < limits_.size(); ++s) {
+      limits_[s] = std::min(limits_[s], split.bottleneck.count());
+    }
+  }
+  answers_.clear();
+  rests_.clear();
+  for (auto* lists : {&runs_from_, &pinned_from_, &after_run_, &after_pinned_}) {
+    lists->assign((last_cut() + 1) * (row_.size() + 1), List());
+  }
+  first_rest_.assign(row_.size() + 1, last_cut());
+  prepare_pins();
+  prepare_costs();
+  prepare_bounds();
+}
+
+void SplitSearch::prepare_pins() {
+  const std::size_t n = last_cut();
+  pin_of_.assign(n, std::nullopt);
+  next_pinned_.assign(n + 1, n);
+  pin_before_.assign(n + 1, std::nullopt);
+  pinned_work_.assign(pinned_.size(), std::vector<Time>(n + 1, 0));
+  for (std::size_t c = 0; c < n; ++c) {
+    for (std::size_t b = cuts_[c]; b < cuts_[c + 1]; ++b) {
+      if (!chain_.pin(b).device) continue;
+      const auto at = std::lower_bound(pinned_.begin(), pinned_.end(), *chain_.pin(b).device);
+      const auto mine = static_cast<std::size_t>(at - pinned_.begin());
+      torn_ = torn_ || (pin_of_[c] && *pin_of_[c] != mine);
+      pin_of_[c] = mine;
+      const std::uint32_t compute = row_.classes()[pinned_class_[mine]].loads.front().compute;
+      const ComputeClass& of = row_.table().classes()[compute];
+      pinned_work_[mine][c + 1] += chain_.work(of.kind, of.crowd, b, b + 1).count();
+    }
+    for (auto& before : pinned_work_) before[c + 1] += before[c];
+    pin_before_[c + 1] = pin_of_[c] ? pin_of_[c] : pin_before_[c];
+  }
+  for (std::size_t c = n; c-- > 0;) next_pinned_[c] = pin_of_[c] ? c : next_pinned_[c + 1];
+}
+
+void SplitSearch::prepare_costs() {
+  const std::size_t n = last_cut() + 1;
+  link_holds_.assign(links_.size() * n, 0);
+  for (std::size_t l = 1; l < links_.size(); ++l) {
+    const Hop &there = row_.table().hops()[links_[l].forward],
+              &back = row_.table().hops()[links_[l].backward];
+    for (std::size_t c = 1; c + 1 < n; ++c) {
+      link_holds_[l * n + c] =
+          std::max(there.hold(chain_.forward_bytes(cuts_[c])), back.hold(chain_.backward_bytes(cuts_[c])))
+              .count();
+    }
+  }
+  messages_before_.clear();
+  messages_behind_.clear();
+  for (const ComputeClass& compute : row_.table().classes()) {
+    for (std::size_t c = 0; c < n; ++c) {
+      const Bytes forward = chain_.forward_bytes(cuts_[c]), backward = chain_.backward_bytes(cuts_[c]);
+      const bool first = c == 0, last = c + 1 == n;
+      messages_before_.push_back(first ? 0
+                                       : (compute.receive.of(forward) + compute.send.of(backward)).count());
+      messages_behind_.push_back(last ? 0
+                                      : (compute.send.of(forward) + compute.receive.of(backward)).count());
+    }
+  }
+  writer_behind_.assign(n, n);
+  for (std::size_t c = n - 1; c-- > 0;) {
+    writer_behind_[c] = chain_.writes_buffers(cuts_[c], cuts_[c + 1]) ? c + 1 : writer_behind_[c + 1];
+  }
+}
+
+// What the blocks before a cut need on so many devices of the row and in so many pinned stages as there can
+// be, one for each run of segments of one pin: all their work shared evenly, and the longest segment on as
+// many replicas as can be.
+void SplitSearch::prepare_bounds() {
+  std::set<std::uint32_t> computes;
+  for (std::size_t d = 0; d < row_.size(); ++d) computes.insert(row_.table().class_of(row_[d]));
+  for (const DeviceId device : pinned_) computes.insert(row_.table().class_of(device));
+  bound_before_.assign((last_cut() + 1) * (row_.size() + 1), 0);
+  Time sum = 0, longest = 0, pinned_stages = 0;
+  for (std::size_t c = 1; c <= last_cut(); ++c) {
+    pinned_stages += pin_of_[c - 1] && (c == 1 || pin_of_[c - 2] != pin_of_[c - 1]) ? 1 : 0;
+    Time least = kNever;
+    for (const std::uint32_t compute : computes) {
+      least = std::min(least, work(compute, c) - work(compute, c - 1));
+    }
+    sum += least;
+    longest = std::max(longest, least);
+    for (std::size_t d = 0; d <= row_.size(); ++d) {
+      const Time devices = static_cast<Time>(d) + pinned_stages;
+      if (devices == 0) {
+        bound_before_[at(c, d)] = kNever;
+        continue;
+      }
+      const Time replicas = std::min(std::max<Time>(static_cast<Time>(d), 1), micro_batches_);
+      const Time share = (micro_batches_ + replicas - 1) / replicas;
+      bound_before_[at(c, d)] = std::max(micro_batches_ * sum / devices, share * longest);
+    }
+  }
+}
+
+std::vector<ChainSplit> SplitSearch::solve(std::vector<std::size_t> cuts,
+                                           const std::vector<ChainSplit>& known) {
+  prepare(std::move(cuts), known);
+  if (torn_ || row_.size() + pinned_.size() == 0) return {};
+  rests_.push_back(Rest());  // the end: nothing is left
+  for (std::size_t d = 0; d <= row_.size(); ++d) {
+    after_run_[at(last_cut(), d)] = after_pinned_[at(last_cut(), d)] = List{0, 1};
+  }
+  for (std::size_t cut = last_cut(); cut-- > 0;) {
+    solve_cut(cut);
+    if (context_.budget_spent || context_.stop()) return {};
+    if (cut > 0) connect(cut);
+  }
+  return front();
+}
+
+void SplitSearch::solve_cut(std::size_t cut) {
+  times_.assign(row_.classes().size(), {});
+  in_flight_.clear();
+  for (std::size_t d = 0; d < row_.size(); ++d) solve_runs(cut, d);
+  if (next_pinned_[cut] == last_cut()) return;
+  for (std::size_t d = 0; d <= row_.size(); ++d) solve_pinned(cut, d);
+}
+
+void SplitSearch::solve_runs(std::size_t cut, std::size_t device) {
+  const Time least = bound_before(cut, device), most = limit(1 + (cut > 0 ? 1 : 0));
+  if (least > most) return;
+  front_.clear();
+  const bool one_replica = chain_.line().problem().written_buffers == WrittenBuffers::kOneReplica;
+  const std::size_t longest = std::min(row_.size() - device, row_.longest_run());
+  for (std::size_t replicas = 1; replicas <= longest; ++replicas) {
+    if (!context_.take_state()) return;
+    const std::size_t end = device + replicas;
+    const std::uint32_t run_class = row_.class_of(device, replicas);
+    const RunClass::Load& load = row_.classes()[run_class].loads.front();
+    const Time before = work(load.compute, cut);
+    std::size_t last = next_pinned_[cut];
+    if (one_replica && replicas > 1) last = std::min(last, writer_behind_[cut] - 1);
+    for (std::size_t next = std::max(cut + 1, first_rest_[end]); next <= last; ++next) {
+      if (load.share * (work(load.compute, next) - before) > most) break;  // and so are all longer stages
+      const List rest = after_run_[at(next, end)];
+      if (!rest.empty()) extend(cut, {next, device, end, run_class}, rest, 0, least);
+    }
+  }
+  runs_from_[at(cut, device)] = store_front();
+}
+
+void SplitSearch::solve_pinned(std::size_t cut, std::size_t device) {
+  const Time least = bound_before(cut, device);
+  if (least > limit(1 + (cut > 0 ? 1 : 0)) || !context_.take_state()) return;
+  front_.clear();
+  const std::size_t mine = *pin_of_[next_pinned_[cut]];
+  const std::vector<Time>& work_of_pin = pinned_work_[mine];
+  for (std::size_t next = next_pinned_[cut] + 1; next <= last_cut(); ++next) {
+    if (pin_of_[next - 1] && *pin_of_[next - 1] != mine) break;
+    const Time elsewhere =
+        micro_batches_ * (work_of_pin[last_cut()] - (work_of_pin[next] - work_of_pin[cut]));
+    extend(cut, {next, device, device, pinned_class_[mine]}, after_pinned_[at(next, device)], elsewhere,
+           least);
+  }
+  pinned_from_[at(cut, device)] = store_front();
+}
+
+void SplitSearch::extend(std::size_t cut, const FirstStage& stage, List list, Time elsewhere, Time least) {
+  const std::size_t next = stage.cut;
+  Time time = stage_time(cut, next, stage.run_class);
+  if (time == kNever || time + elsewhere > limit(cut, next)) return;
+  time = std::max(time + elsewhere, least);
+  const RunClass& run = row_.classes()[stage.run_class];
+  const std::int64_t most = most_in_flight(cut, next, run.memory);
+  if (most < 1) return;
+  const Time* const holds = link_holds_.data() + next;
+  const std::size_t stride = cuts_.size();
+  for (std::uint32_t i = list.begin; i < list.end; ++i) {
+    const Rest& rest = rests_[i];
+    const Time link = run.share * holds[rest.link * stride];
+    const Time bottleneck = std::max({time, rest.bottleneck, link});
+    const std::size_t stages = rest.stages + std::size_t{1};
+    if (bottleneck > limit(stages + (cut > 0 ? 1 : 0))) continue;
+    const std::int64_t held = in_flight(run, rest);
+    if (held > most) continue;
+    keep({.bottleneck = bottleneck,
+          .held = static_cast<std::uint32_t>(run.replicas * held),
+          .rest = i,
+          .stages = static_cast<std::uint16_t>(stages),
+          .cut = static_cast<std::uint16_t>(next),
+          .begin = static_cast<std::uint16_t>(stage.begin),
+          .end = static_cast<std::uint16_t>(stage.end)});
+  }
+}
+
+void SplitSearch::keep(const Answer& fresh) {
+  for (const Answer& a : front_) {
+    if (a.bottleneck <= fresh.bottleneck && a.stages <= fresh.stages && a.held <= fresh.held) return;
+  }
+  std::erase_if(front_, [&](const Answer& a) {
+    return fresh.bottleneck <= a.bottleneck && fresh.stages <= a.stages && fresh.held <= a.held;
+  });
+  front_.push_back(fresh);
+}
+
+SplitSearch::List SplitSearch::store_front() {
+  const List list{narrow(answers_.size()), narrow(answers_.size() + front_.size())};
+  answers_.insert(answers_.end(), front_.begin(), front_.end());
+  return list;
+}
+
+// What may follow at this cut, by the device before it and the devices that are left.
+void SplitSearch::connect(std::size_t cut) {
+  // The device of a pinned stage that begins here; where there is none, there are no such answers either.
+  const std::size_t pin_here = next_pinned_[cut] < last_cut() ? *pin_of_[next_pinned_[cut]] : 0;
+  rest_front_.clear();
+  for (std::size_t free = row_.size(); free > 0; --free) {  // the run before ends with device free - 1
+    const std::size_t from = free - 1;
+    if (free == row_.size() || links_repeat_[from] == 0) {
+      rest_front_.clear();
+      for (std::size_t d = free; d < row_.size(); ++d) {
+        add_rests(cut, runs_from_[at(cut, d)], row_links_[from * row_.size() + d]);
+      }
+    } else {
+      add_rests(cut, runs_from_[at(cut, free)], row_links_[from * row_.size() + free]);
+    }
+    if (!pinned_.empty()) {
+      add_rests(cut, pinned_from_[at(cut, free)], links_to_pin_[from * pinned_.size() + pin_here]);
+    }
+    after_run_[at(cut, free)] = store_rests();
+    if (!rest_front_.empty()) first_rest_[free] = cut;
+  }
+  if (!pin_before_[cut]) return;
+  const std::size_t from = *pin_before_[cut];
+  rest_front_.clear();
+  for (std::size_t free = row_.size() + 1; free-- > 0;) {
+    if (free < row_.size()) {
+      add_rests(cut, runs_from_[at(cut, free)], pin_links_[from * row_.size() + free]);
+    }
+    if (from != pin_here) {
+      add_rests(cut, pinned_from_[at(cut, free)], pin_to_pin_links_[from * pinned_.size() + pin_here]);
+    }
+    after_pinned_[at(cut, free)] = store_rests();
+  }
+}
+
+void SplitSearch::add_rests(std::size_t cut, List answers, std::uint16_t link) {
+  const auto hold = [&](std::uint16_t of) { return link_holds_[of * cuts_.size() + cut]; };
+  const auto beats = [&](const Rest& a, const Rest& b) {
+    return a.bottleneck <= b.bottleneck && a.stages <= b.stages && a.held <= b.held &&
+           (a.link == b.link || hold(a.link) <= hold(b.link));
+  };
+  for (std::uint32_t i = answers.begin; i < answers.end; ++i) {
+    const Answer& answer = answers_[i];
+    const Rest fresh{answer.bottleneck, answer.held, i, answer.stages, link};
+    if (std::any_of(rest_front_.begin(), rest_front_.end(), [&](const Rest& a) { return beats(a, fresh); })) {
+      continue;
+    }
+    std::erase_if(rest_front_, [&](const Rest& a) { return beats(fresh, a); });
+    rest_front_.push_back(fresh);
+  }
+}
+
+SplitSearch::List SplitSearch::store_rests() {
+  const List list{narrow(rests_.size()), narrow(rests_.size() + rest_front_.size())};
+  rests_.insert(rests_.end(), rest_front_.begin(), rest_front_.end());
+  return list;
+}
+
+std::vector<ChainSplit> SplitSearch::front() {
+  std::vector<Answer> found;
+  const auto add = [&](List list) {
+    found.insert(found.end(), answers_.begin() + list.begin, answers_.begin() + list.end);
+  };
+  for (std::size_t d = 0; d < row_.size(); ++d) add(runs_from_[at(0, d)]);
+  add(pinned_from_[at(0, 0)]);
+  std::stable_sort(found.begin(), found.end(), [](const Answer& a, const Answer& b) {
+    return std::tuple(a.bottleneck, a.stages) < std::tuple(b.bottleneck, b.stages);
+  });
+  std::vector<ChainSplit> splits;
+  for (const Answer& answer : found) {
+    if (!splits.empty() && answer.stages >= splits.back().stages.size()) continue;
+    splits.push_back(split_of(answer));
+    if (options_.keep == SplitOptions::Keep::kLeastBottleneck) break;
+  }
+  return splits;
+}
+
+ChainSplit SplitSearch::split_of(const Answer& answer) const {
+  ChainSplit split;
+  split.bottleneck = Duration(answer.bottleneck);
+  std::size_t cut = 0;
+  for (const Answer* a = &answer;; a = &answers_[rests_[a->rest].answer]) {
+    std::vector<DeviceId> devices = row_.run(a->begin, a->end);
+    if (devices.empty()) devices = {pinned_[*pin_of_[next_pinned_[cut]]]};
+    split.stages.push_back({cuts_[cut], cuts_[a->cut], std::move(devices)});
+    cut = a->cut;
+    if (cut == last_cut()) return split;
+  }
+}
+
+SplitSearch::Time SplitSearch::stage_time(std::size_t cut, std::size_t next, std::uint32_t run_class) {
+  constexpr Time kUnknown = -1;
+  std::vector<Time>& known = times_[run_class];
+  if (known.empty()) known.assign(cuts_.size(), kUnknown);
+  Time& time = known[next];
+  if (time != kUnknown) return time;
+  const RunClass& run = row_.classes()[run_class];
+  time = compute_time(cut, next, run);
+  if (time == kNever || time > limit(cut, next)) return time = kNever;
+  const Bytes trainable = chain_.price(cuts_[cut], cuts_[next]).trainable;
+  time = 0;
+  for (const RunClass::Load& load : run.loads) {
+    const ComputeClass& compute = row_.table().classes()[load.compute];
+    const std::size_t base = load.compute * cuts_.size();
+    const Time each = work(load.compute, next) - work(load.compute, cut) + compute.actions.count() +
+                      messages_before_[base + cut] + messages_behind_[base + next];
+    time = std::max(time, load.share * each + row_.table().update(compute.kind, trainable).count());
+  }
+  return time += run.all_reduce(row_.table(), trainable).count();
+}
+
+SplitSearch::Time SplitSearch::compute_time(std::size_t cut, std::size_t next, const RunClass& run) const {
+  Time longest = 0;
+  for (const RunClass::Load& load : run.loads) {
+    const ComputeClass& compute = row_.table().classes()[load.compute];
+    if (!chain_.can_run(compute.kind, cuts_[cut], cuts_[next])) return kNever;
+    longest = std::max(longest, load.share * (work(load.compute, next) - work(load.compute, cut)));
+  }
+  return longest;
+}
+
+std::int64_t SplitSearch::most_in_flight(std::size_t cut, std::size_t next, Bytes memory) {
+  auto at = std::find_if(in_flight_.begin(), in_flight_.end(),
+                         [&](const auto& known) { return known.first == memory; });
+  if (at == in_flight_.end()) {
+    in_flight_.emplace_back(memory, std::vector<std::int64_t>(cuts_.size(), -1));
+    at = in_flight_.end() - 1;
+  }
+  std::int64_t& most = at->second[next];
+  if (most >= 0) return most;
+  const BlockPrice& price = chain_.price(cuts_[cut], cuts_[next]);
+  const std::int64_t left = (memory - price.base).count(), each = price.per_in_flight.count();
+  return most = left < 0 ? 0 : each <= 0 ? micro_batches_ : left / each;
+}
+
+std::int64_t SplitSearch::in_flight(const RunClass& run, const Rest& rest) const {
+  if (options_.schedule.kind == ScheduleKind::kGPipe) return run.share;
+  if (rest.stages == 0) return std::min(run.share, group_);
+  return std::min(run.share, (group_ * run.replicas + rest.held + run.replicas - 1) / run.replicas);
+}
+
+}  // namespace espalier::internal

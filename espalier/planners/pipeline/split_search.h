@@ -1,0 +1,143 @@
+#pragma once
+
+// The dynamic program behind min_max_splits, for one set of cuts (chain_split.h says what it solves).
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "espalier/planners/pipeline/chain_split.h"
+
+namespace espalier::internal {
+
+class SplitSearch {
+ public:
+  // Refers to all of them.
+  SplitSearch(const Chain& chain, DeviceRow& row, const SplitOptions& options, Context& context);
+
+  // The front over stages that begin and end at `cuts` (of the chain, ascending, the first and the last cut
+  // among them). Splits that `known` beats strictly are left out. Nothing if the budget ends.
+  std::vector<ChainSplit> solve(std::vector<std::size_t> cuts, const std::vector<ChainSplit>& known);
+
+ private:
+  using Time = std::int64_t;  // nanoseconds
+  static constexpr Time kNever = std::numeric_limits<Time>::max();
+
+  // An answer for the blocks from a cut on: its first stage, and the rest behind it.
+  struct Answer {
+    Time bottleneck = 0;
+    std::uint32_t held = 0;  // replicas × micro-batches in flight of the first stage
+    std::uint32_t rest = 0;  // in rests_
+    std::uint16_t stages = 0;
+    std::uint16_t cut = 0;             // where the first stage ends
+    std::uint16_t begin = 0, end = 0;  // its devices in the row; equal: it is pinned
+  };
+  // An answer as one way to go on from a device: with the link to its first stage.
+  struct Rest {
+    Time bottleneck = 0;
+    std::uint32_t held = 0;
+    std::uint32_t answer = 0;  // in answers_
+    std::uint16_t stages = 0;
+    std::uint16_t link = 0;  // in links_
+  };
+  struct List {  // in answers_ or rests_
+    std::uint32_t begin = 0, end = 0;
+    bool empty() const { return begin == end; }
+  };
+  struct Link {
+    std::uint32_t forward = 0, backward = 0;  // hops
+    friend bool operator==(const Link&, const Link&) = default;
+  };
+  struct FirstStage {  // that a transition adds
+    std::size_t cut = 0;
+    std::size_t begin = 0, end = 0;
+    std::uint32_t run_class = 0;
+  };
+
+  std::size_t at(std::size_t cut, std::size_t device) const { return cut * (row_.size() + 1) + device; }
+  std::size_t last_cut() const { return cuts_.size() - 1; }
+  std::span<const Rest> rests(List list) const {
+    return {rests_.data() + list.begin, rests_.data() + list.end};
+  }
+
+  void prepare(std::vector<std::size_t> cuts, const std::vector<ChainSplit>& known);
+  void prepare_pins();
+  void prepare_costs();
+  void prepare_bounds();
+  std::uint16_t link(DeviceId from, DeviceId to);
+  void solve_cut(std::size_t cut);
+  void solve_runs(std::size_t cut, std::size_t device);
+  void solve_pinned(std::size_t cut, std::size_t device);
+  void extend(std::size_t cut, const FirstStage& stage, List rest, Time elsewhere, Time least);
+  void keep(const Answer& fresh);
+  List store_front();
+  void connect(std::size_t cut);
+  void add_rests(std::size_t cut, List answers, std::uint16_t link);
+  List store_rests();
+  std::vector<ChainSplit> front();
+  ChainSplit split_of(const Answer& answer) const;
+
+  // Of the stage between two cuts on a class of runs; kNever where no split could have it.
+  Time stage_time(std::size_t cut, std::size_t next, std::uint32_t run_class);
+  Time compute_time(std::size_t cut, std::size_t next, const RunClass& run) const;
+  std::int64_t most_in_flight(std::size_t cut, std::size_t next, Bytes memory);
+  std::int64_t in_flight(const RunClass& run, const Rest& rest) const;
+  Time work(std::uint32_t compute, std::size_t cut) const {
+    const ComputeClass& of = row_.table().classes()[compute];
+    return chain_.work_before(of.kind, of.crowd, cuts_[cut]).count();
+  }
+  Time bound_before(std::size_t cut, std::size_t devices) const { return bound_before_[at(cut, devices)]; }
+  // Splits with that many stages and a larger bottleneck are beaten.
+  Time limit(std::size_t stages) const { return limits_[std::min(stages, limits_.size() - 1)]; }
+  Time limit(std::size_t cut, std::size_t next) const {
+    return limit(1 + (cut > 0 ? 1 : 0) + (next < last_cut() ? 1 : 0));
+  }
+
+  const Chain& chain_;
+  DeviceRow& row_;
+  const SplitOptions& options_;
+  Context& context_;
+  const std::int64_t micro_batches_;
+  std::int64_t group_ = 1;  // k of 1F1B
+
+  std::vector<std::size_t> cuts_;
+  std::vector<Time> limits_;        // by stages
+  std::vector<Time> bound_before_;  // by cut, devices of the row before: no split's bottleneck is below
+  std::vector<std::size_t> writer_behind_;               // by cut: the first cut behind a writer of buffers
+  std::vector<Time> messages_before_, messages_behind_;  // by compute class, cut: endpoints of a micro-batch
+
+  std::vector<Link> links_;                      // 0: nothing between
+  std::vector<Time> link_holds_;                 // by link, cut
+  std::vector<std::uint16_t> row_links_;         // by device, device: from the first to the second
+  std::vector<char> links_repeat_;               // by device: it has the next one's links to all behind that
+  std::vector<std::uint16_t> pin_links_;         // by pinned device, device
+  std::vector<std::uint16_t> links_to_pin_;      // by device, pinned device
+  std::vector<std::uint16_t> pin_to_pin_links_;  // by pinned device, pinned device
+
+  // Pins. A segment lies between neighbouring cuts.
+  std::vector<DeviceId> pinned_;                        // each once, ascending
+  std::vector<std::uint32_t> pinned_class_;             // as a run
+  std::vector<std::optional<std::size_t>> pin_of_;      // by segment, in pinned_
+  bool torn_ = false;                                   // some segment has two
+  std::vector<std::size_t> next_pinned_;                // by cut: the first such segment; else last_cut()
+  std::vector<std::optional<std::size_t>> pin_before_;  // by cut, in pinned_
+  std::vector<std::vector<Time>> pinned_work_;          // by pinned device, cut: of its segments before
+
+  std::vector<Answer> answers_;
+  std::vector<Rest> rests_;
+  std::vector<List> runs_from_;          // by cut, device: answers whose first stage begins there
+  std::vector<List> pinned_from_;        // by cut, device: answers that begin pinned, the row free from there
+  std::vector<List> after_run_;          // by cut, device: rests behind a run that ends before it
+  std::vector<List> after_pinned_;       // behind the device that is pinned before the cut
+  std::vector<std::size_t> first_rest_;  // by device: the first cut with a rest in after_run_
+
+  std::vector<Answer> front_;
+  std::vector<Rest> rest_front_;
+  std::vector<std::vector<Time>> times_;  // of this cut, by run class: by cut behind; 0: not known yet
+  std::vector<std::pair<Bytes, std::vector<std::int64_t>>> in_flight_;  // of this cut, by memory; -1: unknown
+};
+
+}  // namespace espalier::internal

@@ -1,0 +1,69 @@
+#pragma once
+
+// Small problems for tests of planners.
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "espalier/cluster/text.h"
+#include "espalier/graph/text.h"
+#include "espalier/planners/planner.h"
+
+namespace espalier {
+
+// A problem whose operators of class "cN" take N ms forward and 2N ms backward per micro-batch of one sample.
+struct Toy {
+  Graph graph;
+  Cluster cluster;
+  CostTable costs;
+  Training training;
+
+  Toy(const std::string& graph_text, const std::string& cluster_text, std::int64_t batch)
+      : graph(parse_graph(graph_text)),
+        cluster(parse_cluster_lines(cluster_text)),
+        costs(table(graph, cluster)) {
+    training.batch = BatchSize(batch);
+    training.micro_batches = {BatchSize(1)};
+    training.optimizer.kind = OptimizerKind::kSgd;
+  }
+  Problem problem(Pins pins = {}) const {
+    return {
+        .graph = graph, .cluster = cluster, .costs = costs, .training = training, .pins = std::move(pins)};
+  }
+
+  static CostTable table(const Graph& graph, const Cluster& cluster) {
+    CostTableParts parts;
+    std::vector<std::string> classes;
+    for (const Operator& op : graph.operators()) classes.push_back(op.op_class);
+    std::sort(classes.begin(), classes.end());
+    classes.erase(std::unique(classes.begin(), classes.end()), classes.end());
+    for (const std::string& name : classes) {
+      const std::int64_t ms = name.size() > 1 && name[0] == 'c' ? std::stoll(name.substr(1)) : 0;
+      for (const DeviceKind& kind : cluster.kinds()) {
+        OperatorCost cost;
+        cost.forward = milliseconds(ms);
+        cost.input_gradient = milliseconds(ms);
+        cost.weight_gradient = milliseconds(ms);
+        cost.saved = {{SavedTensor::Side::kInput, 0}};
+        parts.rows.push_back({name, kind.name, {}, {{BatchSize(1), cost}}});
+      }
+    }
+    return CostTable(parts);
+  }
+};
+
+inline constexpr const char* kThreeDevices =
+    "kind gpu 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\n"
+    "group network latency=500us lanes=unlimited\n"
+    "device dev0 gpu in network\ndevice dev1 gpu in network\ndevice dev2 gpu in network\n";
+
+// design: two towers and a head, towers 2 ms forward and 4 ms backward, the head 1 and 2.
+inline constexpr const char* kTowers =
+    "x = input() : f32[b]\ny = input() : f32[b]\nw = parameter(w) : f32[1]\nv = parameter(v) : f32[1]\n"
+    "img = tower(x, w) : f32[b] @class=c2\ntxt = tower(y, v) : f32[b] @class=c2\n"
+    "loss = head(img, txt) : f32[] @class=c1\nreturn loss\n";
+
+}  // namespace espalier

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Placements on the command line: planned from a file by hand, simulated, compared, refused where they cannot run.
+
+Standard library only. Skipped (77) where the program is not built.
+"""
+
+import json
+import os
+import sys
+import unittest
+
+from command import BINARY, FIXTURES, Command
+
+MODEL = str(FIXTURES / "three_branch.pt2")
+CLUSTER = "2xV100-16GB"
+RULES = '{"image*": "gpu:0", "*": "gpu:1"}'
+
+
+class Placement(Command):
+    def place(self, rules=RULES, name="plan.json", *arguments):
+        self.write("rules.json", rules)
+        return self.espalier("plan", MODEL, "--cluster", CLUSTER, "--batch", "16", "--placement", "rules.json",
+                             "-o", name, *arguments)  # fmt: skip
+
+    def test_a_placement_is_planned_simulated_and_drawn(self):
+        said = self.place().stdout
+        self.assertRegex(said, r"placement: \d+ operators in \d+ fragments, depth \d+, 1 micro-batch of 16, on 2 of 2")
+        plan = json.loads((self.folder / "plan.json").read_text())
+        self.assertIn("placement", plan)
+        self.assertNotIn("stages", plan)
+        said = self.espalier("simulate", "plan.json", "--gantt", "--svg", "p.svg", "--chrome", "p.json", "-o", "t.json")
+        self.assertIn("placement: ", said.stdout)
+        self.assertIn("no plan can take less than", said.stdout)
+        for name in ("p.svg", "p.json", "t.json"):
+            self.assertTrue((self.folder / name).exists(), name)
+        planned = json.loads(self.place(RULES, "again.json", "--json").stdout)
+        simulated = json.loads(self.espalier("simulate", "plan.json", "--json").stdout)
+        self.assertEqual(planned["iteration_ns"], simulated["iteration_ns"])
+        self.assertEqual(planned["memory"], simulated["memory"])
+        self.assertEqual(planned["bounds"], simulated["bounds"])
+
+    def test_the_same_command_writes_the_same_bytes(self):
+        self.place(RULES, "a.json")
+        self.place(RULES, "b.json")
+        self.assertEqual((self.folder / "a.json").read_bytes(), (self.folder / "b.json").read_bytes())
+
+    def test_plans_of_both_sorts_are_compared_and_diffed(self):
+        self.place(RULES, "a.json")
+        self.place('{"*": "gpu:1"}', "b.json")
+        self.espalier("plan", MODEL, "--cluster", CLUSTER, "--batch", "16", "-o", "stages.json")
+        compare = ("compare", MODEL, "--cluster", CLUSTER, "--batch", "16", "--planner", "single")
+        done = self.espalier(*compare, "--plan", "a.json", "--plan", "stages.json", "--json")
+        rows = {row["planner"]: row for row in json.loads(done.stdout)["rows"]}
+        self.assertEqual(list(rows), ["single", "a.json", "stages.json"])
+        self.assertTrue(rows["a.json"]["placement"])
+        self.assertFalse(rows["stages.json"]["placement"])
+        simulated = json.loads(self.espalier("simulate", "a.json", "--json").stdout)
+        self.assertEqual(rows["a.json"]["iteration_ns"], simulated["iteration_ns"])
+        self.assertIn("gpu:1", self.espalier("diff", "a.json", "b.json").stdout)
+        self.assertIn("plan: a placement in a, stages in b", self.espalier("diff", "a.json", "stages.json").stdout)
+        self.assertIn("the plans are the same", self.espalier("diff", "a.json", "a.json").stdout)
+
+    def test_wrong_placements_are_refused_in_one_line(self):
+        for rules, says in (
+            ('{"image*": "gpu:0"}', ["rules.json: no pattern matches operator", '"*": "gpu:0"']),
+            ('{"*": "gpu:9"}', ["rules.json: *: 'gpu:9' is no device of the cluster", "did you mean 'gpu:0'"]),
+            ('{"pathces*": "gpu:0", "*": "gpu:1"}', ["'pathces*' matches no operator or module"]),
+            ("no rules", ["rules.json: line 1"]),
+        ):
+            self.write("rules.json", rules)
+            self.refused("plan", MODEL, "--cluster", CLUSTER, "--placement", "rules.json", says=says)
+        self.write("rules.json", RULES)
+        self.refused("plan", MODEL, "--placement", "rules.json", "--planner", "single", says="leave out --planner")
+        self.refused("plan", MODEL, "--placement", "gone.json", says="gone.json")
+        self.refused("plan", MODEL, "--placement", "rules.json", "-o", "rules.json", says="is read, too")
+
+    def test_what_does_not_fit_exits_3_with_a_plan_that_shows_it(self):
+        (self.folder / "tiny.txt").write_text(
+            "kind tiny 1KiB f32=1e12 f16=1e12 mem=1GB launch=5us sms=1\n"
+            "group network 1GB latency=10us\n"
+            "device gpu:0 tiny in network\ndevice gpu:1 tiny in network\n")
+        self.write("rules.json", RULES)
+        done = self.espalier("plan", MODEL, "--cluster", "tiny.txt", "--placement", "rules.json", code=3)
+        self.assertIn("this plan does not fit", done.stderr)
+
+    @unittest.skipUnless(os.environ.get("ESPALIER_PYTHON"), "needs the runtime")
+    def test_run_and_verify_refuse_one(self):
+        self.place()
+        for verb in ("run", "verify"):
+            self.refused(verb, "plan.json", says=["plan.json: is a placement of operators, which cannot run yet"])
+
+
+if __name__ == "__main__":
+    if not BINARY:
+        sys.exit(77)
+    unittest.main()

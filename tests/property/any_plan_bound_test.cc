@@ -1,0 +1,305 @@
+// The bound for any plan against plans of everything: small graphs on devices of two kinds behind unequal
+// links, with cells for tensor-parallel groups, and of their plans all with few stages and many others:
+// devices of their own and shared, replicas, groups, micro-batches of any size for each stage, several
+// orders, halves of backward, recomputation; and all placements.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "espalier/base/rng.h"
+#include "espalier/bound/bound.h"
+#include "espalier/graph/text.h"
+#include "espalier/sim/evaluator.h"
+
+namespace espalier {
+namespace {
+
+constexpr std::int64_t kBatch = 4;
+
+class BoundCase {
+ public:
+  explicit BoundCase(std::uint64_t seed)
+      : rng_(seed), graph_(make_graph()), cluster_(make_cluster()), costs_(make_costs()) {
+    training_.batch = BatchSize(kBatch);
+    training_.micro_batches = {BatchSize(2)};  // the bound is for all sizes, whatever planners may choose
+    training_.optimizer.kind = OptimizerKind::kSgd;
+    evaluator_.emplace(graph_, cluster_, costs_, training_);
+  }
+
+  Bound bound() const { return any_plan_bound(graph_, cluster_, costs_, training_); }
+
+  // The fastest of all plans of one stage, of many others and of all placements.
+  std::optional<Duration> fastest() {
+    for (std::size_t choice = 0; choice < layouts().size(); ++choice) {
+      for (const std::int64_t size : {1, 2, 4}) judge(one_stage(layouts()[choice], size));
+    }
+    for (int trial = 0; trial < 150; ++trial) judge(random_plan());
+    judge_placements();
+    return fastest_;
+  }
+
+  std::string text() const { return print_graph(graph_); }
+  int tried = 0;
+
+ private:
+  using Layout = std::vector<std::vector<DeviceId>>;  // of each replica
+
+  std::size_t pick(std::size_t bound) { return static_cast<std::size_t>(rng_.below(bound)); }
+
+  Graph make_graph() {
+    const std::size_t n = 1 + pick(4);
+    std::string text =
+        "batch 1..4\nx = input() : f32[b]\nw = parameter(w) : f32[100]\nv = parameter(v) : f32[1]\n";
+    std::vector<std::string> names{"x"}, unread;
+    for (std::size_t i = 0; i < n; ++i) {
+      const bool last = i + 1 == n;
+      std::string inputs = pick(3) == 0 ? "" : pick(2) ? "w" : "v";
+      const auto add = [&](const std::string& name) { inputs += (inputs.empty() ? "" : ", ") + name; };
+      if (last) {
+        for (const std::string& name : unread) add(name);
+        if (unread.empty()) add("x");
+      } else {
+        for (std::size_t reads = 1 + pick(2); reads > 0; --reads) {
+          const std::string read = names[pick(names.size())];
+          add(read);
+          std::erase(unread, read);
+        }
+      }
+      const std::string name = last ? "loss" : "h" + std::to_string(i);
+      const bool no_gradient = !last && pick(6) == 0;
+      text += name + " = f(" + inputs + ") : f32[" + (last ? "" : "b") + "] @class=c" + std::to_string(i) +
+              (no_gradient ? " @nograd" : "") + "\n";
+      names.push_back(name);
+      if (!last) unread.push_back(name);
+    }
+    return parse_graph(text);
+  }
+
+  Cluster make_cluster() {
+    ClusterParts parts;
+    for (const char* name : {"quick", "slow"}) {
+      DeviceKind kind;
+      kind.name = name;
+      kind.memory = gibibytes(1);
+      kind.flops_f32 = kind.flops_f16 = 1e12;
+      kind.memory_bandwidth = 1'000'000'000;
+      kind.speed = pick(3) == 0 ? 0.5 : 1;
+      parts.kinds.push_back(kind);
+    }
+    Group network, host;
+    network.name = "network";
+    network.bandwidth = 1'000'000'000;
+    network.latency = Duration(static_cast<std::int64_t>(20 * pick(3)));
+    host = network;
+    host.name = "host";
+    host.parent = GroupId(0);
+    host.bandwidth = 8'000'000'000;
+    host.latency = Duration(static_cast<std::int64_t>(pick(3)));
+    parts.groups = {network, host};
+    const std::size_t devices = 1 + pick(3);
+    for (std::size_t d = 0; d < devices; ++d) {
+      parts.devices.push_back(
+          {"dev" + std::to_string(d), KindId(pick(2)), GroupId(d == 2 ? 0 : 1), gibibytes(1)});
+    }
+    return Cluster(std::move(parts));
+  }
+
+  OperatorCost cost(std::int64_t scale) {
+    const auto time = [&] { return Duration(scale * static_cast<std::int64_t>(pick(8))); };
+    OperatorCost cost;
+    cost.forward = time();
+    cost.input_gradient = time();
+    cost.weight_gradient = time();
+    return cost;
+  }
+
+  CostTable make_costs() {
+    CostTableParts parts;
+    for (const Operator& op : graph_.operators()) {
+      for (const char* kind : {"quick", "slow"}) {
+        const std::int64_t slowness = kind[0] == 's' ? 3 : 1;
+        parts.rows.push_back({op.op_class,
+                              kind,
+                              {},
+                              {{BatchSize(1), cost(100 * slowness)}, {BatchSize(4), cost(300 * slowness)}}});
+        if (pick(2))
+          parts.rows.push_back({op.op_class, kind, {2, false}, {{BatchSize(1), cost(50 * slowness)}}});
+      }
+    }
+    for (const char* kind : {"quick", "slow"}) {
+      KindOverhead overhead;
+      overhead.kind = kind;
+      overhead.per_action = Duration(static_cast<std::int64_t>(pick(2)));
+      overhead.updates.push_back(
+          {OptimizerKind::kSgd, Duration(3), static_cast<std::int64_t>(700 * pick(3))});
+      parts.overheads.push_back(overhead);
+    }
+    return CostTable(std::move(parts));
+  }
+
+  // One device, a group of two, two replicas, or all devices as replicas.
+  const std::vector<Layout>& layouts() {
+    if (!layouts_.empty()) return layouts_;
+    const std::size_t devices = cluster_.devices().size();
+    for (std::size_t a = 0; a < devices; ++a) {
+      layouts_.push_back({{DeviceId(a)}});
+      for (std::size_t b = a + 1; b < devices; ++b) {
+        layouts_.push_back({{DeviceId(a), DeviceId(b)}});
+        layouts_.push_back({{DeviceId(a)}, {DeviceId(b)}});
+      }
+    }
+    if (devices == 3) layouts_.push_back({{DeviceId(0)}, {DeviceId(1)}, {DeviceId(2)}});
+    return layouts_;
+  }
+
+  static Stage stage_of(const Layout& layout, std::int64_t size) {
+    Stage stage;
+    stage.micro_batch = BatchSize(size);
+    const auto micro_batches = static_cast<std::uint32_t>(kBatch / size);
+    const std::size_t replicas = std::min<std::size_t>(layout.size(), micro_batches);
+    for (std::size_t r = 0; r < replicas; ++r) {
+      stage.replicas.push_back({layout[r], round_robin(micro_batches, r, replicas)});
+    }
+    return stage;
+  }
+
+  // `after` from what the stages read.
+  void connect(PipelinePlan& plan) const {
+    std::vector<std::size_t> owner(graph_.operators().size());
+    for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+      plan.stages[s].name = "s" + std::to_string(s);
+      for (const OperatorId op : plan.stages[s].operators) owner[op.index()] = s;
+    }
+    for (std::size_t i = 0; i < owner.size(); ++i) {
+      std::vector<StageId>& after = plan.stages[owner[i]].after;
+      for (const OperatorId p : graph_.predecessors(OperatorId(i))) {
+        if (owner[p.index()] != owner[i]) after.push_back(StageId(owner[p.index()]));
+      }
+      std::sort(after.begin(), after.end());
+      after.erase(std::unique(after.begin(), after.end()), after.end());
+    }
+  }
+
+  PipelinePlan one_stage(const Layout& layout, std::int64_t size) const {
+    PipelinePlan plan;
+    plan.batch = BatchSize(kBatch);
+    plan.stages.push_back(stage_of(layout, size));
+    for (std::size_t i = 0; i < graph_.operators().size(); ++i) {
+      plan.stages[0].operators.push_back(OperatorId(i));
+    }
+    connect(plan);
+    return plan;
+  }
+
+  PipelinePlan random_plan() {
+    PipelinePlan plan;
+    plan.batch = BatchSize(kBatch);
+    plan.tokens = static_cast<TokenRule>(pick(4));
+    OrderRule rule = pick(3) == 0 ? ScheduleKind::kGPipe : ScheduleKind::kOneFOneB;
+    if (pick(3) == 0) rule.backward = OrderRule::Backward::kSplit;
+    plan.orders = rule;
+    const std::int64_t size = std::int64_t{1} << pick(3);
+    std::vector<std::size_t> stage_of_operator;
+    std::size_t stages = 0;
+    for (std::size_t i = 0; i < graph_.operators().size(); ++i) {
+      stage_of_operator.push_back(pick(stages + 1));
+      stages = std::max(stages, stage_of_operator.back() + 1);
+    }
+    for (std::size_t s = 0; s < stages; ++s) {
+      const std::int64_t own = pick(3) == 0 ? std::int64_t{1} << pick(3) : size;
+      Stage stage = stage_of(layouts()[pick(layouts().size())], own);
+      for (std::size_t i = 0; i < stage_of_operator.size(); ++i) {
+        if (stage_of_operator[i] == s) stage.operators.push_back(OperatorId(i));
+      }
+      if (pick(4) == 0) stage.recompute = stage.operators;
+      plan.stages.push_back(std::move(stage));
+    }
+    connect(plan);
+    return plan;
+  }
+
+  // A stage for each fragment (device, level), the whole batch as its only micro-batch.
+  void judge_placements() {
+    const std::size_t devices = cluster_.devices().size(), n = graph_.operators().size();
+    std::vector<std::size_t> device(n, 0);
+    for (;;) {
+      std::vector<std::pair<std::size_t, std::size_t>> fragment(n);  // level, device
+      for (std::size_t i = 0; i < n; ++i) {
+        std::size_t level = 0;
+        for (const OperatorId p : graph_.predecessors(OperatorId(i))) {
+          level = std::max(level, fragment[p.index()].first + (device[p.index()] == device[i] ? 0 : 1));
+        }
+        fragment[i] = {level, device[i]};
+      }
+      std::vector<std::pair<std::size_t, std::size_t>> order = fragment;
+      std::sort(order.begin(), order.end());
+      order.erase(std::unique(order.begin(), order.end()), order.end());
+      PipelinePlan plan;
+      plan.batch = BatchSize(kBatch);
+      for (const auto& each : order) {
+        Stage stage = stage_of({{DeviceId(each.second)}}, kBatch);
+        for (std::size_t i = 0; i < n; ++i) {
+          if (fragment[i] == each) stage.operators.push_back(OperatorId(i));
+        }
+        plan.stages.push_back(std::move(stage));
+      }
+      connect(plan);
+      judge(std::move(plan));
+      std::size_t i = 0;
+      while (i < n && ++device[i] == devices) device[i++] = 0;
+      if (i == n) return;
+    }
+  }
+
+  void judge(PipelinePlan plan) {
+    const std::vector<std::uint32_t> limits = in_flight_limits(plan);
+    for (std::size_t s = 0; s < limits.size(); ++s) plan.stages[s].in_flight = limits[s];
+    if (!check_plan(graph_, cluster_, plan).empty()) return;
+    const Evaluation evaluation = evaluator_->evaluate(plan, *scratch_);
+    if (!evaluation.can_run()) return;  // a cell is missing
+    ++tried;
+    if (!fastest_ || evaluation.iteration < *fastest_) fastest_ = evaluation.iteration;
+  }
+
+  Rng rng_;
+  Graph graph_;
+  Cluster cluster_;
+  CostTable costs_;
+  Training training_;
+  std::optional<Evaluator> evaluator_;
+  std::unique_ptr<Evaluator::Scratch, void (*)(Evaluator::Scratch*)> scratch_ = Evaluator::make_scratch();
+  std::vector<Layout> layouts_;
+  std::optional<Duration> fastest_;
+};
+
+TEST(AnyPlanBound, IsNeverAboveTheFastestOfAllKindsOfPlansAndWorthSomething) {
+  int tried = 0, reached = 0, cases = 0;
+  double ratios = 0;
+#if defined(__SANITIZE_ADDRESS__)
+  constexpr std::uint64_t kCases = 15;
+#else
+  constexpr std::uint64_t kCases = 120;
+#endif
+  for (std::uint64_t seed = 1; seed <= kCases; ++seed) {
+    BoundCase small(seed);
+    const std::optional<Duration> fastest = small.fastest();
+    ASSERT_TRUE(fastest.has_value()) << seed;
+    const Bound bound = small.bound();
+    EXPECT_EQ(bound.scope, Bound::Scope::kAnyPlan);
+    ASSERT_LE(bound.time, *fastest) << seed << ", " << bound.why << "\n" << small.text();
+    tried += small.tried;
+    reached += ratio(bound.time, *fastest) > 0.9 ? 1 : 0;  // never quite: it knows no overhead of an action
+    ratios += ratio(bound.time, *fastest);
+    ++cases;
+  }
+  EXPECT_GT(tried, 100 * cases);
+  EXPECT_GT(reached, cases / 10);
+  EXPECT_GT(ratios / cases, 0.6);
+}
+
+}  // namespace
+}  // namespace espalier
