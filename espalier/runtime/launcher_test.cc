@@ -165,7 +165,8 @@ TEST(Launch, ManyAtOnceHaveAPortEachThatNobodyElseGets) {
 }
 
 // The launcher of the test below, in a process of its own. A worker is one process that waits for `end` to be
-// written: a shell that starts others would not count as stopped while a child of it is stopped between vfork and exec.
+// written: a shell that starts others would not count as stopped while a child of it is stopped between vfork
+// and exec.
 TEST(Launcher, DISABLED_RunsAsAJob) {
   const std::string folder = std::getenv("ESPALIER_TEST_FOLDER");
   const Launched run("echo $$ > " + folder + "/$RANK.part; mv " + folder + "/$RANK.part " + folder +
