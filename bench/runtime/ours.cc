@@ -72,7 +72,8 @@ void write_plan(const std::vector<std::string>& arguments) {
                                        *options.batch, options.micro_batches[0], *schedule);
   const std::vector<std::string> violations = check_plan(job.graph, job.cluster, plan);
   if (!violations.empty()) throw InputError("this cut is no plan: " + violations.front());
-  Planned planned{.planner = "by hand", .outcome = {}, .judged = judge(job, plan), .warnings = {}};
+  Planned planned{
+      .planner = "by hand", .outcome = {}, .judged = judge(job, plan), .shortage = {}, .warnings = {}};
   const std::string folder = std::filesystem::path(arguments.at(5)).parent_path().string();
   write_file_atomically(arguments[5], print_plan_file(plan_file(job, planned, folder)));
 }

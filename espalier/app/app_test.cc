@@ -6,8 +6,10 @@
 
 #include "espalier/app/catalog.h"
 #include "espalier/app/inspect.h"
+#include "espalier/app/opened_plan.h"
 #include "espalier/app/plan_diff.h"
 #include "espalier/app/planning.h"
+#include "espalier/app/towers_for_tests.h"
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
 #include "espalier/graph/text.h"
@@ -22,55 +24,16 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// Two towers and a head: the worked example. Forward/backward 2/4 ms a tower, 1/2 ms the head.
-constexpr const char* kModel =
-    "batch 1..8\n"
-    "x = input() : f32[b,4]\n"
-    "y = input() : f32[b,4]\n"
-    "w = parameter(img.weight) : f32[4,4]\n"
-    "v = parameter(txt.weight) : f32[4,4]\n"
-    "img = linear(x, w) : f32[b,4] @module=img @class=tower\n"
-    "txt = linear(y, v) : f32[b,4] @module=txt @class=tower\n"
-    "head = matmul(img, txt) : f32[b,4] @module=head @class=head\n"
-    "loss = mean(head) : f32[] @module=head @class=mean\n"
-    "return loss\n";
-constexpr const char* kCosts =
-    "cost tower dev batch=1 f=2ms i=2ms w=2ms origin=measured\n"
-    "cost head dev batch=1 f=1ms i=1ms w=1ms origin=measured\n"
-    "cost mean dev batch=1 f=0ns i=0ns w=0ns origin=measured\n";
-constexpr const char* kCluster =
-    "kind dev 1GiB f32=1e12 f16=1e12 mem=100GB launch=1us sms=1\n"
-    "group net 1000GB latency=500us lanes=unlimited\n"
-    "device dev0 dev in net\ndevice dev1 dev in net\ndevice dev2 dev in net\n";
-
-class App : public ::testing::Test {
+class App : public Towers {
  protected:
-  App() {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::path(::testing::TempDir()) / (std::string("espalier_app_") + test->name());
-    std::filesystem::create_directories(folder_);
-    options_.model = write("model.txt", kModel);
-    options_.cluster = write("cluster.txt", kCluster);
-    options_.costs = write("costs.txt", kCosts);
-    options_.batch = BatchSize(4);
-    options_.micro_batches = {BatchSize(1)};
-  }
-  ~App() override { std::filesystem::remove_all(folder_); }
+  App() : Towers(1, "1000GB") { options_.micro_batches = {BatchSize(1)}; }
 
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  std::string write(const std::string& name, std::string_view content) const {
-    write_file_atomically(path(name), content);
-    return path(name);
-  }
   template <class Change>
   std::string error_of(Change change) const {
     JobOptions options = options_;
     change(options);
     return testing::refusal([&] { prepare_job(options); });
   }
-
-  std::filesystem::path folder_;
-  JobOptions options_;
 };
 
 TEST_F(App, EveryPlannerIsJudgedByOneSimulator) {
@@ -115,7 +78,7 @@ TEST_F(App, APlanFileReadsBackToTheSameTrace) {
 TEST_F(App, TheBoundSaysWhatItLacks) {
   const PlanningJob job = prepare_job(options_);
   write("plan.json", print_plan_file(plan_file(job, plan_model(job, {}), folder_.string())));
-  write("costs.txt", std::string(kCosts) + "cost extra dev batch=1 f=1ms i=0ns w=0ns origin=measured\n");
+  write("costs.txt", costs_ + "cost extra dev batch=1 f=1ms i=0ns w=0ns origin=measured\n");
   EXPECT_THAT(any_plan_bound(open_plan(path("plan.json"))).why_not, HasSubstr("'costs.txt' has changed"));
   std::filesystem::remove(path("model.txt"));
   EXPECT_THAT(any_plan_bound(open_plan(path("plan.json"))).why_not, HasSubstr("needs the model"));
@@ -143,7 +106,7 @@ TEST_F(App, PinsHoldOrThePlanIsRefused) {
 }
 
 TEST_F(App, WhatDoesNotFitIsInfeasibleWithAReason) {
-  std::string tiny = kCluster;
+  std::string tiny = cluster_;
   tiny.replace(tiny.find("1GiB"), 4, "64B");
   options_.cluster = write("tiny.txt", tiny);
   const Planned planned = plan_model(prepare_job(options_), {});
@@ -162,7 +125,7 @@ TEST_F(App, UnmeasuredTimeIsCounted) {
 
 TEST_F(App, CostsOfAnotherMachineOrThreadCountAreWarnedOf) {
   options_.costs =
-      write("costs.txt", std::string("machine \"Other, 4 cores\" threads=2 torch=2.13.0\n") + kCosts +
+      write("costs.txt", std::string("machine \"Other, 4 cores\" threads=2 torch=2.13.0\n") + costs_ +
                              "cost tower cpu batch=1 f=2ms i=2ms w=2ms origin=measured\n");
   options_.cluster = "local:2";
   options_.machine = {.local = {.devices = 2, .memory_each = gibibytes(1)}, .description = "Mine, 2 cores"};
@@ -181,7 +144,7 @@ TEST_F(App, CostsOfAnotherMachineOrThreadCountAreWarnedOf) {
 }
 
 TEST_F(App, AMeasuredSpreadOfActionTimesMakesTheExpectedIterationLonger) {
-  options_.costs = write("costs.txt", std::string(kCosts) +
+  options_.costs = write("costs.txt", costs_ +
                                           "overhead cpu action=0ns neighbour=0 spread=100\n"
                                           "cost tower cpu batch=1 f=2ms i=2ms w=2ms origin=measured\n"
                                           "cost head cpu batch=1 f=1us i=1us w=1us origin=measured\n"
@@ -366,7 +329,7 @@ TEST_F(App, APlanIsPredictedAgainFromOtherCostsWithoutPlanningAgain) {
   EXPECT_EQ(same.trace, opened.trace);
   EXPECT_EQ(same.file.staged, opened.file.staged);
   // Everything takes twice as long: the same stages, in the same orders.
-  std::string twice = kCosts;
+  std::string twice = costs_;
   for (std::size_t at = 0; (at = twice.find("=2ms", at)) != std::string::npos; ++at)
     twice.replace(at, 4, "=4ms");
   for (std::size_t at = 0; (at = twice.find("=1ms", at)) != std::string::npos; ++at)

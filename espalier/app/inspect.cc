@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "espalier/app/planning.h"
 #include "espalier/cost/analytic.h"
 #include "espalier/cost/work.h"
 #include "espalier/frontend/libtorch_operators.h"
 #include "espalier/graph/algorithms.h"
+#include "espalier/sim/stage_price.h"
 
 namespace espalier {
 namespace {
@@ -80,6 +80,21 @@ void add_structure(const Graph& graph, const OperatorCosts& costs, std::span<con
   }
 }
 
+// Of one micro-batch, all operators on one device; zero where a cost is missing there.
+Bytes kept_for_backward(const PlanningJob& job, KindId device, BatchSize micro_batch) {
+  if (job.graph.operators().empty()) return {};
+  const StagePrices prices(job.graph, job.cluster, job.costs, job.training);
+  const auto scratch = StagePrices::make_scratch();
+  const OperatorRun all{0, narrow(job.graph.operators().size() - 1)};
+  return prices
+      .price({.operators = std::span(&all, 1),
+              .recompute = {},
+              .micro_batch = micro_batch,
+              .kinds = std::span(&device, 1)},
+             *scratch)
+      .memory.saved;
+}
+
 // Times of operators, their sum by kind, and the longest dependent path.
 void add_work(const PlanningJob& job, ModelSummary& summary) {
   const Graph& graph = job.graph;
@@ -87,7 +102,6 @@ void add_work(const PlanningJob& job, ModelSummary& summary) {
   const KindId device = job.cluster.devices().front().kind;
   std::map<std::string, ModelSummary::Kind> kinds;
   std::vector<Duration> times;
-  std::set<StorageId> saved;
   const RoleWork role_work(graph, summary.at);
   for (std::size_t i = 0; i < graph.operators().size(); ++i) {
     const Operator& op = graph.op(OperatorId(i));
@@ -105,16 +119,9 @@ void add_work(const PlanningJob& job, ModelSummary& summary) {
     kind.time += time;
     (op.role == OperatorRole::kForward ? summary.forward : summary.backward) += cost.forward;
     summary.backward += cost.backward();
-    summary.saved += cost.private_bytes;
-    for (const SavedTensor& tensor : cost.saved) {
-      const auto& list = tensor.side == SavedTensor::Side::kInput ? op.inputs : op.outputs;
-      if (tensor.index >= list.size()) continue;
-      const Tensor& kept = graph.tensor(list[tensor.index]);
-      if (kept.role == TensorRole::kParameter || kept.role == TensorRole::kBuffer) continue;
-      if (saved.insert(kept.storage).second) summary.saved += kept.bytes(summary.at);
-    }
     times.push_back(time);
   }
+  summary.saved = kept_for_backward(job, device, summary.at);
   summary.critical_path = critical_path(graph, times).length;
   const Duration all = summary.forward + summary.backward;
   if (summary.critical_path.count() > 0) {

@@ -4,7 +4,9 @@
 
 #include <filesystem>
 
+#include "espalier/app/opened_plan.h"
 #include "espalier/app/plan_diff.h"
+#include "espalier/app/towers_for_tests.h"
 #include "espalier/base/files.h"
 #include "espalier/sim/placement_judge.h"
 #include "testing/refusal.h"
@@ -18,43 +20,13 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::refusal;
 
-// Two towers and a head, of 2 and 1 ms forward; 1000 bytes take a microsecond.
-class Placements : public ::testing::Test {
+// 1000 bytes take a microsecond.
+class Placements : public Towers {
  protected:
-  Placements() {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ =
-        std::filesystem::path(::testing::TempDir()) / (std::string("espalier_placements_") + test->name());
-    std::filesystem::create_directories(folder_);
-    options_.model = write("model.txt",
-                           "batch 1..8\n"
-                           "x = input() : f32[b,4]\n"
-                           "y = input() : f32[b,4]\n"
-                           "w = parameter(img.weight) : f32[4,4]\n"
-                           "v = parameter(txt.weight) : f32[4,4]\n"
-                           "img = linear(x, w) : f32[b,4] @module=img @class=tower\n"
-                           "txt = linear(y, v) : f32[b,4] @module=txt @class=tower\n"
-                           "head = matmul(img, txt) : f32[b,4] @module=head @class=head\n"
-                           "loss = mean(head) : f32[] @module=head @class=mean\n"
-                           "return loss\n");
-    options_.cluster = write("cluster.txt",
-                             "kind dev 1GiB f32=1e12 f16=1e12 mem=100GB launch=1us sms=1\n"
-                             "group net 1GB latency=500us lanes=unlimited\n"
-                             "device dev0 dev in net\ndevice dev1 dev in net\ndevice dev2 dev in net\n");
-    options_.costs = write("costs.txt",
-                           "cost tower dev batch=4 f=2ms i=2ms w=2ms origin=measured\n"
-                           "cost head dev batch=4 f=1ms i=1ms w=1ms origin=measured\n"
-                           "cost mean dev batch=4 f=0ns i=0ns w=0ns origin=measured\n");
-    options_.batch = BatchSize(4);
+  Placements() : Towers(4, "1GB") {
     options_.placement = write("towers.json", R"({"txt": "dev1", "*": "dev0"})");
   }
-  ~Placements() override { std::filesystem::remove_all(folder_); }
 
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  std::string write(const std::string& name, std::string_view content) const {
-    write_file_atomically(path(name), content);
-    return path(name);
-  }
   // The plan file of these options.
   std::string planned(const JobOptions& options, const std::string& name) const {
     const PlanningJob job = prepare_job(options);
@@ -65,9 +37,6 @@ class Placements : public ::testing::Test {
     options.placement.clear();
     return options;
   }
-
-  std::filesystem::path folder_;
-  JobOptions options_;
 };
 
 TEST_F(Placements, AreJudgedAsTheyStand) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "espalier/app/planning.h"
+#include "espalier/app/opened_plan.h"
 
 namespace espalier {
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <iterator>
 #include <map>
 #include <numeric>
@@ -23,8 +22,6 @@
 
 namespace espalier {
 namespace {
-
-namespace fs = std::filesystem;
 
 void judge_memory(const Cluster& cluster, Judged& judged) {
   judged.peak = peak_memory(judged.trace);
@@ -55,12 +52,6 @@ std::optional<std::string> broken_pin(const PlanningJob& job, const PipelinePlan
   return std::nullopt;
 }
 
-std::string relative_path(const std::string& path, const std::string& folder) {
-  if (path.empty()) return path;
-  const fs::path from = folder.empty() ? fs::path(".") : fs::path(folder);
-  return fs::proximate(fs::absolute(path), fs::absolute(from)).generic_string();
-}
-
 void fill_row(ComparedPlan& row, const Judged& judged) {
   row.stages = judged.staged.stages.size();
   row.depth = pipeline_depth(judged.staged);
@@ -88,16 +79,12 @@ bool has_bare_stage_edge(const StagedModel& model) {
                      [](const Crossing& crossing) { return crossing.token; });
 }
 
-Duration expected_of(const Trace& trace, const std::optional<MeasuredOn>& measured, const StagedModel& staged,
-                     const Cluster& cluster, const Schedule& schedule) {
-  if (!measured || measured->scatter == ActionScatter()) return trace.iteration;
-  return expected_iteration(staged, cluster, schedule, measured->scatter);
-}
-
 Judged judge_staged(const PlanningJob& job, PipelinePlan plan, StagedModel staged, const Schedule& schedule,
                     const Bound& any_bound) {
   Trace trace = simulate(staged, job.cluster, schedule);
-  const Duration expected = expected_of(trace, job.measured, staged, job.cluster, schedule);
+  const Duration expected = job.measured
+                                ? expected_iteration(staged, job.cluster, schedule, job.measured->scatter)
+                                : trace.iteration;
   Bound stages = stages_bound(staged, job.cluster);
   Judged judged{.plan = std::move(plan),
                 .placement = {},
@@ -184,22 +171,6 @@ PipelinePlan with_file_orders(const PlanningJob& job, PipelinePlan plan, const C
   if (!problems.empty()) throw InputError(file.path + ": " + problems.front());
   return plan;
 }
-
-}  // namespace
-
-ChosenOrders choose_orders(const std::string& text) {
-  const bool is_rule = parse_schedule_kind(text.substr(0, text.find(','))).has_value();
-  std::error_code ignored;
-  try {
-    if (is_rule || !fs::exists(text, ignored)) return {.rule = parse_order_rule(text)};
-  } catch (const InputError& error) {
-    throw InputError(std::string("--schedule ") + error.what() +
-                     (is_rule ? "" : ", their parameters (`espalier planners`), or a schedule file"));
-  }
-  return {.rule = {}, .file = ChosenOrders::File{text, read_file(text)}};
-}
-
-namespace {
 
 // What a planner found, checked, with the orders of a file if there is one, judged.
 Planned finish(const PlanningJob& job, const std::string& planner, Outcome found,
@@ -308,10 +279,10 @@ PlanFile plan_file(const PlanningJob& job, const Planned& planned, const std::st
                       ? make_plan_file(job.graph, job.cluster, job.training, *judged.placement,
                                        judged.plan.stages.front().micro_batch, judged.staged)
                       : make_plan_file(job.graph, job.cluster, job.training, judged.plan, judged.staged);
-  file.model = relative_path(job.model, folder);
+  file.model = path_from(folder, job.model);
   file.planner = planned.planner;
   file.seed = job.seed;
-  file.cost_file = relative_path(job.cost_file, folder);
+  file.cost_file = path_from(folder, job.cost_file);
   file.cost_hash = job.cost_hash;
   file.measured = job.measured;
   if (file.staged.orders.rule()) {
@@ -325,159 +296,6 @@ PlanFile plan_file(const PlanningJob& job, const Planned& planned, const std::st
   file.notes.insert(file.notes.end(), job.notes.begin(), job.notes.end());
   file.notes.insert(file.notes.end(), planned.warnings.begin(), planned.warnings.end());
   return file;
-}
-
-OpenedPlan open_plan(const std::string& path) {
-  const std::string text = read_file(path);
-  if (text.rfind("PK", 0) == 0) {
-    throw InputError(path + ": is an archive, not a plan; `espalier plan` makes a plan of a model");
-  }
-  PlanFile file = parse_plan_file(text, path);
-  Cluster cluster(file.cluster);
-  Schedule schedule = schedule_of(file, path);
-  Trace trace = simulate(file.staged, cluster, schedule);
-  Bound stages = stages_bound(file.staged, cluster);
-  std::string model;
-  if (!file.model.empty()) model = (fs::path(path).parent_path() / file.model).lexically_normal().string();
-  return OpenedPlan{.file = std::move(file),
-                    .path = path,
-                    .model = std::move(model),
-                    .cluster = std::move(cluster),
-                    .schedule = std::move(schedule),
-                    .trace = std::move(trace),
-                    .stages_bound = std::move(stages)};
-}
-
-Duration OpenedPlan::expected() const {
-  return expected_of(trace, file.measured, file.staged, cluster, schedule);
-}
-
-std::vector<std::string> device_kind_warnings(const OpenedPlan& opened, const Machine& machine) {
-  std::map<std::string, std::set<DeviceId>> elsewhere;  // devices by kind
-  for (const StagedStage& stage : opened.file.staged.stages) {
-    for (const StagedReplica& replica : stage.replicas) {
-      for (const DeviceId device : replica.devices) {
-        const std::string& kind = opened.cluster.kind_of(device).name;
-        const bool here = machine.runs_on == "cuda" ? kind != "cpu" : kind == machine.runs_on;
-        if (!here) elsewhere[kind].insert(device);
-      }
-    }
-  }
-  if (elsewhere.empty()) return {};
-  std::string kinds;
-  for (const auto& [kind, devices] : elsewhere) {
-    kinds += fmt::format("{}{} x {}", kinds.empty() ? "" : " and ", devices.size(), kind);
-  }
-  return {
-      fmt::format("{} is a plan for {}, but this runs on {}: it computes the same, and the predicted time "
-                  "says nothing about it",
-                  opened.path, kinds, machine.runs_on)};
-}
-
-OpenedPlan with_orders(const OpenedPlan& opened, const ChosenOrders& orders) {
-  OpenedPlan again = opened;
-  const ChosenOrders::File* file = orders.file ? &*orders.file : nullptr;
-  Orders chosen = file ? parse_order_file(file->text, file->path, opened.file.staged, opened.cluster)
-                       : Orders(orders.rule);
-  const std::string where = file ? file->path : "--schedule " + to_text(orders.rule);
-  again.file.staged = with_orders(std::move(again.file.staged), std::move(chosen));
-  again.file.expansion.reset();
-  std::vector<std::string> problems = check_staged_model(again.file.staged, again.cluster);
-  if (!problems.empty()) throw InputError(where + ": " + problems.front());
-  again.schedule = make_schedule(again.file.staged, again.cluster.devices().size());
-  if (again.file.placement) problems = check_fragment_orders(again.file.staged, again.cluster);
-  if (problems.empty()) problems = check_schedule(again.file.staged, again.schedule);
-  if (!problems.empty()) throw InputError(where + ": " + problems.front());
-  again.trace = simulate(again.file.staged, again.cluster, again.schedule);
-  again.stages_bound = stages_bound(again.file.staged, again.cluster);
-  return again;
-}
-
-OpenedPlan with_costs(const OpenedPlan& opened, const std::string& cost_file) {
-  std::error_code ignored;
-  if (opened.model.empty() || !fs::exists(opened.model, ignored)) {
-    throw InputError(opened.path + ": other costs need the model, which is not at '" + opened.model + "'");
-  }
-  refuse_precision_of_costs(opened.file.training.precision, cost_file);
-  const Imported imported = import_file(opened.model);
-  const PipelinePlan plan = resolve_plan(opened.file, imported.graph);
-  CostTable costs = load_costs(cost_file);
-  const std::vector<CostRow>& rows = costs.parts().rows;
-  const auto known = [&](const DeviceKind& kind) {
-    return std::any_of(rows.begin(), rows.end(), [&](const CostRow& row) { return row.kind == kind.name; });
-  };
-  if (std::none_of(opened.cluster.kinds().begin(), opened.cluster.kinds().end(), known)) {
-    throw InputError(fmt::format("{}: has no costs for '{}', on which {} runs", cost_file,
-                                 opened.cluster.kinds().front().name, opened.path));
-  }
-  OpenedPlan again = opened;
-  again.file.cost_file = relative_path(cost_file, fs::path(opened.path).parent_path().string());
-  again.file.cost_hash = costs.hash();
-  again.file.measured.reset();
-  const bool one_host = opened.cluster.groups().size() == 1;
-  if (one_host && costs.parts().link) {
-    const KindOverhead overhead = costs.overhead(opened.cluster.kinds().front().name);
-    again.file.measured = MeasuredOn{costs.parts().machine, costs.parts().threads, overhead.scatter};
-    again.cluster = with_measured_link(opened.cluster, *costs.parts().link);
-    again.file.cluster = again.cluster.parts();
-  }
-  std::vector<BatchSize> sizes = opened.file.training.micro_batches;
-  for (const Stage& stage : plan.stages) sizes.push_back(stage.micro_batch);
-  std::sort(sizes.begin(), sizes.end());
-  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
-  costs = complete_costs(imported.graph, again.cluster, std::move(costs), sizes);
-  const Training& training = opened.file.training;
-  again.file.staged = opened.file.placement
-                          ? stage_placement(imported.graph, again.cluster, costs, training, plan)
-                          : stage_model(imported.graph, again.cluster, costs, training, plan);
-  // The same orders, though what recomputes or updates depends on costs.
-  StagedModel listed = again.file.staged;
-  listed.orders = Orders(lists_of(opened.file.staged, opened.schedule));
-  again.schedule = make_schedule(listed, again.cluster.devices().size());
-  const std::vector<std::string> problems = check_schedule(again.file.staged, again.schedule);
-  if (!problems.empty()) {
-    throw InputError(fmt::format("{}: with the costs of {} its orders cannot run: {}", opened.path, cost_file,
-                                 problems.front()));
-  }
-  again.file.expansion.reset();
-  again.trace = simulate(again.file.staged, again.cluster, again.schedule);
-  again.stages_bound = stages_bound(again.file.staged, again.cluster);
-  return again;
-}
-
-BoundOrReason any_plan_bound(const OpenedPlan& opened) {
-  std::error_code ignored;
-  if (opened.model.empty() || !fs::exists(opened.model, ignored)) {
-    return {{}, "the bound for any plan needs the model, which is not at '" + opened.model + "'"};
-  }
-  try {
-    Imported imported = import_file(opened.model, {.frozen = opened.file.training.frozen});
-    if (opened.file.cost_file.empty() && imported.costs && imported.costs->hash() != opened.file.cost_hash) {
-      imported =
-          import_file(opened.model, {.repair = Repair::kLiteral, .frozen = opened.file.training.frozen});
-    }
-    const Precision precision = opened.file.training.precision;
-    imported.graph = with_precision(imported.graph, precision);
-    if (imported.graph.fingerprint() != opened.file.fingerprint) {
-      return {{}, "the bound for any plan needs the model; '" + opened.model + "' has changed since"};
-    }
-    const std::string& cost_file = opened.file.cost_file;
-    CostTable costs = own_costs(imported, opened.cluster);
-    if (!cost_file.empty()) costs = load_costs((fs::path(opened.path).parent_path() / cost_file).string());
-    const bool changed = !cost_file.empty()
-                             ? costs.hash() != opened.file.cost_hash
-                             : imported.costs && imported.costs->hash() != opened.file.cost_hash;
-    if (changed) {
-      return {{},
-              "the bound for any plan needs the costs; '" + (cost_file.empty() ? opened.model : cost_file) +
-                  "' has changed since"};
-    }
-    costs = complete_costs(imported.graph, opened.cluster, std::move(costs),
-                           opened.file.training.micro_batches, precision);
-    return {any_plan_bound(imported.graph, opened.cluster, costs, opened.file.training), ""};
-  } catch (const InputError& error) {
-    return {{}, std::string("the bound for any plan needs the model: ") + error.what()};
-  }
 }
 
 namespace {

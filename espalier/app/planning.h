@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "espalier/app/chosen_orders.h"
 #include "espalier/app/planning_job.h"
 #include "espalier/bound/bound.h"
 #include "espalier/plan/plan_file.h"
@@ -40,19 +41,6 @@ struct Judged {
 Judged judge(const PlanningJob& job, const PipelinePlan& plan);
 // The fragments of a placement (fragments_of), which check_placement accepts.
 Judged judge_fragments(const PlanningJob& job, const Placement& placement, PipelinePlan fragments);
-
-// Orders as a user names them: a rule, or the text of a schedule file (schedule/order_file.h), which means
-// something for a plan with its stages and devices only.
-struct ChosenOrders {
-  OrderRule rule = {};  // what planners judge by
-  struct File {
-    std::string path;
-    std::string text;
-  };
-  std::optional<File> file = {};
-};
-// A rule's text or a file's path. Throws InputError where it is neither.
-ChosenOrders choose_orders(const std::string& text);
 
 // How a search runs; nothing of it changes what is found, unless somebody ends the search.
 struct SearchOptions {
@@ -87,41 +75,6 @@ Planned plan_model(const PlanningJob& job, const PlanOptions& options);
 
 // The plan as a file in `folder` (paths inside are relative to it).
 PlanFile plan_file(const PlanningJob& job, const Planned& planned, const std::string& folder);
-
-// A plan file read back, with the model it names.
-struct OpenedPlan {
-  PlanFile file;
-  std::string path;
-  std::string model;  // path of the model from here; empty if the plan names none
-  Cluster cluster;
-  Schedule schedule;
-  Trace trace;  // simulated from the file alone
-  Bound stages_bound;
-
-  Duration expected() const;  // as in Judged; takes some dozen simulations where the spread was measured
-};
-OpenedPlan open_plan(const std::string& path);
-
-// One line if the plan has stages on device kinds that are not what a run on this machine computes on: its
-// times were predicted for other devices, so a measured step cannot be compared with them.
-std::vector<std::string> device_kind_warnings(const OpenedPlan& opened, const Machine& machine);
-
-// The same plan with other orders, and the in-flight limits that go with them. Throws InputError where they
-// do not fit it.
-OpenedPlan with_orders(const OpenedPlan& opened, const ChosenOrders& orders);
-
-// The same plan, stages and orders kept, predicted from another cost file: its staged model is derived again.
-// The link that a cost file brings is used where the plan's devices are one host. Throws InputError where the
-// model is gone or has changed, or where the costs know none of the plan's device kinds.
-OpenedPlan with_costs(const OpenedPlan& opened, const std::string& cost_file);
-
-// The bound for any plan, which needs the model and the costs; nothing, with the reason in `why_not`, if they
-// are not there any more.
-struct BoundOrReason {
-  std::optional<Bound> bound;
-  std::string why_not;
-};
-BoundOrReason any_plan_bound(const OpenedPlan& opened);
 
 // One row of a comparison.
 struct ComparedPlan {

@@ -168,4 +168,11 @@ void sync_folder(const std::string& folder) {
   if (::fsync(opened.get()) != 0 && errno != EINVAL && errno != EROFS) fail(folder, "flush to disk");
 }
 
+std::string path_from(const std::string& folder, const std::string& path) {
+  if (path.empty()) return path;
+  const std::filesystem::path from(folder.empty() ? "." : folder);
+  return std::filesystem::proximate(std::filesystem::absolute(path), std::filesystem::absolute(from))
+      .generic_string();
+}
+
 }  // namespace espalier

@@ -45,6 +45,9 @@ class FileWriter {
 // FileWriter, in one call.
 void write_file_atomically(const std::string& path, std::string_view content);
 
+// `path` as somebody in `folder` (empty: the current one) writes it. Empty stays empty.
+std::string path_from(const std::string& folder, const std::string& path);
+
 // Flushes the names in a folder to disk: files that were created, renamed or removed there. Throws InputError
 // where the disk fails; a file system that knows no such thing is no failure.
 void sync_folder(const std::string& folder);

@@ -208,7 +208,8 @@ LeastCosts least_costs(const Graph& graph, const Cluster& cluster, const std::ve
                    std::vector<Duration>(n, Duration::max())};
   const std::vector<std::uint32_t> groups = degrees(cluster, costs);
   for (const BatchSize size : divisors(graph, training.batch)) {
-    const auto micro_batches = static_cast<double>(training.batch.count() / size.count());
+    const std::int64_t count = training.batch.count() / size.count();
+    const auto micro_batches = static_cast<double>(count);
     for (const std::uint32_t degree : groups) {
       for (std::size_t k = 0; k < cluster.kinds().size(); ++k) {
         if (!used[k]) continue;

@@ -35,6 +35,7 @@ int simulate_plan(Program& program, const SimulateFlags& flags) {
     if (any.bound) bounds.push_back(bound_json(*any.bound));
     bounds.push_back(bound_json(opened.stages_bound));
     print_json_line(console, {{"plan", flags.plan},
+                              {"precision", std::string(to_text(opened.file.training.precision))},
                               {"iteration_ns", opened.trace.iteration.count()},
                               {"predicted_before_ns", before.count()},
                               {"expected_ns", opened.expected().count()},
@@ -46,6 +47,9 @@ int simulate_plan(Program& program, const SimulateFlags& flags) {
     std::ostream& out = console.out();
     if (opened.file.placement) {
       out << "placement: " << placement_text(opened.file.staged, opened.file.operators.size()) << '\n';
+    }
+    if (const Precision precision = opened.file.training.precision; precision != Precision::kF32) {
+      out << "precision: " << to_text(precision) << '\n';
     }
     if (!flags.costs.empty()) {
       out << fmt::format("predicted {} when it was planned, {} from {}: {:+.1f} %\n", to_text(before),

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "espalier/app/opened_plan.h"
 #include "espalier/app/planning.h"
 #include "espalier/cli/console.h"
 #include "espalier/cli/training_flags.h"

@@ -188,9 +188,7 @@ void Judge::State::keep(AnyPlan plan, const Verdict& verdict, std::uint64_t numb
     if (verdict.fits() && (!best || rank < best->rank)) {
       best = Kept{std::move(plan), rank, estimate};
     } else if (verdict.ruling == Ruling::kTooMuchMemory && frame) {
-      Bytes lack;
-      for (const Excess& each : verdict.excess) lack += each.by;
-      const std::pair miss(lack, number);
+      const std::pair miss(sum_of(verdict.excess), number);
       if (!closest || miss < closest->rank) closest = Missed{std::move(plan), verdict.excess, miss};
     }
   }

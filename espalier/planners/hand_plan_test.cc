@@ -4,8 +4,8 @@
 
 #include "espalier/cluster/text.h"
 #include "espalier/graph/text.h"
+#include "espalier/planners/toy_for_tests.h"
 #include "espalier/sim/evaluator.h"
-#include "espalier/sim/simulate.h"
 
 namespace espalier {
 namespace {
@@ -15,39 +15,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Operators of class "cN" take N ms forward and 2N ms backward per sample.
-struct HandProblem {
-  Graph graph;
-  Cluster cluster;
-  CostTable costs;
-  Training training;
+struct HandProblem : Toy {
+  using Toy::Toy;
 
-  HandProblem(const std::string& graph_text, const std::string& cluster_text, std::int64_t batch,
-              std::vector<BatchSize> sizes = {BatchSize(1)})
-      : graph(parse_graph(graph_text)), cluster(parse_cluster_lines(cluster_text)), costs(CostTableParts{}) {
-    training.batch = BatchSize(batch);
-    training.micro_batches = std::move(sizes);
-    training.optimizer.kind = OptimizerKind::kSgd;
-    CostTableParts parts;
-    for (const char* name : {"c1", "c2", "c3", "c5"}) {
-      for (const DeviceKind& kind : cluster.kinds()) {
-        OperatorCost cost;
-        cost.forward = cost.input_gradient = cost.weight_gradient = milliseconds(name[1] - '0');
-        cost.saved = {{SavedTensor::Side::kInput, 0}};
-        parts.rows.push_back({name, kind.name, {}, {{BatchSize(1), cost}}});
-      }
-    }
-    costs = CostTable(parts);
-  }
-
-  Problem problem() const {
-    return {.graph = graph,
-            .cluster = cluster,
-            .costs = costs,
-            .training = training,
-            .pins = {},
-            .start = std::nullopt};
-  }
   std::vector<HandStage> split(const std::string& text) const {
     return parse_hand_split(text, graph, cluster, {});
   }
@@ -56,18 +26,6 @@ struct HandProblem {
 Outcome planned(const HandProblem& hand, const std::string& stages, const HandOptions& options = {}) {
   Context context;
   return plan_by_hand(hand.problem(), hand.split(stages), options, context);
-}
-
-// The plan's time, by the full way; the plan and its trace pass their checkers.
-Duration checked(const HandProblem& hand, const Outcome& outcome) {
-  const auto& plan = std::get<PipelinePlan>(*outcome.plan);
-  EXPECT_THAT(check_plan(hand.graph, hand.cluster, plan), IsEmpty());
-  const StagedModel model = stage_model(hand.graph, hand.cluster, hand.costs, hand.training, plan);
-  const Schedule schedule = make_schedule(model, hand.cluster.devices().size());
-  EXPECT_THAT(check_schedule(model, schedule), IsEmpty());
-  const Trace trace = simulate(model, hand.cluster, schedule);
-  EXPECT_THAT(check_trace(model, hand.cluster, schedule, trace), IsEmpty());
-  return trace.iteration;
 }
 
 constexpr const char* kTwoLayers =
@@ -145,7 +103,7 @@ TEST(HandPlan, StagesStandAsTheyWereNamedOnTheBestDevices) {
       const HandProblem hand(kTwoLayers, cluster, 4, {BatchSize(1), BatchSize(2)});
       const Outcome outcome = planned(hand, text);
       ASSERT_EQ(outcome.status, Status::kFeasible) << text << outcome.why;
-      EXPECT_EQ(checked(hand, outcome), least_by_trying(hand, text)) << text << " on\n" << cluster;
+      EXPECT_EQ(hand.simulated(outcome), least_by_trying(hand, text)) << text << " on\n" << cluster;
       const auto& plan = std::get<PipelinePlan>(*outcome.plan);
       const std::vector<HandStage> stages = hand.split(text);
       ASSERT_EQ(plan.stages.size(), stages.size());
@@ -159,7 +117,7 @@ TEST(HandPlan, StagesStandAsTheyWereNamedOnTheBestDevices) {
 TEST(HandPlan, GivenDevicesAreKeptAsTheyAreTyped) {
   const HandProblem hand(kTwoLayers, kThreeAlike, 4);
   const Outcome outcome = planned(hand, "h.0=dev2,h.1-2=dev1+dev0");
-  checked(hand, outcome);
+  hand.simulated(outcome);
   const auto& plan = std::get<PipelinePlan>(*outcome.plan);
   EXPECT_EQ(plan.stages[0].name, "h.0");
   EXPECT_EQ(plan.stages[1].name, "h.1-2");
@@ -177,10 +135,10 @@ TEST(HandPlan, StagesShareDevicesWhereThereAreTooFew) {
                          4);
   const Outcome outcome = planned(hand, "h.0,h.1,h.2");
   ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
-  checked(hand, outcome);
+  hand.simulated(outcome);
   const Outcome given = planned(hand, "h.0=dev0,h.1=dev1,h.2=dev0");
   ASSERT_EQ(given.status, Status::kFeasible) << given.why;
-  EXPECT_LE(checked(hand, outcome), checked(hand, given));
+  EXPECT_LE(hand.simulated(outcome), hand.simulated(given));
 }
 
 TEST(HandPlan, ManyDealsAreSearchedLocally) {
@@ -197,7 +155,7 @@ TEST(HandPlan, ManyDealsAreSearchedLocally) {
   ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
   EXPECT_LT(outcome.stats.states, 4096U);
   const Duration least = least_by_trying(hand, "h.0,h.1,h.2");
-  EXPECT_LE(checked(hand, outcome).count(), least.count() * 11 / 10);
+  EXPECT_LE(hand.simulated(outcome).count(), least.count() * 11 / 10);
 }
 
 TEST(HandPlan, WhatDoesNotFitSaysWhatIsShort) {

@@ -18,7 +18,7 @@ std::string_view to_text(Status status) {
   return "unknown";
 }
 
-Bytes NearMiss::lack() const {
+Bytes sum_of(const std::vector<Excess>& excess) {
   Bytes sum;
   for (const Excess& each : excess) sum += each.by;
   return sum;

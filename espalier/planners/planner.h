@@ -64,12 +64,15 @@ struct Excess {
   friend bool operator==(const Excess&, const Excess&) = default;
 };
 
+// What all of them lack together.
+Bytes sum_of(const std::vector<Excess>& excess);
+
 // A plan that runs but does not fit.
 struct NearMiss {
   PipelinePlan plan;
   std::vector<Excess> excess;  // ascending device
   std::string planner = {};    // that made it, where several were asked
-  Bytes lack() const;          // of all devices together
+  Bytes lack() const { return sum_of(excess); }
   friend bool operator==(const NearMiss&, const NearMiss&) = default;
 };
 

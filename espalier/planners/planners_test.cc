@@ -16,7 +16,6 @@
 #include "espalier/planners/pipeline/pipedream.h"
 #include "espalier/planners/pipeline/single.h"
 #include "espalier/planners/toy_for_tests.h"
-#include "espalier/sim/simulate.h"
 #include "testing/brute_force.h"
 #include "testing/refusal.h"
 
@@ -28,17 +27,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::refusal;
 using ::testing::SizeIs;
-
-Duration simulated(const Toy& toy, const Outcome& outcome) {
-  const auto& plan = std::get<PipelinePlan>(*outcome.plan);
-  EXPECT_THAT(check_plan(toy.graph, toy.cluster, plan), IsEmpty());
-  const StagedModel model = stage_model(toy.graph, toy.cluster, toy.costs, toy.training, plan);
-  const Schedule schedule = make_schedule(model, toy.cluster.devices().size());
-  EXPECT_THAT(check_schedule(model, schedule), IsEmpty());
-  const Trace trace = simulate(model, toy.cluster, schedule);
-  EXPECT_THAT(check_trace(model, toy.cluster, schedule, trace), IsEmpty());
-  return trace.iteration;
-}
 
 std::vector<NamedPlanner> all_planners() {
   return {
@@ -72,7 +60,7 @@ TEST(Branches, PlansTheWorkedExampleAsAGraphPipeline) {
   Context context;
   const Outcome outcome = branches(toy.problem(), {}, context);
   ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
-  EXPECT_EQ(simulated(toy, outcome),
+  EXPECT_EQ(toy.simulated(outcome),
             milliseconds(26));  // the worked example of docs/semantics.md
 }
 
@@ -89,7 +77,7 @@ TEST(Single, UsesOneDeviceAndTakesAllTheWork) {
   const Toy toy(kTowers, kThreeDevices, 4);
   Context context;
   const Outcome outcome = single(toy.problem(), {}, context);
-  EXPECT_EQ(simulated(toy, outcome), milliseconds(4 * 15));
+  EXPECT_EQ(toy.simulated(outcome), milliseconds(4 * 15));
 }
 
 TEST(Even, CutsTheChainWhereTheSharesAreClosest) {
@@ -147,7 +135,7 @@ TEST(Planners, NeverBeatTheOptimumAndAlwaysPassTheCheckers) {
       }
       ASSERT_EQ(outcome.status, Status::kFeasible) << planner.name << ": " << outcome.why << "\n" << text;
       ++planned[planner.name];
-      EXPECT_GE(simulated(toy, outcome), optimum.iteration) << planner.name << "\n" << text;
+      EXPECT_GE(toy.simulated(outcome), optimum.iteration) << planner.name << "\n" << text;
     }
   }
   for (const NamedPlanner& planner : all_planners()) {
@@ -212,7 +200,7 @@ TEST(Pins, HalvesPinnedToTwoDevicesArePlannedByEveryChainPlanner) {
     }
     ASSERT_EQ(outcome.status, Status::kFeasible) << planner.name << ": " << outcome.why;
     EXPECT_EQ(places(toy, outcome), "2 2 2 0 0 0") << planner.name;
-    simulated(toy, outcome);
+    toy.simulated(outcome);
   }
 }
 
@@ -235,7 +223,7 @@ TEST(Pins, ALayerPinnedToALaterDeviceDoesNotCollapseTheModel) {
   Context context;
   const Outcome outcome = pipedream(toy.problem({{"l0", DeviceId(2)}}), {}, context);
   ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
-  EXPECT_LT(simulated(toy, outcome), milliseconds(45));  // two devices, (4 + 1) × 9 ms; one takes 72
+  EXPECT_LT(toy.simulated(outcome), milliseconds(45));  // two devices, (4 + 1) × 9 ms; one takes 72
 }
 
 TEST(Pins, BothEndsPinnedToOneDeviceGiveItTwoStages) {
@@ -243,7 +231,7 @@ TEST(Pins, BothEndsPinnedToOneDeviceGiveItTwoStages) {
   Context context;
   const Outcome outcome = pipedream(toy.problem({{"l0", DeviceId(1)}, {"loss", DeviceId(1)}}), {}, context);
   ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
-  EXPECT_LT(simulated(toy, outcome), milliseconds(8 * 18 * 2 / 3));
+  EXPECT_LT(toy.simulated(outcome), milliseconds(8 * 18 * 2 / 3));
 }
 
 TEST(Pins, ATowerPinnedKeepsTheGraphPipeline) {
@@ -252,7 +240,7 @@ TEST(Pins, ATowerPinnedKeepsTheGraphPipeline) {
   const Outcome outcome = branches(toy.problem({{"img", DeviceId(2)}, {"loss", DeviceId(0)}}), {}, context);
   ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
   EXPECT_EQ(places(toy, outcome), "2 1 0");
-  EXPECT_EQ(simulated(toy, outcome), milliseconds(26));  // as without pins: all devices are alike
+  EXPECT_EQ(toy.simulated(outcome), milliseconds(26));  // as without pins: all devices are alike
 }
 
 // Every chain planner finds a plan, whatever is pinned, and it obeys.
@@ -281,7 +269,7 @@ TEST(Pins, RandomPinsOfAChainAreObeyed) {
         continue;
       }
       ++found;
-      simulated(toy, outcome);
+      toy.simulated(outcome);
       for (const Stage& stage : std::get<PipelinePlan>(*outcome.plan).stages) {
         for (const OperatorId op : stage.operators) {
           if (!pinned[op.index()]) continue;
@@ -301,7 +289,7 @@ TEST(Automatic, TakesTheFastestAndSaysWhichIsNext) {
   ASSERT_EQ(outcome.status, Status::kFeasible);
   for (const Candidate& candidate : run_all(toy.problem(), all_planners(), context)) {
     if (candidate.simulated) {
-      EXPECT_LE(simulated(toy, outcome), *candidate.simulated) << candidate.name;
+      EXPECT_LE(toy.simulated(outcome), *candidate.simulated) << candidate.name;
     }
   }
   EXPECT_THAT(outcome.why, HasSubstr("next is"));
@@ -355,7 +343,7 @@ TEST(Planners, AModuleWithAMadeUpNameDoesNotMeetIt) {
   const Toy toy(text, kThreeDevices, 4);
   for (const NamedPlanner& planner : all_planners()) {
     Context context;
-    simulated(toy, planner.plan(toy.problem(), context));  // passes check_plan
+    toy.simulated(planner.plan(toy.problem(), context));  // passes check_plan
   }
 }
 
@@ -388,7 +376,7 @@ TEST(Branches, WhatBelongsTogetherIsNotTornApart) {
   const Toy toy(text, kThreeDevices, 4);
   Context context;
   const Outcome outcome = branches(toy.problem(), {}, context);
-  if (outcome.plan) simulated(toy, outcome);  // passes check_plan
+  if (outcome.plan) toy.simulated(outcome);  // passes check_plan
 }
 
 TEST(Chain, WhatABlockReceivesIsNotCountedAsKeptToo) {
@@ -430,7 +418,7 @@ TEST(Locked, StagesAreKeptAndTheRestIsPlannedAroundThem) {
   Context context;
   const Outcome outcome = keep_locked(problem, {}, context);
   ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
-  simulated(toy, outcome);  // passes the checkers
+  toy.simulated(outcome);  // passes the checkers
   const auto& plan = std::get<PipelinePlan>(*outcome.plan);
   const auto mine = std::find_if(plan.stages.begin(), plan.stages.end(),
                                  [](const Stage& stage) { return stage.name == "mine"; });
@@ -513,7 +501,7 @@ TEST(Locked, RandomStagesOfRandomGraphsAreKept) {
     const Outcome outcome = keep_locked(problem, {}, context);
     if (!outcome.plan) continue;
     ++kept;
-    simulated(toy, outcome);
+    toy.simulated(outcome);
     const auto& plan = std::get<PipelinePlan>(*outcome.plan);
     EXPECT_TRUE(std::any_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
       return stage.name == "kept" && stage.operators == problem.locked[0].stage.operators &&

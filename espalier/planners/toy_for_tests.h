@@ -2,6 +2,8 @@
 
 // Small problems for tests of planners.
 
+#include <gmock/gmock.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -11,6 +13,7 @@
 #include "espalier/cluster/text.h"
 #include "espalier/graph/text.h"
 #include "espalier/planners/planner.h"
+#include "espalier/sim/simulate.h"
 
 namespace espalier {
 
@@ -21,17 +24,30 @@ struct Toy {
   CostTable costs;
   Training training;
 
-  Toy(const std::string& graph_text, const std::string& cluster_text, std::int64_t batch)
+  Toy(const std::string& graph_text, const std::string& cluster_text, std::int64_t batch,
+      std::vector<BatchSize> sizes = {BatchSize(1)})
       : graph(parse_graph(graph_text)),
         cluster(parse_cluster_lines(cluster_text)),
         costs(table(graph, cluster)) {
     training.batch = BatchSize(batch);
-    training.micro_batches = {BatchSize(1)};
+    training.micro_batches = std::move(sizes);
     training.optimizer.kind = OptimizerKind::kSgd;
   }
   Problem problem(Pins pins = {}) const {
     return {
         .graph = graph, .cluster = cluster, .costs = costs, .training = training, .pins = std::move(pins)};
+  }
+
+  // The plan's time by the full simulation; plan, schedule and trace pass their checkers.
+  Duration simulated(const Outcome& outcome) const {
+    const auto& plan = std::get<PipelinePlan>(*outcome.plan);
+    EXPECT_THAT(check_plan(graph, cluster, plan), ::testing::IsEmpty());
+    const StagedModel model = stage_model(graph, cluster, costs, training, plan);
+    const Schedule schedule = make_schedule(model, cluster.devices().size());
+    EXPECT_THAT(check_schedule(model, schedule), ::testing::IsEmpty());
+    const Trace trace = simulate(model, cluster, schedule);
+    EXPECT_THAT(check_trace(model, cluster, schedule, trace), ::testing::IsEmpty());
+    return trace.iteration;
   }
 
   static CostTable table(const Graph& graph, const Cluster& cluster) {

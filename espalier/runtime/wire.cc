@@ -30,7 +30,7 @@ bool is_expanded(at::IntArrayRef sizes, const Strides& strides) {
 }  // namespace
 
 Strides strides_on_wire(const at::Tensor& tensor) {
-  const Strides strides = tensor.strides().vec();
+  Strides strides = tensor.strides().vec();
   if (tensor.is_non_overlapping_and_dense()) return strides;
   if (is_expanded(tensor.sizes(), strides) && base_of(tensor, strides).is_non_overlapping_and_dense()) {
     return strides;

@@ -126,7 +126,9 @@ TEST(MakeSchedule, SplitBackwardsFillWhereOthersWait) {
 }
 
 TEST(MakeSchedule, ListsAreNumberedAndCompleted) {
-  auto [model, cluster] = worked_example(WorkedExample::kGraphPipeline);
+  testing::WorkedExampleParts worked = worked_example(WorkedExample::kGraphPipeline);
+  StagedModel& model = worked.model;
+  const Cluster& cluster = worked.cluster;
   model.stages[0].replicas[0].times.recompute = milliseconds(1);
   model.stages[0].memory.gradients = model.stages[2].memory.gradients = Bytes(8);
   const auto listed = [&](const std::string& text) {

@@ -83,7 +83,9 @@ class Precision(Command):
 
     def test_a_plan_simulates_with_its_bounds(self):
         self.plan("--precision", "bf16")
-        self.assertIn("no plan can take less than", self.espalier("simulate", "plan.json").stdout)
+        said = self.espalier("simulate", "plan.json").stdout
+        self.assertIn("no plan can take less than", said)
+        self.assertIn("precision: bf16\n", said)
 
     def test_wrong_input_is_refused(self):
         self.refused("plan", MODEL, "--precision", "fp8", says="expected f32, tf32 or bf16")

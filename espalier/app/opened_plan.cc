@@ -1,0 +1,173 @@
+#include "espalier/app/opened_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "espalier/base/check.h"
+#include "espalier/base/files.h"
+#include "espalier/sim/expected.h"
+#include "espalier/sim/simulate.h"
+
+namespace espalier {
+
+namespace fs = std::filesystem;
+
+OpenedPlan open_plan(const std::string& path) {
+  const std::string text = read_file(path);
+  if (text.rfind("PK", 0) == 0) {
+    throw InputError(path + ": is an archive, not a plan; `espalier plan` makes a plan of a model");
+  }
+  PlanFile file = parse_plan_file(text, path);
+  Cluster cluster(file.cluster);
+  Schedule schedule = schedule_of(file, path);
+  Trace trace = simulate(file.staged, cluster, schedule);
+  Bound stages = stages_bound(file.staged, cluster);
+  std::string model;
+  if (!file.model.empty()) model = (fs::path(path).parent_path() / file.model).lexically_normal().string();
+  return OpenedPlan{.file = std::move(file),
+                    .path = path,
+                    .model = std::move(model),
+                    .cluster = std::move(cluster),
+                    .schedule = std::move(schedule),
+                    .trace = std::move(trace),
+                    .stages_bound = std::move(stages)};
+}
+
+Duration OpenedPlan::expected() const {
+  return file.measured ? expected_iteration(file.staged, cluster, schedule, file.measured->scatter)
+                       : trace.iteration;
+}
+
+std::vector<std::string> device_kind_warnings(const OpenedPlan& opened, const Machine& machine) {
+  std::map<std::string, std::set<DeviceId>> elsewhere;  // devices by kind
+  for (const StagedStage& stage : opened.file.staged.stages) {
+    for (const StagedReplica& replica : stage.replicas) {
+      for (const DeviceId device : replica.devices) {
+        const std::string& kind = opened.cluster.kind_of(device).name;
+        const bool here = machine.runs_on == "cuda" ? kind != "cpu" : kind == machine.runs_on;
+        if (!here) elsewhere[kind].insert(device);
+      }
+    }
+  }
+  if (elsewhere.empty()) return {};
+  std::string kinds;
+  for (const auto& [kind, devices] : elsewhere) {
+    kinds += fmt::format("{}{} x {}", kinds.empty() ? "" : " and ", devices.size(), kind);
+  }
+  return {
+      fmt::format("{} is a plan for {}, but this runs on {}: it computes the same, and the predicted time "
+                  "says nothing about it",
+                  opened.path, kinds, machine.runs_on)};
+}
+
+OpenedPlan with_orders(const OpenedPlan& opened, const ChosenOrders& orders) {
+  OpenedPlan again = opened;
+  const ChosenOrders::File* file = orders.file ? &*orders.file : nullptr;
+  Orders chosen = file ? parse_order_file(file->text, file->path, opened.file.staged, opened.cluster)
+                       : Orders(orders.rule);
+  const std::string where = file ? file->path : "--schedule " + to_text(orders.rule);
+  again.file.staged = with_orders(std::move(again.file.staged), std::move(chosen));
+  again.file.expansion.reset();
+  std::vector<std::string> problems = check_staged_model(again.file.staged, again.cluster);
+  if (!problems.empty()) throw InputError(where + ": " + problems.front());
+  again.schedule = make_schedule(again.file.staged, again.cluster.devices().size());
+  if (again.file.placement) problems = check_fragment_orders(again.file.staged, again.cluster);
+  if (problems.empty()) problems = check_schedule(again.file.staged, again.schedule);
+  if (!problems.empty()) throw InputError(where + ": " + problems.front());
+  again.trace = simulate(again.file.staged, again.cluster, again.schedule);
+  again.stages_bound = stages_bound(again.file.staged, again.cluster);
+  return again;
+}
+
+OpenedPlan with_costs(const OpenedPlan& opened, const std::string& cost_file) {
+  std::error_code ignored;
+  if (opened.model.empty() || !fs::exists(opened.model, ignored)) {
+    throw InputError(opened.path + ": other costs need the model, which is not at '" + opened.model + "'");
+  }
+  refuse_precision_of_costs(opened.file.training.precision, cost_file);
+  const Imported imported = import_file(opened.model);
+  const PipelinePlan plan = resolve_plan(opened.file, imported.graph);
+  CostTable costs = load_costs(cost_file);
+  const std::vector<CostRow>& rows = costs.parts().rows;
+  const auto known = [&](const DeviceKind& kind) {
+    return std::any_of(rows.begin(), rows.end(), [&](const CostRow& row) { return row.kind == kind.name; });
+  };
+  if (std::none_of(opened.cluster.kinds().begin(), opened.cluster.kinds().end(), known)) {
+    throw InputError(fmt::format("{}: has no costs for '{}', on which {} runs", cost_file,
+                                 opened.cluster.kinds().front().name, opened.path));
+  }
+  OpenedPlan again = opened;
+  again.file.cost_file = path_from(fs::path(opened.path).parent_path().string(), cost_file);
+  again.file.cost_hash = costs.hash();
+  again.file.measured.reset();
+  const bool one_host = opened.cluster.groups().size() == 1;
+  if (one_host && costs.parts().link) {
+    const KindOverhead overhead = costs.overhead(opened.cluster.kinds().front().name);
+    again.file.measured = MeasuredOn{costs.parts().machine, costs.parts().threads, overhead.scatter};
+    again.cluster = with_measured_link(opened.cluster, *costs.parts().link);
+    again.file.cluster = again.cluster.parts();
+  }
+  std::vector<BatchSize> sizes = opened.file.training.micro_batches;
+  for (const Stage& stage : plan.stages) sizes.push_back(stage.micro_batch);
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  costs = complete_costs(imported.graph, again.cluster, std::move(costs), sizes);
+  const Training& training = opened.file.training;
+  again.file.staged = opened.file.placement
+                          ? stage_placement(imported.graph, again.cluster, costs, training, plan)
+                          : stage_model(imported.graph, again.cluster, costs, training, plan);
+  // The same orders, though what recomputes or updates depends on costs.
+  StagedModel listed = again.file.staged;
+  listed.orders = Orders(lists_of(opened.file.staged, opened.schedule));
+  again.schedule = make_schedule(listed, again.cluster.devices().size());
+  const std::vector<std::string> problems = check_schedule(again.file.staged, again.schedule);
+  if (!problems.empty()) {
+    throw InputError(fmt::format("{}: with the costs of {} its orders cannot run: {}", opened.path, cost_file,
+                                 problems.front()));
+  }
+  again.file.expansion.reset();
+  again.trace = simulate(again.file.staged, again.cluster, again.schedule);
+  again.stages_bound = stages_bound(again.file.staged, again.cluster);
+  return again;
+}
+
+BoundOrReason any_plan_bound(const OpenedPlan& opened) {
+  std::error_code ignored;
+  if (opened.model.empty() || !fs::exists(opened.model, ignored)) {
+    return {{}, "the bound for any plan needs the model, which is not at '" + opened.model + "'"};
+  }
+  try {
+    Imported imported = import_file(opened.model, {.frozen = opened.file.training.frozen});
+    if (opened.file.cost_file.empty() && imported.costs && imported.costs->hash() != opened.file.cost_hash) {
+      imported =
+          import_file(opened.model, {.repair = Repair::kLiteral, .frozen = opened.file.training.frozen});
+    }
+    const Precision precision = opened.file.training.precision;
+    imported.graph = with_precision(imported.graph, precision);
+    if (imported.graph.fingerprint() != opened.file.fingerprint) {
+      return {{}, "the bound for any plan needs the model; '" + opened.model + "' has changed since"};
+    }
+    const std::string& cost_file = opened.file.cost_file;
+    CostTable costs = own_costs(imported, opened.cluster);
+    if (!cost_file.empty()) costs = load_costs((fs::path(opened.path).parent_path() / cost_file).string());
+    const bool changed = !cost_file.empty()
+                             ? costs.hash() != opened.file.cost_hash
+                             : imported.costs && imported.costs->hash() != opened.file.cost_hash;
+    if (changed) {
+      return {{},
+              "the bound for any plan needs the costs; '" + (cost_file.empty() ? opened.model : cost_file) +
+                  "' has changed since"};
+    }
+    costs = complete_costs(imported.graph, opened.cluster, std::move(costs),
+                           opened.file.training.micro_batches, precision);
+    return {any_plan_bound(imported.graph, opened.cluster, costs, opened.file.training), ""};
+  } catch (const InputError& error) {
+    return {{}, std::string("the bound for any plan needs the model: ") + error.what()};
+  }
+}
+
+}  // namespace espalier

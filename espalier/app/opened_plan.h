@@ -1,0 +1,53 @@
+#pragma once
+
+// A plan file read back: simulated from the file alone, and again with other orders or costs.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "espalier/app/chosen_orders.h"
+#include "espalier/app/planning_job.h"
+#include "espalier/bound/bound.h"
+#include "espalier/plan/plan_file.h"
+#include "espalier/schedule/schedule.h"
+#include "espalier/trace/trace.h"
+
+namespace espalier {
+
+// A plan file read back, with the model it names.
+struct OpenedPlan {
+  PlanFile file;
+  std::string path;
+  std::string model;  // path of the model from here; empty if the plan names none
+  Cluster cluster;
+  Schedule schedule;
+  Trace trace;  // simulated from the file alone
+  Bound stages_bound;
+
+  Duration expected() const;  // as in Judged; takes some dozen simulations where the spread was measured
+};
+OpenedPlan open_plan(const std::string& path);
+
+// One line if the plan has stages on device kinds that are not what a run on this machine computes on: its
+// times were predicted for other devices, so a measured step cannot be compared with them.
+std::vector<std::string> device_kind_warnings(const OpenedPlan& opened, const Machine& machine);
+
+// The same plan with other orders, and the in-flight limits that go with them. Throws InputError where they
+// do not fit it.
+OpenedPlan with_orders(const OpenedPlan& opened, const ChosenOrders& orders);
+
+// The same plan, stages and orders kept, predicted from another cost file: its staged model is derived again.
+// The link that a cost file brings is used where the plan's devices are one host. Throws InputError where the
+// model is gone or has changed, or where the costs know none of the plan's device kinds.
+OpenedPlan with_costs(const OpenedPlan& opened, const std::string& cost_file);
+
+// The bound for any plan, which needs the model and the costs; nothing, with the reason in `why_not`, if they
+// are not there any more.
+struct BoundOrReason {
+  std::optional<Bound> bound;
+  std::string why_not;
+};
+BoundOrReason any_plan_bound(const OpenedPlan& opened);
+
+}  // namespace espalier
