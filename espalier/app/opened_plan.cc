@@ -9,6 +9,8 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
+#include "espalier/plan/fragments.h"
+#include "espalier/schedule/order_file.h"
 #include "espalier/sim/expected.h"
 #include "espalier/sim/simulate.h"
 
