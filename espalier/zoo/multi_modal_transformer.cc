@@ -1,8 +1,5 @@
 #include "espalier/zoo/multi_modal_transformer.h"
 
-#include <algorithm>
-
-#include "espalier/base/check.h"
 #include "espalier/zoo/model_builder.h"
 
 namespace espalier {
@@ -13,7 +10,7 @@ using Memory = ModelBuilder::Memory;
 class MultiModalWriter {
  public:
   explicit MultiModalWriter(const MultiModalTransformer& model)
-      : model_(model), out_("mmt", {BatchSize(1), BatchSize(1 << 20)}) {}
+      : model_(model), out_(model.name, kAnyBatch) {}
 
   Graph write() {
     std::vector<TensorId> ends;
@@ -71,14 +68,9 @@ class MultiModalWriter {
 }  // namespace
 
 Graph build(const MultiModalTransformer& model) {
-  if (std::min({model.branches, model.layers, model.positions, model.hidden, model.heads,
-                model.feed_forward}) < 1) {
-    throw InputError("mmt: every size is at least 1");
-  }
-  if (model.hidden % model.heads != 0) {
-    throw InputError("mmt: " + std::to_string(model.heads) + " heads do not divide the hidden size " +
-                     std::to_string(model.hidden));
-  }
+  expect_sizes(model.name, {model.branches, model.layers, model.positions, model.hidden, model.heads,
+                            model.feed_forward});
+  expect_heads(model.name, model.heads, model.hidden);
   return MultiModalWriter(model).write();
 }
 
