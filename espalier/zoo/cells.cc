@@ -20,8 +20,9 @@ TensorId activated(ModelBuilder& out, const std::string& name, TensorId x) {
   return out.map(name, "aten.relu.default", {x});
 }
 
-TensorId sum_of(ModelBuilder& out, const std::string& name, TensorId a, TensorId b) {
-  return out.map(name, "aten.add.Tensor", {a, b});
+// Both in braces: what makes them is then written down in that order, whatever the compiler.
+TensorId sum_of(ModelBuilder& out, const std::string& name, std::vector<TensorId> both) {
+  return out.map(name, "aten.add.Tensor", std::move(both));
 }
 
 TensorId average(ModelBuilder& out, const std::string& name, TensorId x, std::int64_t stride) {
@@ -117,12 +118,12 @@ class NasNetWriter {
     const TensorId p = adjusted(filters);
     const TensorId h = normed_relu_projection(out_, "begin", last_, filters);
     const TensorId one =
-        sum_of(out_, "sum1", separable("left1", h, filters, 5), separable("right1", p, filters, 3));
+        sum_of(out_, "sum1", {separable("left1", h, filters, 5), separable("right1", p, filters, 3)});
     const TensorId two =
-        sum_of(out_, "sum2", separable("left2", p, filters, 5), separable("right2", p, filters, 3));
-    const TensorId three = sum_of(out_, "sum3", average(out_, "left3", h, 1), p);
-    const TensorId four = sum_of(out_, "sum4", average(out_, "left4", p, 1), average(out_, "right4", p, 1));
-    const TensorId five = sum_of(out_, "sum5", separable("left5", h, filters, 3), h);
+        sum_of(out_, "sum2", {separable("left2", p, filters, 5), separable("right2", p, filters, 3)});
+    const TensorId three = sum_of(out_, "sum3", {average(out_, "left3", h, 1), p});
+    const TensorId four = sum_of(out_, "sum4", {average(out_, "left4", p, 1), average(out_, "right4", p, 1)});
+    const TensorId five = sum_of(out_, "sum5", {separable("left5", h, filters, 3), h});
     before_ = std::exchange(last_, out_.concat("cat", {p, one, two, three, four, five}, 1));
   }
 
@@ -130,14 +131,14 @@ class NasNetWriter {
     const TensorId p = adjusted(filters);
     const TensorId h = normed_relu_projection(out_, "begin", last_, filters);
     const TensorId one =
-        sum_of(out_, "sum1", separable("left1", h, filters, 5, 2), separable("right1", p, filters, 7, 2));
+        sum_of(out_, "sum1", {separable("left1", h, filters, 5, 2), separable("right1", p, filters, 7, 2)});
     const TensorId two =
-        sum_of(out_, "sum2", largest(out_, "left2", h, 3, 2), separable("right2", p, filters, 7, 2));
+        sum_of(out_, "sum2", {largest(out_, "left2", h, 3, 2), separable("right2", p, filters, 7, 2)});
     const TensorId three =
-        sum_of(out_, "sum3", average(out_, "left3", h, 2), separable("right3", p, filters, 5, 2));
-    const TensorId four = sum_of(out_, "sum4", two, average(out_, "left4", one, 1));
+        sum_of(out_, "sum3", {average(out_, "left3", h, 2), separable("right3", p, filters, 5, 2)});
+    const TensorId four = sum_of(out_, "sum4", {two, average(out_, "left4", one, 1)});
     const TensorId five =
-        sum_of(out_, "sum5", separable("left5", one, filters, 3), largest(out_, "right5", h, 3, 2));
+        sum_of(out_, "sum5", {separable("left5", one, filters, 3), largest(out_, "right5", h, 3, 2)});
     before_ = std::exchange(last_, out_.concat("cat", {two, three, four, five}, 1));
   }
 
@@ -268,7 +269,7 @@ class AmoebaNetWriter {
         return moved(name + number, entry.move, states[entry.from], channels, entry.from < 2 ? stride : 1);
       };
       const TensorId left = side("left", plan.entries[i]);
-      states.push_back(sum_of(out_, "sum" + number, left, side("right", plan.entries[i + 1])));
+      states.push_back(sum_of(out_, "sum" + number, {left, side("right", plan.entries[i + 1])}));
     }
     std::vector<TensorId> given;
     for (const std::size_t state : plan.given) given.push_back(states[state]);

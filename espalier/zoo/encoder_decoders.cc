@@ -40,7 +40,7 @@ class T5Writer {
       x = feed_forward(attention("cross", x, memory, std::nullopt));
     }
     x = out_.rms_norm("norm", x);
-    out_.enter("");
+    out_.enter("head");
     const TensorId scaled = out_.map("scaled", "aten.mul.Scalar", {x});
     const TensorId logits = out_.add("logits", "aten.linear.default", {scaled, table},
                                      {batch_, model_.target, model_.vocabulary});
@@ -152,7 +152,7 @@ Graph build(const Whisper& model) {
     x = out.map("sum", "aten.add.Tensor", {x, inner});
   }
   x = out.layer_norm("norm", x);
-  out.enter("");
+  out.enter("head");
   const TensorId logits =
       out.add("logits", "aten.linear.default", {x, table}, {batch, model.target, model.vocabulary});
   return out.finish(out.cross_entropy("loss", logits, labels));

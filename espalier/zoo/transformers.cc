@@ -162,14 +162,17 @@ Graph build(const Gpt& model) {
   const SizeExpr batch = SizeExpr::batch();
   const TensorId words = out.input("words", {batch, model.positions}, DType::kI64);
   const TensorId labels = out.input("labels", {batch, model.positions}, DType::kI64);
-  const TensorId table = out.parameter("wte.weight", {model.vocabulary, model.hidden});
-  const TensorId places = out.position_embedding("wpe", model.positions, model.positions, model.hidden);
-  TensorId x = out.map("embedded", "aten.add.Tensor", {out.look_up("wte", table, words), places});
+  const TensorId table = out.parameter("embedding.words.weight", {model.vocabulary, model.hidden});
+  out.enter("embedding");
+  const TensorId word = out.look_up("words", table, words);
+  const TensorId place = out.position_embedding("positions", model.positions, model.positions, model.hidden);
+  TensorId x = out.map("sum", "aten.add.Tensor", {word, place});
   for (std::int64_t l = 0; l < model.layers; ++l) {
-    const auto scope = out.inside("layers", l);
+    out.enter("layers." + std::to_string(l));
     x = gpt_layer(out, x, model.heads);
   }
-  const TensorId logits = out.add("logits", "aten.linear.default", {out.layer_norm("ln_f", x), table},
+  out.enter("head");
+  const TensorId logits = out.add("logits", "aten.linear.default", {out.layer_norm("norm", x), table},
                                   {batch, model.positions, model.vocabulary});
   return out.finish(out.cross_entropy("loss", logits, labels));
 }
@@ -222,7 +225,8 @@ Graph build(const Llama& model) {
   const TensorId labels = out.input("labels", {batch, model.positions}, DType::kI64);
   const TensorId embedded = out.embedding("embedding", words, model.vocabulary, model.hidden);
   const TensorId x = llama_decoder(out, embedded, model);
-  const TensorId logits = out.linear("output", x, model.vocabulary, Bias::kWithout);
+  out.enter("head");
+  const TensorId logits = out.linear("logits", x, model.vocabulary, Bias::kWithout);
   return out.finish(out.cross_entropy("loss", logits, labels));
 }
 
@@ -250,10 +254,10 @@ Graph build(const TransformerXl& model) {
     out.enter("layers." + std::to_string(l));
     x = transformer_xl_layer(out, x, memory, model, by);
   }
-  out.enter("");
-  const TensorId bias = out.parameter("output.bias", {model.vocabulary});
+  out.enter("head");
+  const TensorId bias = out.parameter("head.logits.bias", {model.vocabulary});
   const TensorId logits =
-      out.add("output", "aten.linear.default", {x, table, bias}, {batch, model.positions, model.vocabulary});
+      out.add("logits", "aten.linear.default", {x, table, bias}, {batch, model.positions, model.vocabulary});
   return out.finish(out.cross_entropy("loss", logits, labels));
 }
 

@@ -231,7 +231,8 @@ Graph build(const VisionLanguage& model) {
   rows.push_back(out.embedding("embedding", words, model.language.vocabulary, hidden));
   const TensorId x = llama_decoder(out, out.concat("all", rows, 1), model.language);
   const TensorId own = out.view("of_words", "aten.slice.Tensor", x, {batch, words_count, hidden});
-  const TensorId logits = out.linear("output", own, model.language.vocabulary, Bias::kWithout);
+  out.enter("head");
+  const TensorId logits = out.linear("logits", own, model.language.vocabulary, Bias::kWithout);
   return out.finish(out.cross_entropy("loss", logits, labels));
 }
 
@@ -251,11 +252,11 @@ Graph build(const CoAttention& model) {
   const std::pair<Stream, Stream> streams{{"words", model.heads, model.feed_forward},
                                           {"regions", model.region_heads, model.region_feed_forward}};
   const TensorId table = out.parameter("words.embedding.weight", {model.vocabulary, model.hidden});
-  TensorId words =
-      embedded_words(out, out.input("words", {batch, model.positions}, DType::kI64), table, model);
-  TensorId regions =
-      embedded_regions(out, out.input("features", {batch, model.regions, model.region_features}),
-                       out.input("boxes", {batch, model.regions, 5}), model);
+  const TensorId ids = out.input("words", {batch, model.positions}, DType::kI64);
+  const TensorId features = out.input("features", {batch, model.regions, model.region_features});
+  const TensorId boxes = out.input("boxes", {batch, model.regions, 5});
+  TensorId words = embedded_words(out, ids, table, model);
+  TensorId regions = embedded_regions(out, features, boxes, model);
   std::int64_t word_layer = 0, region_layer = 0;
   while (word_layer < model.word_layers - model.connections)
     words = stream_layer(out, streams.first, word_layer++, words);
