@@ -45,11 +45,18 @@ std::vector<ZooSetting> all_settings() {
 
 int list_models(Console& console) {
   Table models{{{"model", "model"}, {"what", "what"}, {"source", "source"}}, {}};
-  Table settings{{{"model", "model"}, {"setting", "setting"}, {"usual", "usual"}, {"what", "what"}}, {}};
+  Table settings{{{"model", "model"},
+                  {"setting", "setting"},
+                  {"usual", "usual"},
+                  {"least", "least"},
+                  {"most", "most"},
+                  {"what", "what"}},
+                 {}};
   for (const ZooModel& model : zoo_models()) {
     models.rows.push_back({model.name, model.what, model.source});
     for (const ZooSetting& setting : model.settings) {
-      settings.rows.push_back({model.name, "--" + setting.name, setting.usual, setting.what});
+      settings.rows.push_back(
+          {model.name, "--" + setting.name, setting.usual, setting.least, setting.most, setting.what});
     }
   }
   if (console.json) {

@@ -296,8 +296,10 @@ Graph build(const AmoebaNet& model) {
     throw InputError("amoebanet: layers are a multiple of 3, as there are three groups");
   if (model.image % 32 != 0)
     throw InputError("amoebanet: the image is a multiple of 32 pixels, halved five times");
-  if (model.filters % 4 != 0)
-    throw InputError("amoebanet: filters are a multiple of 4, as the stem takes a quarter");
+  if (model.filters % 8 != 0) {
+    throw InputError(
+        "amoebanet: filters are a multiple of 8; the first cell has a half, and a quarter of that inside");
+  }
   return AmoebaNetWriter(model).write();
 }
 

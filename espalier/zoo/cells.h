@@ -40,8 +40,8 @@ struct AmoebaNet {
   std::int64_t classes = 1000;
 };
 
-// Throw InputError where a size is below 1, the image is too small (AmoebaNet: no multiple of 32),
-// filters are no multiple of 4, or AmoebaNet's layers none of 3.
+// Throw InputError where a size is below 1, the image is too small (AmoebaNet: no multiple of 32), filters
+// are no multiple of 4 (AmoebaNet: of 8), or AmoebaNet's layers none of 3.
 Graph build(const NasNet& model);
 Graph build(const AmoebaNet& model);
 

@@ -46,6 +46,7 @@ TEST(Cells, ACellReadsTheTwoBeforeIt) {
 TEST(Cells, RefuseSizesThatDoNotFit) {
   EXPECT_THAT(refusal([] { build(NasNet{.filters = 42}); }), HasSubstr("a multiple of 4"));
   EXPECT_THAT(refusal([] { build(AmoebaNet{.layers = 4}); }), HasSubstr("a multiple of 3"));
+  EXPECT_THAT(refusal([] { build(AmoebaNet{.filters = 12}); }), HasSubstr("a multiple of 8"));
   EXPECT_THAT(refusal([] { build(AmoebaNet{.image = 100}); }), HasSubstr("a multiple of 32"));
 }
 

@@ -37,8 +37,10 @@ TensorId bag_of(ModelBuilder& out, const std::string& name, TensorId picked, con
 }  // namespace
 
 Graph build(const Dlrm& model) {
-  expect_sizes("dlrm", {model.dense + 1, model.sparse + 1, model.dense + model.sparse, model.layers,
-                        model.width, model.rows, model.embedding, model.bag, model.top});
+  if (std::min(model.dense, model.sparse) < 0 || model.dense + model.sparse < 1) {
+    throw InputError("dlrm: expected at least one branch, dense or sparse");
+  }
+  expect_sizes("dlrm", {model.layers, model.width, model.rows, model.embedding, model.bag, model.top});
   ModelBuilder out("dlrm", kAnyBatch);
   const SizeExpr batch = SizeExpr::batch();
   std::vector<TensorId> ends;

@@ -81,7 +81,7 @@ TEST(CandleUno, FlexFlowsDosesPassBy) {
 
 TEST(Recommenders, RefuseWhatHasNoBranches) {
   EXPECT_THAT(refusal([] { build(Dlrm{.dense = 0, .sparse = 0}); }),
-              HasSubstr("dlrm: every size is at least 1"));
+              HasSubstr("at least one branch, dense or sparse"));
   EXPECT_THAT(refusal([] { build(CandleUno{.features = {}}); }), HasSubstr("at least one tower"));
 }
 

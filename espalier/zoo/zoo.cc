@@ -77,7 +77,7 @@ void add_multi_modal(Catalog& catalog) {
   catalog.push_back({"mmt", "GraphPipe, arXiv 2406.17145, A.2",
                      "Multi-Modal Transformer: branches of Transformer layers, joined at the end",
                      multi_modal_settings(4, 8), multi_modal("mmt")});
-  catalog.push_back({"case-study", "GraphPipe, arXiv 2406.17145, 7.5",
+  catalog.push_back({"case-study", "GraphPipe's case study, arXiv 2406.17145",
                      "two branches of four Transformer layers, joined at the end", multi_modal_settings(2, 4),
                      multi_modal("case-study")});
   catalog.push_back({"sequential", "GraphPipe, arXiv 2406.17145, A.3",
@@ -440,7 +440,7 @@ void add_convolutional(Catalog& catalog) {
                      "AmoebaNet-D, arXiv 1802.01548, as in GPipe, arXiv 1811.06965",
                      "cells found by evolution; each reads the two before it",
                      {layers(18, "normal cells, a multiple of 3"),
-                      {"filters", "channels of the first group; a multiple of 4", 208, 4, kWidest},
+                      {"filters", "channels of the first group; a multiple of 8", 208, 8, kWidest},
                       image(224, 32),
                       classes(1000)},
                      [](const ZooValues& all) {

@@ -47,9 +47,9 @@ def counted(run):
     return counter.get_total_flops()
 
 
-def of_package(make, inputs):
-    """Parameters and flops of a model of the transformers package, on the device without memory."""
-    with torch.device("meta"):
+def of_package(make, inputs, device="meta"):
+    """Parameters and flops of a model of the transformers package, as a rule on the device without memory."""
+    with torch.device(device):
         model = make().eval()
         tensors = {name: torch.zeros(sizes, dtype=kind) for name, (kind, *sizes) in inputs.items()}
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -137,6 +137,24 @@ PACKAGE = {"gpt": gpt, "bert": bert, "llama": llama, "t5": t5, "whisper": whispe
 def test_as_the_transformers_package_has_it(name, tmp_path):
     settings, make, inputs = PACKAGE[name]()
     assert told(tmp_path, name.split()[0], **settings) == of_package(make, inputs)
+
+
+def test_as_the_transformers_package_has_llava(tmp_path):
+    """Two towers of its parts: CLIP's images in front, Llama behind. It compares token ids, so it needs memory."""
+    vision = dict(model_type="clip_vision_model", image_size=12, patch_size=4, num_hidden_layers=2, hidden_size=16,
+                  num_attention_heads=2, intermediate_size=24)  # fmt: skip
+    text = dict(model_type="llama", num_hidden_layers=2, hidden_size=32, num_attention_heads=4, num_key_value_heads=2,
+                intermediate_size=48, vocab_size=50)  # fmt: skip
+    config = transformers.LlavaConfig(text_config=text, vision_config=vision, image_token_index=49,
+                                      vision_feature_layer=-1, **PLAIN)  # fmt: skip
+    model = transformers.LlavaForConditionalGeneration(config).eval()
+    patches, words = 9, 8
+    ids = torch.cat([torch.full((BATCH, patches), 49), torch.zeros(BATCH, words, dtype=torch.long)], 1)
+    flops = counted(lambda: model(input_ids=ids, pixel_values=torch.zeros(BATCH, 3, 12, 12), logits_to_keep=words))
+    parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    settings = dict(layers=2, hidden=32, heads=4, key_value_heads=2, feed_forward=48, positions=words, vocabulary=50, image=12,
+                    patch=4, encoder_layers=2, encoder_hidden=16, encoder_heads=2, encoder_feed_forward=24)  # fmt: skip
+    assert told(tmp_path, "vision-language", **settings) == (parameters, flops)
 
 
 class Net:
@@ -267,6 +285,68 @@ def inception(net):
     return net.linear(x.mean((2, 3)), 5)
 
 
+def rnnlm(net):
+    table = net.weight(16, 8)
+    cells = [(net.weight(16, 32), net.weight(32)) for _ in range(2)]
+    weight, bias = net.weight(8, 16), net.weight(16)
+    states = [(numbers(8), numbers(8))] * 2
+    for _ in range(3):
+        x = F.embedding(numbers().long(), table)
+        for layer, (w, b) in enumerate(cells):
+            c, h = states[layer]
+            i, j, f, o = (torch.cat([x, h], 1) @ w + b).chunk(4, 1)
+            c = c * torch.sigmoid(f + 1) + torch.sigmoid(i) * torch.tanh(j)
+            x = torch.sigmoid(o) * torch.tanh(c)
+            states[layer] = c, x
+        logits = x @ weight + bias
+    return logits
+
+
+def gnn(net):
+    chunks = [torch.empty(BATCH * 5, 6, device="meta") for _ in range(3)]
+    ends = torch.empty(BATCH * 12, dtype=torch.long, device="meta")
+    for _ in range(2):
+        weight, bias = net.weight(8, chunks[0].shape[1]), net.weight(8)
+        below, chunks = chunks, []
+        for chunk in below:
+            read = torch.cat(below).index_select(0, ends) * torch.empty(BATCH * 12, 1, device="meta")
+            chunks.append(F.relu(F.linear(torch.zeros_like(chunk).index_add(0, ends, read), weight, bias)))
+    weight, bias = net.weight(4, 8), net.weight(4)
+    return [F.linear(chunk, weight, bias) for chunk in chunks]
+
+
+def mixture_of_experts(net):
+    """One layer; six of twelve tokens for each of four experts."""
+    x = F.embedding(numbers(12).long(), net.weight(50, 32))
+    rotations = torch.empty(1, 4, 1, device="meta") @ torch.empty(1, 1, 12, device="meta")
+    net.weight(32), net.weight(32), net.weight(32)  # norms
+    q, k, v = (net.linear(x, to, False).view(BATCH, 12, -1, 8).transpose(1, 2) for to in (32, 16, 16))
+    read = F.scaled_dot_product_attention(q + rotations.sum(), k, v, enable_gqa=True)
+    x = x + net.linear(read.transpose(1, 2).reshape(BATCH, 12, 32), 32, False)
+    gates, places = net.linear(x, 4, False).softmax(-1).transpose(1, 2).topk(6)
+    out = torch.zeros_like(x)
+    for expert in range(4):
+        where = places[:, expert, :, None].expand(-1, -1, 32)
+        tokens = x.gather(1, where)
+        made = net.linear(F.silu(net.linear(tokens, 48, False)) * net.linear(tokens, 48, False), 32, False)
+        out = out.scatter_add(1, where, made * gates[:, expert, :, None])
+    return net.linear(x + out, 50, False)
+
+
+def transformer_xl(net):
+    table = net.weight(50, 32)
+    x, memory = F.embedding(numbers(5).long(), table), [numbers(5, 32) for _ in range(2)]
+    u, v, distances = net.weight(4, 1, 8), net.weight(4, 1, 8), torch.empty(10, 32, device="meta")
+    for before in memory:
+        q, k, values = net.linear(torch.cat([before, x], 1), 96, False).view(BATCH, 10, 3, 4, 8).permute(2, 0, 3, 1, 4)
+        q, r = q[:, :, 5:], net.linear(distances, 32, False).view(10, 4, 8).permute(1, 2, 0)
+        shifted = F.pad((q + v) @ r, (1, 0)).view(BATCH, 4, 11, 5)[:, :, 1:].reshape(BATCH, 4, 5, 10)
+        read = ((q + u) @ k.transpose(2, 3) + shifted).softmax(-1) @ values
+        x = F.layer_norm(x + net.linear(read.transpose(1, 2).reshape(BATCH, 5, 32), 32, False), (32,), net.weight(32), net.weight(32))
+        x = F.layer_norm(x + net.linear(F.relu(net.linear(x, 48)), 32), (32,), net.weight(32), net.weight(32))
+    return F.linear(x, table, net.weight(50))
+
+
 MMT = dict(branches=3, layers=2, positions=8, hidden=32, heads=4, feed_forward=48)
 OWN = {
     "mmt": (mmt, MMT),
@@ -274,8 +354,13 @@ OWN = {
     "candle-uno-flexflow": (candle_uno, dict(layers=3, width=16, head=2)),
     "u-net": (u_net, dict(width=4, levels=2, image=16, channels=3, classes=5)),
     "wavenet": (wavenet, dict(stacks=2, layers=6, channels=4, skip=6, classes=8, length=20)),
+    "rnnlm": (rnnlm, dict(layers=2, hidden=8, vocabulary=16, length=3)),
+    "gnn": (gnn, dict(chunks=3, layers=2, vertices=5, edges=12, features=6, hidden=8, classes=4)),
+    "mixture-of-experts": (mixture_of_experts, dict(
+        layers=1, hidden=32, heads=4, key_value_heads=2, feed_forward=48, positions=12, vocabulary=50, experts=4)),
+    "transformer-xl": (transformer_xl, dict(layers=2, hidden=32, heads=4, feed_forward=48, positions=5, vocabulary=50)),
     "inception-v3": (inception, dict(image=107, classes=5, auxiliary=0)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OWN)

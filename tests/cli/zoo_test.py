@@ -76,6 +76,8 @@ class Zoo(Command):
     def test_a_setting_is_explained_by_each_model(self):
         told = json.loads(self.espalier("zoo", "--list", "--json").stdout)["settings"]
         what = {(row["model"], row["setting"]): row["what"] for row in told}
+        depth = next(row for row in told if row["model"] == "resnet" and row["setting"] == "--depth")
+        self.assertEqual((depth["least"], depth["usual"], depth["most"]), (18, 50, 152))
         self.assertEqual(what["t5", "--layers"], "layers of the encoder, and of the decoder")
         self.assertIn("see --list: it depends on the model", self.espalier("zoo", "--help").stdout)
 
