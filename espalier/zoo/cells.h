@@ -14,7 +14,7 @@ namespace espalier {
 //
 // With F = filters: cells of F, 2F and 4F channels; a normal cell gives six of them side by side, so the last
 // gives 24·F, "penultimate filters". The usual one is NASNet-A (6 @ 4032) of 331 pixels, 88,753,150 trained
-// parameters; NASNet-A (4 @ 1056), the mobile one (cells 4, filters 44, stem 32, image 224, reach 0), has
+// parameters; NASNet-A (4 @ 1056), the mobile one (cells 4, filters 44, stem 32, image 224, beyond 0), has
 // 5,289,978.
 struct NasNet {
   std::int64_t cells = 6;      // normal cells in each of three groups

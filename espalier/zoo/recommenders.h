@@ -54,8 +54,8 @@ struct CandleUno {
 };
 CandleUno flexflow_candle_uno();
 
-// Throw InputError where a size is below 1 (one sort of DLRM's branches, and the doses, may be missing), or there
-// is no tower.
+// Throw InputError where a size is below 1 (one sort of DLRM's branches, and the doses, may be missing), or
+// there is no tower.
 Graph build(const Dlrm& model);
 Graph build(const CandleUno& model);
 

@@ -37,8 +37,8 @@ struct VisionTransformer {
 //
 //   parameters = 3·patch²·h + h + (n + 1)·h + L·layer + 4h + e·h  image
 //              + V·t + T·t + L_t·layer_t + 2t + e·t  text    + 1  temperature
-//   flops at batch b = b·(6·n·patch²·h + L·layer over n + 1 + 2·h·e) + b·(L_t·layer_t over T + 2·t·e) +
-//   2·b²·e
+//   flops at batch b = b·(6·n·patch²·h + L·layer over n + 1 + 2·h·e)   images
+//                    + b·(L_t·layer_t over T + 2·t·e) + 2·b²·e   captions, then each with each
 //
 // The usual one is ViT-B/32: 151,277,313 parameters.
 struct Clip {
