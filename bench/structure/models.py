@@ -7,10 +7,13 @@ are one section; what is side by side inside them is not a branch of the model.
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+ESPALIER = Path(os.environ.get("ESPALIER_BUILD", ROOT / "build" / "release")) / "espalier"
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "bench" / "models"), str(ROOT / "examples" / "models")]
 
 import espalier_export  # noqa: E402
@@ -100,4 +103,53 @@ TRANSFORMERS = {
     "SegFormer": (transformer("SegFormer"), "eval", "a chain of stages; each stage's result goes to the decoder by a small layer of its own", []),
     "wav2vec 2": (transformer("wav2vec 2"), "eval", "a chain: convolutions, then layers; the weight of the position convolution is computed beside", [("feature", "pos_conv")]),
 }  # fmt: skip
-MODELS = {**EXAMPLES, **TRANSFORMERS}
+
+
+def zoo_model(name, *settings):
+    """As `espalier zoo` writes it: shapes alone, so at its published size where no setting is named."""
+
+    def make(path, mode):
+        subprocess.run([ESPALIER, "zoo", name, *settings, "-o", path], check=True, stdout=subprocess.DEVNULL)
+
+    return make
+
+
+def branches(*names):
+    return [names]
+
+
+LITTLE_BESIDE = "the encoder, then the decoder's layers; what may run beside the encoder is less than 4 % of the time"
+ZOO = {
+    "zoo: mmt": (zoo_model("mmt"), "four branches, then a head", branches(*(f"branches.{i}" for i in range(4)))),
+    "zoo: case-study": (zoo_model("case-study"), "two branches, then a head", branches("branches.0", "branches.1")),
+    "zoo: sequential": (zoo_model("sequential"), "a chain of layers", []),
+    "zoo: dlrm": (zoo_model("dlrm"), "seven dense branches beside seven tables, then the top network",
+                  branches(*(f"dense.{i}" for i in range(7)), *(f"sparse.{i}" for i in range(7)))),
+    "zoo: candle-uno": (zoo_model("candle-uno"), "seven towers, then a head", branches(*(f"towers.{i}" for i in range(7)))),
+    "zoo: candle-uno-flexflow": (zoo_model("candle-uno-flexflow"), "five towers, then a head",
+                                 branches(*(f"towers.{i}" for i in range(5)))),
+    "zoo: gpt": (zoo_model("gpt"), "a chain of layers", []),
+    "zoo: bert": (zoo_model("bert"), "a chain of layers", []),
+    "zoo: llama": (zoo_model("llama"), "a chain of layers", []),
+    "zoo: mixture-of-experts": (zoo_model("mixture-of-experts"), "a chain of layers, experts side by side in each", []),
+    "zoo: transformer-xl": (zoo_model("transformer-xl"), "a chain of layers", []),
+    "zoo: t5": (zoo_model("t5"), LITTLE_BESIDE, []),
+    "zoo: whisper": (zoo_model("whisper"), LITTLE_BESIDE, []),
+    "zoo: vit": (zoo_model("vit"), "a chain of layers", []),
+    "zoo: clip": (zoo_model("clip"), "a tower for images beside one for captions", branches("image", "text")),
+    "zoo: vision-language, 2 encoders, 4 layers": (zoo_model("vision-language", "--encoders", "2", "--layers", "4"),
+                             "two encoders, then the language model", branches("encoders.0", "encoders.1")),
+    "zoo: resnet": (zoo_model("resnet"), "a chain of residual blocks; a convolution on some shortcuts", []),
+    "zoo: u-net": (zoo_model("u-net"), "a chain; the way down reaches the way up by skips, which are carried", []),
+    "zoo: inception-v3": (zoo_model("inception-v3"), "a chain of blocks, three or four branches in each", []),
+    "zoo: nasnet": (zoo_model("nasnet"), "a chain of cells; each reads the two before it", []),
+    "zoo: amoebanet": (zoo_model("amoebanet"), "a chain of cells; each reads the two before it", []),
+    "zoo: co-attention": (zoo_model("co-attention"), "layers of words; then layers in which words and regions ask each other; at the end either stream by itself",
+                          branches("words", "regions")),
+    "zoo: rnnlm": (zoo_model("rnnlm"), "a grid of layers and steps in time", []),
+    "zoo: gnn": (zoo_model("gnn"), "a grid of layers and chunks, which are side by side only in the last layer",
+                 branches(*(f"chunks.{i}" for i in range(8)))),
+    "zoo: wavenet": (zoo_model("wavenet"), "a chain of layers; the sum that all send to is carried", []),
+}  # fmt: skip
+ZOO = {name: (make, "train", person, expected) for name, (make, person, expected) in ZOO.items()}
+MODELS = {**EXAMPLES, **TRANSFORMERS, **ZOO}

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "espalier/app/training_graph.h"
@@ -24,14 +25,19 @@ struct ZooFlags {
   CLI::App* verb = nullptr;
 };
 
-// Settings of all models, each name once.
+// Settings of all models, each name once. One that says different things of different models says where to
+// look.
 std::vector<ZooSetting> all_settings() {
   std::vector<ZooSetting> result;
   for (const ZooModel& model : zoo_models()) {
     for (const ZooSetting& setting : model.settings) {
-      const bool known = std::any_of(result.begin(), result.end(),
-                                     [&](const ZooSetting& other) { return other.name == setting.name; });
-      if (!known) result.push_back(setting);
+      const auto known = std::find_if(result.begin(), result.end(),
+                                      [&](const ZooSetting& other) { return other.name == setting.name; });
+      if (known == result.end()) {
+        result.push_back(setting);
+      } else if (known->what != setting.what) {
+        known->what = "see --list: it depends on the model";
+      }
     }
   }
   return result;
@@ -39,11 +45,18 @@ std::vector<ZooSetting> all_settings() {
 
 int list_models(Console& console) {
   Table models{{{"model", "model"}, {"what", "what"}, {"source", "source"}}, {}};
-  Table settings{{{"model", "model"}, {"setting", "setting"}, {"usual", "usual"}, {"what", "what"}}, {}};
+  Table settings{{{"model", "model"},
+                  {"setting", "setting"},
+                  {"usual", "usual"},
+                  {"least", "least"},
+                  {"most", "most"},
+                  {"what", "what"}},
+                 {}};
   for (const ZooModel& model : zoo_models()) {
     models.rows.push_back({model.name, model.what, model.source});
     for (const ZooSetting& setting : model.settings) {
-      settings.rows.push_back({model.name, "--" + setting.name, setting.usual, setting.what});
+      settings.rows.push_back(
+          {model.name, "--" + setting.name, setting.usual, setting.least, setting.most, setting.what});
     }
   }
   if (console.json) {

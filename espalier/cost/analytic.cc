@@ -62,7 +62,7 @@ class Measure {
         attention();
         break;
       case Family::kLookup:
-        work_.bytes_read = work_.bytes_written + integer_bytes();
+        work_.bytes_read = looked_up_bytes() + integer_bytes();
         break;
       case Family::kRecurrent:
         weights_times_rows();
@@ -91,6 +91,13 @@ class Measure {
     double sum = 0;
     for (const TensorId id : op_.inputs) sum += is_floating_point(graph_.tensor(id).dtype) ? 0 : bytes(id);
     return sum;
+  }
+  // The rows that a look-up reads: as large as its output, but for a bag's, which are summed.
+  double looked_up_bytes() const {
+    if (base_name(op_.target) != "embedding_bag" || op_.inputs.size() < 2) return work_.bytes_written;
+    const Tensor& table = input(0);
+    const double row = size(table, 1) * static_cast<double>(element_size(table.dtype).count());
+    return std::max(work_.bytes_written, elements(op_.inputs[1]) * row);
   }
   bool has_matrix_parameter() const {
     return std::any_of(op_.inputs.begin(), op_.inputs.end(), [&](TensorId id) {
@@ -224,7 +231,7 @@ class Measure {
     if (work_.matrix) work_.input_gradient_bytes += inputs > 0 ? parameters : 0;
     if (parameters > 0) work_.weight_gradient_bytes = work_.bytes_written + inputs + parameters;
     if (family_.family == Family::kLookup) {
-      work_.weight_gradient_bytes = parameters + 2 * work_.bytes_written;  // zeros, then rows added
+      work_.weight_gradient_bytes = parameters + 2 * looked_up_bytes();  // zeros, then rows added
     }
     if (inputs == 0) work_.input_gradient_flops = 0;
     if (parameters == 0) work_.weight_gradient_flops = 0;

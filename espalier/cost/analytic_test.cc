@@ -106,6 +106,16 @@ TEST(AnalyticCost, ConvolutionCountsItsKernelAtEachPosition) {
   EXPECT_EQ(transposed.work().forward_flops, 2.0 * 4 * 64 * 32 * 32 * 3 * 3 * 3);
 }
 
+TEST(AnalyticCost, ABagReadsAllItsRows) {
+  // 128 rows of 256 numbers for each of 4 samples, and their indices; one row a sample is written.
+  const Work bag = line("y = embedding_bag(table, ids) : f32[b,256]").work();
+  EXPECT_EQ(bag.bytes_read, 4.0 * 128 * 256 * 4 + 4.0 * 128 * 8);
+  EXPECT_EQ(bag.bytes_written, 4.0 * 256 * 4);
+  const Work rows = line("y = embedding(table, ids) : f32[b,128,256]").work();
+  EXPECT_EQ(rows.bytes_read, bag.bytes_read);
+  EXPECT_EQ(rows.weight_gradient_bytes, bag.weight_gradient_bytes);
+}
+
 TEST(AnalyticCost, AttentionStoresNoScores) {
   const Single attention = line(
       "q = view(e) : f32[b,8,128,32] @view\n"

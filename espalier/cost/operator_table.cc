@@ -146,10 +146,11 @@ constexpr std::array kTable = {
           {.random = AtenRandom::kAttention},
           attention()},
     // Look-ups.
-    Names{"embedding embedding_bag _embedding_bag gather index index_put index_select masked_select scatter "
-          "scatter_add take take_along_dim",
-          {},
-          lookup()},
+    Names{
+        "embedding embedding_bag _embedding_bag gather index index_add index_put index_select masked_select "
+        "scatter scatter_add take take_along_dim",
+        {},
+        lookup()},
     // The memory of the first tensor argument, or a part of it.
     Names{"adjoint broadcast_to conj dsplit hsplit imag linalg_diagonal mH mT matrix_H moveaxis positive "
           "real resolve_conj resolve_neg swapdims tensor_split unsafe_chunk unsafe_split "
@@ -226,7 +227,7 @@ constexpr std::array kTable = {
           "corrcoef dist linalg_matrix_norm linalg_norm mode nanmean nanmedian nansum nuclear_norm quantile "
           "nanquantile std_mean trace special_logsumexp sum_to_size block_diag cartesian_prod column_stack "
           "combinations diag diag_embed diagflat diagonal_scatter dstack fliplr flipud _unsafe_index "
-          "index_add index_copy index_fill _unsafe_index_put index_reduce narrow_copy put rot90 row_stack "
+          "index_copy index_fill _unsafe_index_put index_reduce narrow_copy put rot90 row_stack "
           "scatter_reduce select_scatter slice_scatter as_strided_scatter pad_sequence trapezoid trapz "
           "vander cumulative_trapezoid gradient segment_reduce tril_indices triu_indices fft_fft fft_fft2 "
           "fft_fftn fft_fftshift fft_hfft fft_hfft2 fft_hfftn fft_ifft fft_ifft2 fft_ifftn fft_ifftshift "

@@ -24,6 +24,14 @@ std::string allowed(std::string text) {
   return text;
 }
 
+// "q" where an operator of module "layers.0" is called "layers.0.q", as the zoo's are.
+std::string name_in_module(const Operator& op) {
+  const std::size_t length = op.module_path.size();
+  const bool repeats = length > 0 && op.name.size() > length + 1 && op.name[length] == '.' &&
+                       op.name.starts_with(op.module_path);
+  return repeats ? op.name.substr(length + 1) : op.name;
+}
+
 // The modules of a graph as a tree, with the operators as its leaves.
 class ModuleTree {
  public:
@@ -41,7 +49,7 @@ class ModuleTree {
     for (std::size_t i = 0; i < leaf_.size(); ++i) {
       const Operator& op = graph.op(OperatorId(i));
       const std::uint32_t module = module_of(op.module_path, by_path);
-      leaf_[i] = add(op.name, module);
+      leaf_[i] = add(name_in_module(op), module);
       nodes_[leaf_[i]].is_operator = true;
       for (std::uint32_t n = leaf_[i]; !op.duplicable; n = nodes_[n].parent) {
         ++nodes_[n].operators;

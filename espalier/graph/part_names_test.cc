@@ -50,6 +50,15 @@ TEST(PartNames, GoDeeperWhereTwoPartsShareAModule) {
   EXPECT_THAT(part_names(graph, cut), ElementsAre("h.0.attn.q", "h.0.attn.k", "h.0.mlp.op2", "h.0-1"));
 }
 
+TEST(PartNames, AnOperatorThatRepeatsItsModuleIsNamedOnce) {
+  // As the zoo's operators: "h.0.up" stands in module "h.0"; "h.01" only begins alike.
+  const Graph graph = parse_graph(
+      "x = input()\nh.0.up = relu(x) @module=h.0\nh.0.down = relu(h.0.up) @module=h.0\n"
+      "h.01 = relu(h.0.down) @module=h.0\n");
+  const std::vector<std::vector<OperatorId>> each{run(0, 1), run(1, 2), run(2, 3)};
+  EXPECT_THAT(part_names(graph, each), ElementsAre("h.0.up", "h.0.down", "h.0.h.01"));
+}
+
 TEST(PartNames, NumbersAreOrderedAsNumbers) {
   std::vector<std::string> paths;
   for (int i = 0; i < 12; ++i) paths.push_back("net.layers." + std::to_string(i));

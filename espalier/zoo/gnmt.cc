@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "espalier/base/check.h"
+#include "espalier/zoo/lstm_cell.h"
 #include "espalier/zoo/model_builder.h"
 
 namespace espalier {
@@ -17,7 +18,7 @@ constexpr std::int64_t kFirstResidual = 2;  // layer
 class GnmtWriter {
  public:
   explicit GnmtWriter(const Gnmt& model)
-      : model_(model), out_("gnmt-" + std::to_string(model.layers), {BatchSize(1), BatchSize(1 << 20)}) {}
+      : model_(model), out_("gnmt-" + std::to_string(model.layers), kAnyBatch) {}
 
   Graph write() {
     const TensorId source = out_.input("source", {batch_, model_.length}, DType::kI64);
@@ -30,12 +31,8 @@ class GnmtWriter {
   }
 
  private:
-  struct Cell {
-    TensorId weight, bias;
-  };
-  struct State {
-    TensorId c, h;
-  };
+  using Cell = LstmCell;
+  using State = LstmState;
 
   ModelBuilder::Sizes state_sizes() const { return {batch_, model_.hidden}; }
   ModelBuilder::Sizes all_sizes(std::int64_t width) const { return {batch_, model_.length, width}; }
@@ -61,35 +58,11 @@ class GnmtWriter {
   }
 
   Cell cell(const std::string& module, std::int64_t input) {
-    return {out_.parameter(module + ".weight", {input + model_.hidden, 4 * model_.hidden}),
-            out_.parameter(module + ".bias", {4 * model_.hidden})};
+    return lstm_cell(out_, module, input, model_.hidden);
   }
-
-  // c' = sigmoid(f + 1)·c + sigmoid(i)·tanh(j), h' = sigmoid(o)·tanh(c'); `inputs` beside each other.
   State step(const std::string& name, const Cell& cell, Steps inputs, const State& before) {
     out_.enter(name);
-    std::int64_t width = 0;
-    inputs.push_back(before.h);
-    for (const TensorId input : inputs) width += *out_.sizes(input).back().constant();
-    const ModelBuilder::Sizes gates{batch_, 4 * model_.hidden};
-    const auto one = [&](const char* what, const char* target, Steps reads) {
-      return out_.add(what, target, std::move(reads), state_sizes());
-    };
-    const TensorId joined = out_.add("cat", "aten.cat.default", std::move(inputs), {batch_, width});
-    const TensorId product = out_.add("product", "aten.mm.default", {joined, cell.weight}, gates);
-    const TensorId biased = out_.add("biased", "aten.add.Tensor", {product, cell.bias}, gates);
-    const Steps ijfo =
-        out_.add_several("gates", "aten.chunk.default", {biased}, 4, state_sizes(), Memory::kView);
-    const TensorId shifted = one("shifted", "aten.add.Scalar", {ijfo[2]});
-    const TensorId forget = one("forget", "aten.sigmoid.default", {shifted});
-    const TensorId enter = one("enter", "aten.sigmoid.default", {ijfo[0]});
-    const TensorId fresh = one("fresh", "aten.tanh.default", {ijfo[1]});
-    const TensorId leave = one("leave", "aten.sigmoid.default", {ijfo[3]});
-    const TensorId kept = one("kept", "aten.mul.Tensor", {before.c, forget});
-    const TensorId added = one("added", "aten.mul.Tensor", {enter, fresh});
-    const TensorId c = one("c", "aten.add.Tensor", {kept, added});
-    const TensorId shown = one("shown", "aten.tanh.default", {c});
-    return {c, one("h", "aten.mul.Tensor", {leave, shown})};
+    return lstm_step(out_, cell, std::move(inputs), before);
   }
 
   // What the layer above reads of a step: dropped out, summed with the layer's own input where that is due.

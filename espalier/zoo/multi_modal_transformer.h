@@ -13,8 +13,13 @@
 //   flops a sample, forward = branches · layers · positions · (2 · parameters of a layer +
 //   4·positions·hidden)
 //
+// The same paper's case study is two branches of 4 layers, its sequential model one chain of this layer,
+// whose length is not stated: 32 in the zoo, as many layers as the four branches have.
+//
 // The join concatenates the branches' outputs along the hidden dimension; the loss is the mean squared
 // difference from a target of that size. Batch: any.
+
+#include <string>
 
 #include "espalier/graph/graph.h"
 
@@ -27,6 +32,7 @@ struct MultiModalTransformer {
   std::int64_t hidden = 1024;
   std::int64_t heads = 16;
   std::int64_t feed_forward = 4096;
+  std::string name = "mmt";
 };
 
 // Throws InputError where a size is below 1 or the heads do not divide the hidden size.

@@ -8,45 +8,32 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/json.h"
-#include "espalier/cost/analytic.h"
+#include "espalier/cost/operator_family.h"
+#include "espalier/cost/operator_table.h"
 #include "espalier/graph/algorithms.h"
 #include "espalier/graph/expand_backward.h"
 #include "espalier/graph/json.h"
 #include "espalier/zoo/gnmt.h"
 #include "espalier/zoo/multi_modal_transformer.h"
+#include "testing/graph_work.h"
 #include "testing/refusal.h"
+#include "testing/small_zoo.h"
 
 namespace espalier {
 namespace {
 
+using testing::count_operators;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::matrix_flops;
 using testing::refusal;
+using testing::small_zoo;
+using testing::trained_parameters;
 
-std::int64_t parameters(const Graph& graph) {
-  std::int64_t sum = 0;
-  for (const Parameter& parameter : graph.parameters()) {
-    std::int64_t elements = 1;
-    for (const std::int64_t size : parameter.sizes) elements *= size;
-    sum += elements;
-  }
-  return sum;
-}
-
-// Flops of matrix work, forward.
-double matrix_flops(const Graph& graph, BatchSize batch) {
-  double sum = 0;
-  for (std::size_t i = 0; i < graph.operators().size(); ++i) {
-    const Work work = operator_work(graph, OperatorId(i), batch);
-    if (work.matrix) sum += work.forward_flops;
-  }
-  return sum;
-}
-
-std::size_t count(const Graph& graph, std::string_view target) {
-  std::size_t found = 0;
-  for (const Operator& op : graph.operators()) found += op.target == target ? 1 : 0;
-  return found;
+// "add_" of "aten.add_.Tensor"
+std::string_view aten_name(std::string_view target) {
+  target.remove_prefix(std::string_view("aten.").size());
+  return target.substr(0, target.find('.'));
 }
 
 const Tensor& output_of(const Graph& graph, std::string_view op) {
@@ -57,12 +44,12 @@ const Tensor& output_of(const Graph& graph, std::string_view op) {
 
 TEST(MultiModalTransformer, HasThePublishedSize) {
   const Graph graph = build(MultiModalTransformer{});
-  EXPECT_EQ(parameters(graph), 32 * 12 * 1024 * 1024);                         // 402.7 million
-  EXPECT_NEAR(static_cast<double>(parameters(graph)) / 32, 12.58e6, 0.005e6);  // "12.58 M per layer"
-  EXPECT_NEAR(static_cast<double>(parameters(graph)), 403e6, 0.5e6);           // "403 M total"
+  EXPECT_EQ(trained_parameters(graph), 32 * 12 * 1024 * 1024);                         // 402.7 million
+  EXPECT_NEAR(static_cast<double>(trained_parameters(graph)) / 32, 12.58e6, 0.005e6);  // "12.58 M per layer"
+  EXPECT_NEAR(static_cast<double>(trained_parameters(graph)), 403e6, 0.5e6);           // "403 M total"
   EXPECT_NEAR(matrix_flops(graph, BatchSize(1)), 215e9, 0.5e9);  // "215 GFLOP forward per sample"
-  EXPECT_EQ(count(graph, "aten.linear.default"), 4 * 8 * 6U);
-  EXPECT_EQ(count(graph, "aten.scaled_dot_product_attention.default"), 4 * 8U);
+  EXPECT_EQ(count_operators(graph, "aten.linear.default"), 4 * 8 * 6U);
+  EXPECT_EQ(count_operators(graph, "aten.scaled_dot_product_attention.default"), 4 * 8U);
 }
 
 TEST(MultiModalTransformer, SizesFollowTheFormulas) {
@@ -75,7 +62,7 @@ TEST(MultiModalTransformer, SizesFollowTheFormulas) {
   for (const MultiModalTransformer& m : models) {
     const Graph graph = build(m);
     const std::int64_t layer = 4 * m.hidden * m.hidden + 2 * m.hidden * m.feed_forward;
-    EXPECT_EQ(parameters(graph), m.branches * m.layers * layer);
+    EXPECT_EQ(trained_parameters(graph), m.branches * m.layers * layer);
     for (const std::int64_t batch : {1, 6}) {
       const double flops = static_cast<double>(batch * m.branches * m.layers * m.positions) *
                            static_cast<double>(2 * layer + 4 * m.positions * m.hidden);
@@ -102,6 +89,13 @@ TEST(MultiModalTransformer, ItsBranchesMeetAtTheEndOnly) {
   EXPECT_EQ(graph.predecessors(*graph.find_operator("head.cat")).size(), 3U);
 }
 
+TEST(MultiModalTransformer, TheCaseStudyAndTheChainAreItsKin) {
+  EXPECT_EQ(trained_parameters(build_zoo_model("case-study")), 2 * 4 * 12 * 1024 * 1024);
+  EXPECT_EQ(trained_parameters(build_zoo_model("sequential")), trained_parameters(build_zoo_model("mmt")));
+  EXPECT_EQ(build_zoo_model("case-study", {{"branches", 4}, {"layers", 8}}).fingerprint(),
+            build_zoo_model("mmt").fingerprint());
+}
+
 TEST(MultiModalTransformer, RefusesHeadsThatDoNotDivide) {
   EXPECT_THAT(refusal([] { build(MultiModalTransformer{.heads = 7}); }), HasSubstr("7 heads do not divide"));
   EXPECT_THAT(refusal([] { build(MultiModalTransformer{.layers = 0}); }), HasSubstr("at least 1"));
@@ -121,7 +115,7 @@ TEST(Gnmt, SizesFollowTheFormulas) {
                                     {.layers = 4, .hidden = 1024, .vocabulary = 32'000, .length = 2}}};
   for (const Gnmt& m : models) {
     const Graph graph = build(m);
-    EXPECT_EQ(parameters(graph), gnmt_parameters(m));
+    EXPECT_EQ(trained_parameters(graph), gnmt_parameters(m));
     const std::int64_t h = m.hidden, t = m.length, b = 3;
     // Each cell multiplies its input beside its state by 4h columns; attention: keys once, then query, scores
     // and the read; the projection.
@@ -141,7 +135,7 @@ TEST(Gnmt, ACellHas14OperatorsAndALayerOneForEachWord) {
   std::size_t cell = 0;
   for (const Operator& op : graph.operators()) cell += op.module_path == "encoder.layers.2.step4" ? 1 : 0;
   EXPECT_EQ(cell, 14 + 2U) << "with dropout and the residual sum";
-  EXPECT_EQ(count(graph, "aten.dropout.default"), (3 + 1 + 3) * 6U);
+  EXPECT_EQ(count_operators(graph, "aten.dropout.default"), (3 + 1 + 3) * 6U);
 }
 
 TEST(Gnmt, RefusesOneLayer) {
@@ -186,18 +180,64 @@ TEST(Zoo, RefusesWhatItDoesNotHave) {
               HasSubstr("gnmt: layers is 1; expected 2 to 100"));
 }
 
+// Every model at two settings: a graph without violations that reads back, of operators that are known, all
+// of which lead to the loss but for what counts the calls of a norm; and its training graph.
 TEST(Zoo, EveryModelIsAnExportsEqual) {
   for (const ZooModel& model : zoo_models()) {
-    ZooValues small;
-    for (const ZooSetting& setting : model.settings) {
-      small.emplace(setting.name, std::max(setting.least, std::min<std::int64_t>(setting.usual, 4)));
+    ASSERT_EQ(small_zoo().count(model.name), 1U) << model.name << ": testing/small_zoo.h lacks it";
+    for (const ZooValues& values : small_zoo().at(model.name)) {
+      SCOPED_TRACE(model.name);
+      const Graph graph = build_zoo_model(model.name, values);
+      EXPECT_THAT(check_graph(graph.parts()), IsEmpty());
+      EXPECT_TRUE(graph.loss().has_value());
+      EXPECT_EQ(graph_from_json(graph_to_json(graph), "json"), graph);
+      for (std::size_t i = 0; i < graph.operators().size(); ++i) {
+        const Operator& op = graph.op(OperatorId(i));
+        EXPECT_TRUE(op.known) << op.name;
+        EXPECT_NE(find_aten(aten_name(op.target)), nullptr) << op.target;
+        EXPECT_NE(operator_family(graph, OperatorId(i)).family, Family::kUnknown) << op.target;
+        const bool read = std::any_of(op.outputs.begin(), op.outputs.end(),
+                                      [&](TensorId id) { return !graph.readers(id).empty(); });
+        EXPECT_TRUE(read || !op.mutates.empty() || op.outputs[0] == graph.loss()) << op.name << " is idle";
+      }
+      for (std::size_t t = 0; t < graph.tensors().size(); ++t) {
+        const Tensor& tensor = graph.tensors()[t];
+        EXPECT_TRUE(tensor.producer || !graph.readers(TensorId(t)).empty()) << tensor.name << " is idle";
+      }
+      EXPECT_THAT(check_expansion(graph, expand_backward(graph)), IsEmpty());
     }
-    const Graph graph = build_zoo_model(model.name, small);
-    EXPECT_THAT(check_graph(graph.parts()), IsEmpty());
-    EXPECT_TRUE(graph.loss().has_value());
-    EXPECT_EQ(graph_from_json(graph_to_json(graph), "json"), graph);
-    for (const Operator& op : graph.operators()) EXPECT_TRUE(op.known);
-    EXPECT_THAT(check_expansion(graph, expand_backward(graph)), IsEmpty());
+  }
+}
+
+// What an operator does is what the table of operators says of its name.
+TEST(Zoo, OperatorsAreWhatTheirNamesSay) {
+  for (const ZooModel& model : zoo_models()) {
+    const Graph graph = build_zoo_model(model.name, small_zoo().at(model.name)[0]);
+    for (const Operator& op : graph.operators()) {
+      SCOPED_TRACE(model.name + ": " + op.name);
+      const AtenOperator* const facts = find_aten(aten_name(op.target));
+      ASSERT_NE(facts, nullptr);
+      const bool shares =
+          !op.inputs.empty() && graph.tensor(op.inputs[0]).storage == graph.tensor(op.outputs[0]).storage;
+      const bool in_place = writes_first_argument(aten_name(op.target));
+      EXPECT_TRUE(facts->alias != AtenAlias::kView || shares);
+      EXPECT_TRUE(facts->alias != AtenAlias::kFresh || shares == in_place);
+      EXPECT_EQ(op.random, op.target == "aten.dropout.default");
+      EXPECT_EQ(op.mutates.size(), facts->updates_statistics ? 2U : in_place ? 1U : 0U);
+    }
+  }
+}
+
+TEST(Zoo, SettingsAreInRangeAndExplained) {
+  for (const ZooModel& model : zoo_models()) {
+    EXPECT_FALSE(model.source.empty() || model.what.empty()) << model.name;
+    std::set<std::string> names;
+    for (const ZooSetting& setting : model.settings) {
+      EXPECT_TRUE(names.insert(setting.name).second) << model.name << " --" << setting.name;
+      EXPECT_FALSE(setting.what.empty()) << model.name << " --" << setting.name;
+      EXPECT_LE(setting.least, setting.usual) << model.name << " --" << setting.name;
+      EXPECT_LE(setting.usual, setting.most) << model.name << " --" << setting.name;
+    }
   }
 }
 

@@ -10,8 +10,40 @@ import unittest
 
 from command import BINARY, FIXTURES, Command
 
-SMALL = {"mmt": ["--layers", "2", "--positions", "8", "--hidden", "32", "--heads", "4", "--feed-forward", "64"],
-         "gnmt": ["--layers", "2", "--length", "3", "--hidden", "8", "--vocabulary", "16"]}
+MMT = ["--layers", "2", "--positions", "8", "--hidden", "32", "--heads", "4", "--feed-forward", "64"]
+WORDS = [*MMT, "--vocabulary", "50"]
+IMAGE = ["--image", "8", "--patch", "4", "--layers", "2", "--hidden", "32", "--heads", "4", "--feed-forward", "64"]
+SMALL = {
+    "mmt": MMT,
+    "case-study": MMT,
+    "sequential": MMT,
+    "dlrm": ["--layers", "2", "--width", "16", "--rows", "20", "--embedding", "4", "--bag", "3"],
+    "candle-uno": ["--layers", "2", "--width", "16"],
+    "candle-uno-flexflow": ["--layers", "2", "--width", "16"],
+    "gpt": ["--layers", "2", "--hidden", "32", "--heads", "4", "--positions", "8", "--vocabulary", "50"],
+    "bert": WORDS,
+    "llama": [*WORDS, "--key-value-heads", "2"],
+    "mixture-of-experts": [*WORDS, "--key-value-heads", "2", "--experts", "4"],
+    "transformer-xl": WORDS,
+    "t5": ["--layers", "2", "--hidden", "32", "--heads", "4", "--head-width", "8", "--source", "9", "--target", "7",
+           "--vocabulary", "50"],
+    "whisper": ["--layers", "2", "--hidden", "32", "--heads", "4", "--source", "9", "--target", "7", "--vocabulary", "50"],
+    "gnmt": ["--layers", "2", "--length", "3", "--hidden", "8", "--vocabulary", "16"],
+    "vit": IMAGE,
+    "clip": [*IMAGE, "--text-layers", "2", "--text-hidden", "16", "--text-heads", "2", "--positions", "6",
+             "--vocabulary", "50"],
+    "vision-language": [*WORDS, "--key-value-heads", "2", "--image", "8", "--patch", "4", "--encoder-layers", "2",
+                        "--encoder-hidden", "16", "--encoder-heads", "2"],
+    "co-attention": [*WORDS, "--region-layers", "2", "--connections", "2", "--region-hidden", "16", "--region-heads", "2"],
+    "resnet": ["--depth", "18", "--image", "32"],
+    "inception-v3": ["--image", "107", "--auxiliary", "0"],
+    "nasnet": ["--cells", "1", "--filters", "8", "--image", "40"],
+    "amoebanet": ["--layers", "3", "--filters", "16", "--image", "32"],
+    "u-net": ["--width", "4", "--levels", "2", "--image", "8"],
+    "wavenet": ["--layers", "6", "--channels", "4", "--skip", "6", "--length", "20"],
+    "rnnlm": ["--hidden", "8", "--length", "3", "--vocabulary", "16"],
+    "gnn": ["--chunks", "3", "--layers", "2", "--vertices", "5", "--edges", "12", "--hidden", "8"],
+}  # fmt: skip
 MODEL = str(FIXTURES / "three_branch.pt2")
 
 
@@ -20,11 +52,16 @@ class Zoo(Command):
         self.espalier("zoo", name, *SMALL[name], *arguments, "-o", output)
         return output
 
-    def test_every_model_is_read_by_every_verb_that_reads_one(self):
+    def test_every_model_is_written_and_read(self):
         for name in SMALL:
             for output in ("g.json", "g.txt"):
                 self.write_model(name, output=output)
-                self.assertIn("every operator is supported", self.espalier("inspect", output, "-b", "8").stdout)
+            self.assertIn("every operator is supported", self.espalier("inspect", output, "-b", "8").stdout)
+
+    def test_a_model_is_read_by_every_verb_that_reads_one(self):
+        for name in ("mmt", "gnmt"):
+            for output in ("g.json", "g.txt"):
+                self.write_model(name, output=output)
                 self.espalier("plan", output, "-c", "4xA100-80GB", "-b", "8", "-o", "plan.json")
                 self.espalier("simulate", "plan.json")
                 self.espalier("compare", output, "-c", "2xT4", "-b", "8")
@@ -34,7 +71,15 @@ class Zoo(Command):
         for word in ("mmt", "gnmt", "--branches", "--vocabulary"):
             self.assertIn(word, listed)
         self.assertEqual([row["model"] for row in json.loads(self.espalier("zoo", "--list", "--json").stdout)["models"]],
-                         ["mmt", "gnmt"])
+                         list(SMALL))
+
+    def test_a_setting_is_explained_by_each_model(self):
+        told = json.loads(self.espalier("zoo", "--list", "--json").stdout)["settings"]
+        what = {(row["model"], row["setting"]): row["what"] for row in told}
+        depth = next(row for row in told if row["model"] == "resnet" and row["setting"] == "--depth")
+        self.assertEqual((depth["least"], depth["usual"], depth["most"]), (18, 50, 152))
+        self.assertEqual(what["t5", "--layers"], "layers of the encoder, and of the decoder")
+        self.assertIn("see --list: it depends on the model", self.espalier("zoo", "--help").stdout)
 
     def test_a_training_graph_takes_as_long_as_its_forward_graph(self):
         forward = json.loads(self.espalier("inspect", self.write_model("gnmt"), "-c", "1xA100-80GB", "-b", "8",
