@@ -1,0 +1,697 @@
+// Piper's optimum by bisection of its objective (Tarnawski et al., NeurIPS 2021, section 4).
+//
+//   paper                          here
+//   D, D' downsets from the sinks  sets of `Downsets` over reversed edges
+//   TPS of (S, t, d, s)            stage_time(work(y), …), y = ⌈s / d⌉
+//   A[D][k][s]                     front of D: for each s the fewest devices, where fewer than for any
+//   smaller s
+//
+// The authors fill a table over devices and s for every pair of downsets. We ask instead "is there a plan
+// with TPS ≤ T?", for which a downset needs only its Pareto front. For a pair, t and d, the stage takes at
+// most T up to some number ŷ of micro-batches in flight; so it can stand in front of any plan of the smaller
+// downset with s ≤ d·(ŷ − 1). The choice of ways depends on t and y, not on d, and needs both only between
+// "all plain fits" and "nothing fits".
+//
+// How we deviate: the authors' table ignores improvements below 1e-9 and may thus end that much above the
+// optimum of its own model; bisection ends at the optimum, proved by one last search below it.
+//
+// Bad cases: thousands of downsets with no threshold to prune by, that is, no plan at all.
+
+#include "espalier/planners/literal/piper.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <string_view>
+#include <tuple>
+
+#include "espalier/base/check.h"
+#include "espalier/planners/literal/downsets.h"
+
+namespace espalier::literal {
+namespace {
+
+constexpr double kEndless = std::numeric_limits<double>::infinity();
+constexpr double kLeastSaving = 1e-9;  // bytes, as the authors compare
+constexpr double kPruneSlack = 1e-9;   // relative: what lower bounds may be off by
+constexpr std::int64_t kMostDevices = 1 << 20;
+constexpr std::uint32_t kNoSet = 0xffffffff;
+
+// A layer at one degree.
+struct LayerWays {
+  struct Way {
+    double time = 0, per_micro_batch = 0, fixed = 0;
+    bool recompute = false;
+    double bytes(double y) const { return per_micro_batch * y + fixed; }
+  };
+  bool listed = false;
+  Way fast;                  // the fastest; of equals the plain one
+  std::optional<Way> other;  // what it may be swapped for
+  double parameters = 0;
+};
+
+struct BorderEdge {
+  std::uint32_t peer = 0;
+  std::vector<double> bytes;  // by degree: what it costs the stage if the peer is not in it
+};
+
+struct PiperModel {
+  std::int64_t devices = 1, micro_batches = 1;
+  double memory = 0, bandwidth = 0;
+  std::vector<std::uint32_t> degrees;          // of tensor parallelism, ascending
+  std::vector<std::uint32_t> replicas;         // degrees of data parallelism, ascending
+  std::vector<std::vector<LayerWays>> layers;  // by degree and layer
+  std::vector<std::vector<BorderEdge>> edges;  // by layer, incoming then outgoing
+  ItemLists after;                             // by layer: its readers, which stand in a downset before it
+  std::int64_t most_s = 1;
+  std::vector<double> work;   // by layer: the least device time
+  std::vector<double> bytes;  // by layer: the least device bytes with one micro-batch in flight
+
+  double stage_time(double compute, double border, double parameters, std::uint32_t d) const {
+    const double n = d;
+    const double exchanged = border / n + 4 * (n - 1) * parameters / n / static_cast<double>(micro_batches);
+    return exchanged / bandwidth + compute / n;
+  }
+};
+
+[[noreturn]] void refuse_layer(const PiperProfile& profile, std::size_t node, const std::string& what) {
+  throw InputError(profile.file + ": layer " + std::to_string(profile.nodes[node].id) + " " + what);
+}
+
+double peer_bytes(const PiperProfile& profile, std::size_t node, std::size_t peer, std::string_view what,
+                  const std::vector<PiperProfile::PeerBytes>& list) {
+  const std::string id = std::to_string(profile.nodes[peer].id);
+  for (const PiperProfile::PeerBytes& entry : list) {
+    if (entry.peer == id) return entry.bytes;
+  }
+  refuse_layer(profile, node,
+               "has no " + std::string(what) + " for layer " + id + ", to which it has an edge");
+}
+
+// The ways of a layer at a degree that the options allow.
+std::vector<const PiperProfile::Way*> allowed_ways(const PiperProfile::Node& node, std::uint32_t degree,
+                                                   const PiperOptions& options) {
+  std::vector<const PiperProfile::Way*> ways;
+  for (const PiperProfile::Way& way : node.ways) {
+    if (way.degree == degree && (options.recompute || !way.recompute)) ways.push_back(&way);
+  }
+  return ways;
+}
+
+LayerWays layer_ways(const PiperProfile& profile, std::size_t node, std::uint32_t degree,
+                     const PiperOptions& options) {
+  LayerWays result;
+  for (const PiperProfile::Way* way : allowed_ways(profile.nodes[node], degree, options)) {
+    const LayerWays::Way next{way->time, way->memory_per_micro_batch, way->memory_fixed, way->recompute};
+    if (!result.listed) {
+      result.fast = next;
+      result.parameters = way->parameters;
+    } else if (way->parameters != result.parameters) {
+      refuse_layer(profile, node,
+                   "has two ways at degree " + std::to_string(degree) +
+                       " with different parameterSize; expected the same weights");
+    } else if (next.time < result.fast.time) {
+      result.other = result.fast;
+      result.fast = next;
+    } else {
+      result.other = next;
+    }
+    result.listed = true;
+  }
+  return result;
+}
+
+enum class EdgeEnd : std::uint8_t { kReader, kSource };
+
+// What the edge to `peer` costs a stage with `node`, which is its `end`.
+BorderEdge border_edge(const PiperProfile& profile, const PiperModel& model, std::size_t node,
+                       std::size_t peer, double bytes, const PiperOptions& options, EdgeEnd end) {
+  BorderEdge edge;
+  edge.peer = static_cast<std::uint32_t>(peer);
+  for (const std::uint32_t degree : model.degrees) {
+    std::optional<double> sync;
+    for (const PiperProfile::Way* way : allowed_ways(profile.nodes[node], degree, options)) {
+      const double own = end == EdgeEnd::kReader
+                             ? peer_bytes(profile, node, peer, "syncTimeFw", way->sync_forward)
+                             : peer_bytes(profile, node, peer, "syncTimeBw", way->sync_backward);
+      if (sync && *sync != own)
+        refuse_layer(profile, node,
+                     "has two ways at degree " + std::to_string(degree) +
+                         " with different sync bytes; expected the same exchange");
+      sync = own;
+    }
+    edge.bytes.push_back(2 * (bytes + sync.value_or(0)));
+  }
+  return edge;
+}
+
+PiperModel piper_model(const PiperProfile& profile, const PiperOptions& options) {
+  PiperModel model;
+  model.devices = options.devices.value_or(profile.devices);
+  model.micro_batches = options.micro_batches.value_or(profile.micro_batches);
+  model.memory = options.memory.value_or(profile.memory);
+  model.bandwidth = options.bandwidth.value_or(profile.bandwidth);
+  if (profile.nodes.empty()) throw InputError(profile.file + ": has no layers");
+  if (model.devices < 1 || model.devices > kMostDevices || model.micro_batches < 1 || !(model.memory >= 0) ||
+      !(model.bandwidth > 0)) {
+    throw InputError(profile.file + ": expected 1 to " + std::to_string(kMostDevices) +
+                     " devices, a micro-batch or more, bytes of memory and a bandwidth above 0");
+  }
+  model.most_s = std::min(model.devices, model.micro_batches);
+  for (const PiperProfile::Node& node : profile.nodes) {
+    for (const PiperProfile::Way& way : node.ways) {
+      if (way.degree <= model.devices && (options.tensor_parallel || way.degree == 1))
+        model.degrees.push_back(way.degree);
+    }
+  }
+  std::sort(model.degrees.begin(), model.degrees.end());
+  model.degrees.erase(std::unique(model.degrees.begin(), model.degrees.end()), model.degrees.end());
+  for (std::int64_t d = 1; d <= (options.data_parallel ? model.most_s : 1); ++d) {
+    if (model.micro_batches % d == 0) model.replicas.push_back(static_cast<std::uint32_t>(d));
+  }
+  const std::size_t count = profile.nodes.size();
+  model.work.assign(count, kEndless);
+  model.bytes.assign(count, kEndless);
+  for (const std::uint32_t degree : model.degrees) {
+    model.layers.emplace_back();
+    for (std::size_t v = 0; v < count; ++v) {
+      model.layers.back().push_back(layer_ways(profile, v, degree, options));
+      const LayerWays& ways = model.layers.back().back();
+      if (!ways.listed) continue;
+      model.work[v] = std::min(model.work[v], ways.fast.time * degree);
+      model.bytes[v] = std::min(model.bytes[v], ways.fast.bytes(1) * degree);
+      if (ways.other) model.bytes[v] = std::min(model.bytes[v], ways.other->bytes(1) * degree);
+    }
+  }
+  model.edges.resize(count);
+  model.after.resize(count);
+  for (const PiperProfile::Edge& edge : profile.edges) {
+    model.edges[edge.to].push_back(
+        border_edge(profile, model, edge.to, edge.from, edge.bytes, options, EdgeEnd::kReader));
+    model.after[edge.from].push_back(static_cast<std::uint32_t>(edge.to));
+  }
+  for (const PiperProfile::Edge& edge : profile.edges)
+    model.edges[edge.from].push_back(
+        border_edge(profile, model, edge.from, edge.to, edge.bytes, options, EdgeEnd::kSource));
+  if (const std::vector<std::uint32_t> order = topological_order(model.after); order.size() < count) {
+    std::vector<bool> sorted(count);
+    for (const std::uint32_t v : order) sorted[v] = true;
+    refuse_layer(profile,
+                 static_cast<std::size_t>(std::find(sorted.begin(), sorted.end(), false) - sorted.begin()),
+                 "is on a cycle of edges, or reads one; expected no cycles");
+  }
+  return model;
+}
+
+// The ways of a stage at one degree, as the number of micro-batches in flight grows.
+class StageWays {
+ public:
+  // `layers` are those of the stage, ascending.
+  void reset(const PiperModel& model, std::size_t degree, const std::vector<std::uint32_t>& layers) {
+    model_ = &model;
+    ways_ = &model.layers[degree];
+    layers_ = &layers;
+    plain_ = per_micro_batch_ = fixed_ = parameters_ = 0;
+    for (const std::uint32_t v : layers) {
+      const LayerWays& ways = (*ways_)[v];
+      plain_ += ways.fast.time;
+      per_micro_batch_ += ways.fast.per_micro_batch;
+      fixed_ += ways.fast.fixed;
+      parameters_ += ways.parameters;
+    }
+    known_.clear();
+  }
+
+  double plain() const { return plain_; }  // compute time with every layer at its fastest
+  double parameters() const { return parameters_; }
+
+  // Σ time of the layers with y micro-batches in flight; kEndless if nothing fits.
+  double compute(std::int64_t y) {
+    if (fits_plain(y)) return plain_;
+    const auto at = std::lower_bound(known_.begin(), known_.end(), std::pair(y, -1.0));
+    if (at != known_.end() && at->first == y) return at->second;
+    const double time = choose(y);
+    known_.insert(std::lower_bound(known_.begin(), known_.end(), std::pair(y, -1.0)), {y, time});
+    return time;
+  }
+
+  // The layers that are not at their fastest then, in the order of their swaps. Only where compute(y) is
+  // finite.
+  std::vector<std::uint32_t> swapped(std::int64_t y) {
+    swaps_.clear();
+    taken_ = 0;
+    if (!fits_plain(y)) choose(y);
+    std::vector<std::uint32_t> result;
+    for (std::size_t i = 0; i < taken_; ++i) result.push_back(swaps_[i].layer);
+    return result;
+  }
+
+ private:
+  struct Swap {
+    double price = 0;  // time per byte
+    std::uint32_t layer = 0;
+    double saving = 0, time = 0;
+  };
+
+  bool fits_plain(std::int64_t y) const {
+    return per_micro_batch_ * static_cast<double>(y) + fixed_ <= model_->memory;
+  }
+
+  double choose(std::int64_t in_flight) {
+    const auto y = static_cast<double>(in_flight);
+    swaps_.clear();
+    taken_ = 0;
+    double bytes = 0, least = 0;
+    for (const std::uint32_t v : *layers_) {
+      const LayerWays& ways = (*ways_)[v];
+      const double own = ways.fast.bytes(y);
+      bytes += own;
+      const double saving = ways.other ? own - ways.other->bytes(y) : 0;
+      least += own - std::max(0.0, saving);
+      if (saving <= kLeastSaving) continue;
+      const double slower = ways.other->time - ways.fast.time;
+      swaps_.push_back({slower / saving, v, saving, slower});
+    }
+    if (least > model_->memory) return kEndless;
+    std::sort(swaps_.begin(), swaps_.end(), [](const Swap& a, const Swap& b) {
+      return std::tie(a.price, a.layer) < std::tie(b.price, b.layer);
+    });
+    double excess = bytes - model_->memory, time = plain_;
+    while (taken_ < swaps_.size() && excess >= kLeastSaving) {
+      excess -= swaps_[taken_].saving;
+      time += swaps_[taken_].time;
+      ++taken_;
+    }
+    return time;
+  }
+
+  const PiperModel* model_ = nullptr;
+  const std::vector<LayerWays>* ways_ = nullptr;
+  const std::vector<std::uint32_t>* layers_ = nullptr;
+  double plain_ = 0, per_micro_batch_ = 0, fixed_ = 0, parameters_ = 0;
+  std::vector<std::pair<std::int64_t, double>> known_;  // compute(y), ascending
+  std::vector<Swap> swaps_;
+  std::size_t taken_ = 0;
+};
+
+struct FoundStage {
+  std::uint32_t set = 0, smaller = 0;
+  std::size_t degree = 0;
+  std::uint32_t replicas = 1;
+  std::int64_t s = 0;  // Σ d from this stage to the last
+};
+
+class PiperSearch {
+ public:
+  PiperSearch(const PiperModel& model, const Downsets& sets)
+      : model_(model), sets_(sets), words_(sets.words()) {
+    for (std::uint32_t s = 0; s < sets.size(); ++s) {
+      Weight weight{.set = s};
+      for (std::size_t v = 0; v < sets.items(); ++v) {
+        if (!sets.has(s, v)) continue;
+        weight.work += model.work[v];
+        weight.bytes += model.bytes[v];
+        ++weight.layers;
+      }
+      weights_.push_back(weight);
+    }
+    total_ = weights_.back();
+    std::sort(weights_.begin(), weights_.end(), [](const Weight& a, const Weight& b) {
+      return std::tie(a.work, a.layers, a.set) < std::tie(b.work, b.layers, b.set);
+    });
+    fewest_.resize(static_cast<std::size_t>(model.most_s) + 1);
+    from_.resize(fewest_.size());
+  }
+
+  double least_time() const { return total_.work / static_cast<double>(model_.devices); }
+  std::uint64_t pairs() const { return pairs_; }
+
+  // The stages, first to last, of a plan with a TPS of at most `threshold`; empty if there is none.
+  std::vector<FoundStage> search(double threshold) {
+    threshold_ = threshold;
+    rows_.clear(), front_.clear(), bits_.clear();
+    for (const Weight& weight : weights_) {
+      if (lacks(weight, 0)) continue;
+      add(weight);
+    }
+    if (rows_.empty() || rows_.back().weight.set != total_.set) return {};
+    return trace_back();
+  }
+
+ private:
+  struct Weight {  // of a downset: sums that bound what it needs
+    double work = 0, bytes = 0;
+    std::size_t layers = 0;
+    std::uint32_t set = 0;
+  };
+  struct Row {
+    Weight weight;
+    std::size_t begin = 0, end = 0;  // of its front
+  };
+  struct Origin {
+    std::uint32_t row = 0, point = 0;
+    std::uint32_t degree = 0, replicas = 0;
+  };
+  struct Point {
+    std::int64_t s = 0, devices = 0;
+    Origin origin;
+  };
+  struct Choice {
+    std::uint32_t degree = 0, replicas = 0;
+    std::int64_t devices = 0;
+    std::int64_t most_s = 0;  // of the plan behind it
+  };
+
+  // Whether the layers outside cannot be done by the devices that are left of `used`.
+  bool lacks(const Weight& weight, std::int64_t used) const {
+    const double left = static_cast<double>(model_.devices - used) * (1 + kPruneSlack);
+    const double work = total_.work - weight.work, bytes = total_.bytes - weight.bytes;
+    return (threshold_ < kEndless && work > left * threshold_ + kPruneSlack * total_.work) ||
+           bytes > left * model_.memory + kPruneSlack * total_.bytes;
+  }
+
+  void add(const Weight& weight) {
+    const std::uint64_t* const bits = sets_.row(weight.set);
+    const std::size_t begin = front_.size();
+    if (weight.layers == 0) {
+      front_.push_back({});
+    } else {
+      std::fill(fewest_.begin(), fewest_.end(), model_.devices + 1);
+      for (std::size_t r = rows_.size(); r-- > 0;) {
+        const Row& row = rows_[r];
+        const std::int64_t left = model_.devices - front_[row.end - 1].devices;
+        const double devices = static_cast<double>(left) * (1 + kPruneSlack);
+        const double work = weight.work - row.weight.work;
+        if (threshold_ < kEndless &&
+            work > static_cast<double>(model_.devices) * threshold_ * (1 + kPruneSlack) +
+                       kPruneSlack * total_.work)
+          break;  // rows stand in order of work
+        if (work > devices * threshold_ + kPruneSlack * total_.work) continue;
+        if (weight.bytes - row.weight.bytes > devices * model_.memory + kPruneSlack * total_.bytes) continue;
+        if (is_subset(bits_.data() + r * words_, bits, words_)) extend(static_cast<std::uint32_t>(r), bits);
+      }
+      keep_front(weight);
+    }
+    if (front_.size() == begin) return;
+    rows_.push_back({weight, begin, front_.size()});
+    bits_.insert(bits_.end(), bits, bits + words_);
+  }
+
+  void keep_front(const Weight& weight) {
+    std::int64_t fewest = model_.devices + 1;
+    for (std::size_t s = 0; s < fewest_.size(); ++s) {
+      if (fewest_[s] >= fewest) continue;
+      fewest = fewest_[s];
+      if (!lacks(weight, fewest)) front_.push_back({static_cast<std::int64_t>(s), fewest, from_[s]});
+    }
+  }
+
+  // Offers stages of the layers that `bits` has more than row r.
+  void extend(std::uint32_t r, const std::uint64_t* bits) {
+    ++pairs_;
+    find_layers(bits_.data() + r * words_, bits);
+    find_choices();
+    const Row row = rows_[r];
+    for (const Choice& choice : choices_) {
+      for (std::size_t p = row.begin; p < row.end && front_[p].s <= choice.most_s; ++p) {
+        const std::int64_t devices = front_[p].devices + choice.devices;
+        const auto s = static_cast<std::size_t>(front_[p].s + choice.replicas);
+        if (s >= fewest_.size() || devices >= fewest_[s]) continue;
+        fewest_[s] = devices;
+        from_[s] = {r, static_cast<std::uint32_t>(p), choice.degree, choice.replicas};
+      }
+    }
+  }
+
+  void find_layers(const std::uint64_t* smaller, const std::uint64_t* bits) {
+    layers_.clear();
+    inside_.assign(words_, 0);
+    for (std::size_t w = 0; w < words_; ++w) {
+      inside_[w] = bits[w] & ~smaller[w];
+      for (std::uint64_t left = inside_[w]; left != 0; left &= left - 1)
+        layers_.push_back(
+            static_cast<std::uint32_t>(w * 64 + static_cast<std::size_t>(std::countr_zero(left))));
+    }
+  }
+
+  double border(std::size_t degree) const {
+    double bytes = 0;
+    for (const std::uint32_t v : layers_) {
+      for (const BorderEdge& edge : model_.edges[v]) {
+        if ((inside_[edge.peer / 64] >> (edge.peer % 64) & 1) == 0) bytes += edge.bytes[degree];
+      }
+    }
+    return bytes;
+  }
+
+  // Degrees at which the layers meet the threshold, less those that another beats in all respects.
+  void find_choices() {
+    choices_.clear();
+    for (std::size_t degree = 0; degree < model_.degrees.size(); ++degree) {
+      const std::vector<LayerWays>& ways = model_.layers[degree];
+      if (!std::all_of(layers_.begin(), layers_.end(), [&](std::uint32_t v) { return ways[v].listed; }))
+        continue;
+      stage_.reset(model_, degree, layers_);
+      const double bytes = border(degree);
+      std::int64_t furthest = -1;
+      for (const std::uint32_t d : model_.replicas) {
+        const std::int64_t devices = std::int64_t{d} * model_.degrees[degree];
+        if (devices > model_.devices || furthest >= model_.most_s - std::int64_t{d}) break;
+        const std::int64_t in_flight = most_in_flight(bytes, d);
+        const std::int64_t most_s = std::min(d * (in_flight - 1), model_.most_s - std::int64_t{d});
+        if (in_flight == 0 || most_s <= furthest) continue;
+        furthest = most_s;
+        const bool beaten = std::any_of(choices_.begin(), choices_.end(), [&](const Choice& other) {
+          return other.devices <= devices && other.replicas <= d && other.most_s >= most_s;
+        });
+        if (!beaten) choices_.push_back({static_cast<std::uint32_t>(degree), d, devices, most_s});
+      }
+    }
+  }
+
+  // The most micro-batches in flight with which the stage meets the threshold on d replicas; 0: none.
+  std::int64_t most_in_flight(double border_bytes, std::uint32_t d) {
+    const auto meets = [&](double compute) {
+      return compute < kEndless &&
+             model_.stage_time(compute, border_bytes, stage_.parameters(), d) <= threshold_;
+    };
+    if (!meets(stage_.plain())) return 0;
+    std::int64_t good = 0, bad = (model_.most_s + d - 1) / d + 1;
+    while (bad - good > 1) {
+      const std::int64_t y = good + (bad - good) / 2;
+      (meets(stage_.compute(y)) ? good : bad) = y;
+    }
+    return good;
+  }
+
+  std::vector<FoundStage> trace_back() const {
+    std::vector<FoundStage> stages;
+    const Row* row = &rows_.back();
+    std::size_t point = row->begin;
+    while (row->weight.layers > 0) {
+      const Point& at = front_[point];
+      const Row* const smaller = &rows_[at.origin.row];
+      stages.push_back({row->weight.set, smaller->weight.set, at.origin.degree, at.origin.replicas, at.s});
+      point = at.origin.point;
+      row = smaller;
+    }
+    return stages;
+  }
+
+  const PiperModel& model_;
+  const Downsets& sets_;
+  std::size_t words_;
+  std::vector<Weight> weights_;  // of all downsets, by work
+  Weight total_;
+  double threshold_ = kEndless;
+  std::vector<Row> rows_;             // downsets that a plan within the threshold may pass
+  std::vector<std::uint64_t> bits_;   // of rows_
+  std::vector<Point> front_;          // of rows_: by ascending s, devices descending
+  std::vector<std::int64_t> fewest_;  // of the downset that is added: by s, the fewest devices
+  std::vector<Origin> from_;
+  std::vector<std::uint32_t> layers_;  // of the stage that is looked at
+  std::vector<std::uint64_t> inside_;
+  std::vector<Choice> choices_;
+  StageWays stage_;
+  std::uint64_t pairs_ = 0;
+};
+
+// The plan as a value, each stage priced again.
+std::vector<PiperStage> stages_of(const PiperModel& model, const Downsets& sets,
+                                  const std::vector<FoundStage>& found) {
+  std::vector<PiperStage> result;
+  for (const FoundStage& stage : found) {
+    std::vector<std::uint32_t> layers;
+    double border = 0, bytes = 0;
+    for (std::uint32_t v = 0; v < sets.items(); ++v) {
+      if (sets.has(stage.set, v) && !sets.has(stage.smaller, v)) layers.push_back(v);
+    }
+    for (const std::uint32_t v : layers) {
+      for (const BorderEdge& edge : model.edges[v]) {
+        const bool inside = sets.has(stage.set, edge.peer) && !sets.has(stage.smaller, edge.peer);
+        if (!inside) border += edge.bytes[stage.degree];
+      }
+    }
+    const std::int64_t y = (stage.s + stage.replicas - 1) / stage.replicas;
+    StageWays ways;
+    ways.reset(model, stage.degree, layers);
+    PiperStage out;
+    out.tensor = model.degrees[stage.degree];
+    out.data = stage.replicas;
+    out.in_flight = y;
+    out.time = model.stage_time(ways.compute(y), border, ways.parameters(), stage.replicas);
+    std::vector<std::uint32_t> swapped = ways.swapped(y);
+    std::sort(swapped.begin(), swapped.end());
+    for (const std::uint32_t v : layers) {
+      const LayerWays& layer = model.layers[stage.degree][v];
+      const bool other = std::binary_search(swapped.begin(), swapped.end(), v);
+      const LayerWays::Way& way = other ? *layer.other : layer.fast;
+      bytes += way.bytes(static_cast<double>(y));
+      if (way.recompute) out.recomputed.push_back(v);
+    }
+    out.bytes = bytes;
+    out.nodes.assign(layers.begin(), layers.end());
+    result.push_back(std::move(out));
+  }
+  return result;
+}
+
+double longest(const std::vector<PiperStage>& stages) {
+  double time = 0;
+  for (const PiperStage& stage : stages) time = std::max(time, stage.time);
+  return time;
+}
+
+// Replaces `best` by better plans over `sets` until there is none. Empty: no plan yet.
+void improve(const PiperModel& model, const Downsets& sets, std::vector<PiperStage>& best,
+             PiperResult& result) {
+  PiperSearch search(model, sets);
+  double low = search.least_time();
+  const auto try_at = [&](double threshold) {
+    ++result.searches;
+    const std::vector<FoundStage> found = search.search(threshold);
+    if (found.empty()) return false;
+    best = stages_of(model, sets, found);
+    return true;
+  };
+  while (try_at(best.empty() ? kEndless : std::nextafter(longest(best), 0.0))) {
+    constexpr double kNarrow = 1e-6;  // from there, from plan to plan
+    for (double high = longest(best); high - low > kNarrow * high; high = longest(best)) {
+      const double middle = low + (high - low) / 2;
+      if (!try_at(middle)) low = middle;
+    }
+  }
+  result.pairs += search.pairs();
+}
+
+}  // namespace
+
+PiperResult piper(const PiperProfile& profile, const PiperOptions& options) {
+  const PiperModel model = piper_model(profile, options);
+  PiperResult result;
+  improve(model, prefixes(topological_order(model.after)), result.stages, result);
+  const std::optional<Downsets> sets = enumerate_downsets(model.after, options.max_downsets);
+  if (!sets) {
+    result.stages.clear();
+    result.why = "the graph has more than " + std::to_string(options.max_downsets) + " downsets";
+    return result;
+  }
+  result.downsets = sets->size();
+  improve(model, *sets, result.stages, result);
+  if (result.stages.empty()) {
+    result.why = "no plan fits " + std::to_string(model.devices) + " devices of " +
+                 std::to_string(static_cast<std::int64_t>(model.memory)) + " bytes";
+    return result;
+  }
+  result.time_per_sample = longest(result.stages);
+  for (const PiperStage& stage : result.stages)
+    result.devices += std::int64_t{stage.tensor} * std::int64_t{stage.data};
+  return result;
+}
+
+std::vector<std::string> check_piper(const PiperProfile& profile, const PiperOptions& options,
+                                     const PiperResult& result) {
+  std::vector<std::string> wrong;
+  if (!result.found()) return wrong;
+  const auto say = [&](bool holds, const std::string& what) {
+    if (!holds) wrong.push_back(what);
+  };
+  const auto close = [](double a, double b) {
+    return std::abs(a - b) <= 1e-9 * std::max(std::abs(b), 1e-12);
+  };
+  const std::int64_t batches = options.micro_batches.value_or(profile.micro_batches);
+  const double bandwidth = options.bandwidth.value_or(profile.bandwidth);
+  constexpr std::size_t kNowhere = ~std::size_t{0};
+  std::vector<std::size_t> place(profile.nodes.size(), kNowhere);
+  std::int64_t devices = 0, behind = 0;
+  for (std::size_t s = 0; s < result.stages.size(); ++s) {
+    const PiperStage& stage = result.stages[s];
+    for (const std::size_t node : stage.nodes) {
+      if (node >= place.size() || place[node] != kNowhere) return {"a layer is not there or stands twice"};
+      place[node] = s;
+    }
+    devices += std::int64_t{stage.tensor} * std::int64_t{stage.data};
+    behind += stage.data;
+    say(stage.data > 0 && batches % stage.data == 0,
+        "a degree of data parallelism does not divide the batch");
+    say(options.data_parallel || stage.data == 1, "data parallelism is not allowed");
+    say(options.tensor_parallel || stage.tensor == 1, "tensor parallelism is not allowed");
+    say(options.recompute || stage.recomputed.empty(), "recomputation is not allowed");
+  }
+  if (std::find(place.begin(), place.end(), kNowhere) != place.end()) return {"a layer is in no stage"};
+  say(devices == result.devices, "the number of devices is another");
+  say(devices <= options.devices.value_or(profile.devices), "too many devices are used");
+  say(behind <= batches, "more replicas than micro-batches");
+  std::vector<double> time(result.stages.size()), bytes(result.stages.size()), border(result.stages.size());
+  const auto way_of = [&](std::size_t node) -> const PiperProfile::Way* {
+    const PiperStage& stage = result.stages[place[node]];
+    const bool recompute =
+        std::find(stage.recomputed.begin(), stage.recomputed.end(), node) != stage.recomputed.end();
+    for (const PiperProfile::Way& way : profile.nodes[node].ways) {
+      if (way.degree == stage.tensor && way.recompute == recompute) return &way;
+    }
+    return nullptr;
+  };
+  for (std::size_t s = 0; s < result.stages.size(); ++s) {
+    const PiperStage& stage = result.stages[s];
+    const std::int64_t y = (behind + stage.data - 1) / stage.data;
+    say(stage.in_flight == y,
+        "stage " + std::to_string(s) + " has another number of micro-batches in flight");
+    behind -= stage.data;
+    for (const std::size_t node : stage.nodes) {
+      const PiperProfile::Way* const way = way_of(node);
+      if (!way) return {"a layer has no such way to run"};
+      time[s] += way->time / stage.data + 4.0 * (stage.data - 1) * way->parameters / stage.data /
+                                              static_cast<double>(batches) / bandwidth;
+      bytes[s] += way->memory_per_micro_batch * static_cast<double>(y) + way->memory_fixed;
+    }
+  }
+  const auto sync = [&](const std::vector<PiperProfile::PeerBytes>& list, std::size_t peer) {
+    double sum = 0;
+    for (const PiperProfile::PeerBytes& entry : list)
+      sum += entry.peer == std::to_string(profile.nodes[peer].id) ? entry.bytes : 0;
+    return sum;
+  };
+  for (const PiperProfile::Edge& edge : profile.edges) {
+    const std::size_t from = place[edge.from], to = place[edge.to];
+    say(from <= to, "an edge leads to an earlier stage");
+    if (from == to) continue;
+    border[from] += 2 * (edge.bytes + sync(way_of(edge.from)->sync_backward, edge.to));
+    border[to] += 2 * (edge.bytes + sync(way_of(edge.to)->sync_forward, edge.from));
+  }
+  double most = 0;
+  for (std::size_t s = 0; s < result.stages.size(); ++s) {
+    const PiperStage& stage = result.stages[s];
+    const double own = time[s] + border[s] / stage.data / bandwidth;
+    say(close(stage.time, own), "stage " + std::to_string(s) + " takes another time");
+    say(close(stage.bytes, bytes[s]), "stage " + std::to_string(s) + " needs other bytes");
+    say(bytes[s] <= options.memory.value_or(profile.memory) * (1 + 1e-12),
+        "stage " + std::to_string(s) + " lacks memory");
+    most = std::max(most, own);
+  }
+  say(close(result.time_per_sample, most), "the time per sample is another");
+  return wrong;
+}
+
+}  // namespace espalier::literal
