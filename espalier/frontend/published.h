@@ -53,7 +53,7 @@ struct PiperProfile {
     double time = 0;        // forward and backward of a micro-batch, in the file's unit
     double parameters = 0;  // bytes per device
     double memory_per_micro_batch = 0, memory_fixed = 0;  // A·y + B bytes with y micro-batches in flight
-    std::vector<PeerBytes> sync_forward = {}, sync_backward = {};   // by predecessor, by successor
+    std::vector<PeerBytes> sync_forward = {}, sync_backward = {};  // by predecessor, by successor
   };
   struct Node {
     std::int64_t id = 0;

@@ -248,7 +248,7 @@ class Contraction {
       for (const auto& [colour, reader] : list) ++waits[reader];
     }
     std::vector<std::uint32_t> ready, order;
-    for (std::uint32_t v = 0; v < after.size(); ++v) {
+    for (std::uint32_t v = static_cast<std::uint32_t>(after.size()); v-- > 0;) {
       if (waits[v] == 0) ready.push_back(v);
     }
     while (!ready.empty()) {

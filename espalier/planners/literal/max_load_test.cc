@@ -44,9 +44,9 @@ TEST_P(MaxLoad, IsTheAuthors) {
   const MaxLoadOptions line{.space = MaxLoadSpace::kLinear}, all{};
   const MaxLoadResult alone = max_load(profile, one), dpl = max_load(profile, line),
                       dp = max_load(profile, all);
-  EXPECT_EQ(fixed(alone.max_load, 2), row.one_device);
-  EXPECT_EQ(fixed(dpl.max_load, 2), row.dpl);
-  EXPECT_EQ(fixed(dp.max_load, 2), row.dp);
+  EXPECT_PRED2(rounds_to, alone.max_load, row.one_device);
+  EXPECT_PRED2(rounds_to, dpl.max_load, row.dpl);
+  EXPECT_PRED2(rounds_to, dp.max_load, row.dp);
   EXPECT_EQ(dp.downsets, row.downsets);
   EXPECT_EQ(dpl.downsets, dp.items + 1);
   EXPECT_THAT(check_max_load(profile, one, alone), IsEmpty());
@@ -69,7 +69,8 @@ INSTANTIATE_TEST_SUITE_P(
                       MaxLoadRow{"OperatorGraphs/resnet50_training", 258, "684.89", "255.19", "255.19"}));
 
 TEST(MaxLoadDigits, OfTheLargestInput) {
-  EXPECT_EQ(six_digits(max_load(throughput_input("LayerGraphs/inceptionv3_inference")).max_load), "51.5519");
+  EXPECT_PRED2(rounds_to_six_digits, max_load(throughput_input("LayerGraphs/inceptionv3_inference")).max_load,
+               "51.5519");
 }
 
 // The throughput layer graphs give communication in seconds beside times in milliseconds. With milliseconds
@@ -83,7 +84,7 @@ TEST(MaxLoadUnits, InMillisecondsCommunicationMatters) {
     for (MsrProfile::Edge& edge : profile.edges) edge.cost *= 1000;
     const MaxLoadOptions options{.space = MaxLoadSpace::kLinear};
     const MaxLoadResult result = max_load(profile, options);
-    EXPECT_EQ(fixed(result.max_load, 2), figure) << input;
+    EXPECT_PRED2(rounds_to, result.max_load, figure) << input;
     EXPECT_THAT(check_max_load(profile, options, result), IsEmpty());
   }
 }

@@ -52,11 +52,11 @@ TEST_P(PipedreamOptimizer, IsTheAuthors) {
   const PipedreamProfile profile = pipedream_input(row.profile);
   const PipedreamResult on_16 = checked(profile, one_level(16));
   EXPECT_EQ(on_16.states, row.states);
-  EXPECT_EQ(fixed(on_16.one_device, 4), row.one_device);
-  EXPECT_EQ(fixed(checked(profile, one_level(4)).time, 5), row.on_4);
-  EXPECT_EQ(fixed(checked(profile, one_level(8)).time, 5), row.on_8);
-  EXPECT_EQ(fixed(on_16.time, 5), row.on_16);
-  EXPECT_EQ(fixed(on_16.data_parallel, 5), row.data_parallel_16);
+  EXPECT_PRED2(rounds_to, on_16.one_device, row.one_device);
+  EXPECT_PRED2(rounds_to, checked(profile, one_level(4)).time, row.on_4);
+  EXPECT_PRED2(rounds_to, checked(profile, one_level(8)).time, row.on_8);
+  EXPECT_PRED2(rounds_to, on_16.time, row.on_16);
+  EXPECT_PRED2(rounds_to, on_16.data_parallel, row.data_parallel_16);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -82,21 +82,22 @@ TEST(PipedreamReplicas, AreTheAuthors) {
   EXPECT_THAT(replicas(checked(pipedream_input("densenet121"), one_level(16))), ElementsAre(5, 6, 3, 1, 1));
 }
 
-// Unless asked to compress activations, the program charges no transfer between stages.
+// The authors print 0.02615 s for resnet101. Unless asked to compress activations, the program charges no
+// transfer between stages.
 TEST(PipedreamTransfers, AreIgnoredByDefault) {
   for (const auto& [profile, figure] :
-       {std::pair("vgg16", "47.4"), std::pair("resnet101", "26.2"), std::pair("alexnet", "7.3")}) {
+       {std::pair("vgg16", "47.4"), std::pair("resnet101", "26.15"), std::pair("alexnet", "7.3")}) {
     PipedreamOptions options = one_level(16);
     options.compression.reset();
-    EXPECT_EQ(fixed(checked(pipedream_input(profile), options).time * 1000, 1), figure) << profile;
+    EXPECT_PRED2(rounds_to, checked(pipedream_input(profile), options).time * 1000, figure) << profile;
   }
 }
 
 TEST(PipedreamLevels, TwoAreTheAuthors) {
   const PipedreamOptions options{
       .levels = {{.devices = 4, .bandwidth = 1.25e10}, {.devices = 4, .bandwidth = 1.25e9}}};
-  EXPECT_EQ(fixed(checked(pipedream_input("vgg16"), options).time * 1000, 2), "66.84");
-  EXPECT_EQ(fixed(checked(pipedream_input("resnet18"), options).time * 1000, 2), "23.49");
+  EXPECT_PRED2(rounds_to, checked(pipedream_input("vgg16"), options).time * 1000, "66.84");
+  EXPECT_PRED2(rounds_to, checked(pipedream_input("resnet18"), options).time * 1000, "23.49");
 }
 
 // ⌈0 / r⌉ micro-batches are held by the last stage, and by one stage on all devices.
@@ -163,7 +164,8 @@ TEST(PipedreamCheck, FindsWhatIsWrong) {
 TEST(PipedreamRefuses, WhatItsModelHasNot) {
   PipedreamProfile profile = three_nodes();
   EXPECT_THAT(testing::refusal([&] { pipedream_optimizer(profile, {}); }), HasSubstr("at least one level"));
-  EXPECT_THAT(testing::refusal([&] { pipedream_optimizer(profile, one_level(0)); }), HasSubstr("1 to 4096 devices"));
+  EXPECT_THAT(testing::refusal([&] { pipedream_optimizer(profile, one_level(0)); }),
+              HasSubstr("1 to 4096 devices"));
   profile.edges.push_back({2, 0});
   EXPECT_THAT(testing::refusal([&] { pipedream_optimizer(profile, one_level(2)); }),
               HasSubstr("three.txt: its edges form a cycle"));

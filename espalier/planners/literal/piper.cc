@@ -317,6 +317,9 @@ class PiperSearch {
       weights_.push_back(weight);
     }
     total_ = weights_.back();
+    // Replicas hold the same, so a stage has the memory of its tensor-parallel group alone.
+    const double group = model.degrees.empty() ? 0 : model.degrees.back();
+    most_stage_bytes_ = group * model.memory + kPruneSlack * total_.bytes;
     std::sort(weights_.begin(), weights_.end(), [](const Weight& a, const Weight& b) {
       return std::tie(a.work, a.layers, a.set) < std::tie(b.work, b.layers, b.set);
     });
@@ -388,7 +391,7 @@ class PiperSearch {
                        kPruneSlack * total_.work)
           break;  // rows stand in order of work
         if (work > devices * threshold_ + kPruneSlack * total_.work) continue;
-        if (weight.bytes - row.weight.bytes > devices * model_.memory + kPruneSlack * total_.bytes) continue;
+        if (weight.bytes - row.weight.bytes > most_stage_bytes_) continue;
         if (is_subset(bits_.data() + r * words_, bits, words_)) extend(static_cast<std::uint32_t>(r), bits);
       }
       keep_front(weight);
@@ -504,6 +507,7 @@ class PiperSearch {
   std::size_t words_;
   std::vector<Weight> weights_;  // of all downsets, by work
   Weight total_;
+  double most_stage_bytes_ = 0;
   double threshold_ = kEndless;
   std::vector<Row> rows_;             // downsets that a plan within the threshold may pass
   std::vector<std::uint64_t> bits_;   // of rows_
@@ -576,7 +580,7 @@ void improve(const PiperModel& model, const Downsets& sets, std::vector<PiperSta
     return true;
   };
   while (try_at(best.empty() ? kEndless : std::nextafter(longest(best), 0.0))) {
-    constexpr double kNarrow = 1e-6;  // from there, from plan to plan
+    constexpr double kNarrow = 1e-4;  // from there, from plan to plan
     for (double high = longest(best); high - low > kNarrow * high; high = longest(best)) {
       const double middle = low + (high - low) / 2;
       if (!try_at(middle)) low = middle;

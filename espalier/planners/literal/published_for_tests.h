@@ -2,7 +2,7 @@
 
 // Files of workloads/ for the tests of this folder.
 
-#include <cstdio>
+#include <cmath>
 #include <string>
 
 #include "espalier/base/files.h"
@@ -27,16 +27,19 @@ inline PipedreamProfile pipedream_input(const std::string& name) {
   return read_pipedream(workload(file), file);
 }
 
-// As the authors' programs print: six significant digits.
-inline std::string six_digits(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", value);
-  return text;
+// Whether a program would print `value` so, but for the order in which it adds up: within half a unit of the
+// text's last digit.
+inline bool rounds_to(double value, const std::string& text) {
+  const auto point = text.find('.');
+  const std::size_t decimals = point == std::string::npos ? 0 : text.size() - point - 1;
+  const double printed = std::stod(text);
+  return std::abs(value - printed) <= 0.5 * std::pow(10.0, -static_cast<double>(decimals)) + 1e-9 * printed;
 }
-inline std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
+// The same for programs that print six significant digits and leave out zeros at the end.
+inline bool rounds_to_six_digits(double value, const std::string& text) {
+  const double printed = std::stod(text);
+  return std::abs(value - printed) <=
+         0.5 * std::pow(10.0, std::floor(std::log10(printed)) - 5) + 1e-9 * printed;
 }
 
 }  // namespace espalier::literal
