@@ -35,7 +35,7 @@ struct ContractedGraph {
   std::vector<Item> items;
   std::vector<Output> outputs;
   ItemLists before;                    // over forward edges, mirrored ones too
-  std::vector<std::uint32_t> order;    // DPL's: depth first, from the last source of the file
+  std::vector<std::uint32_t> order;    // DPL's: depth first, from the file's first source on
   std::vector<std::uint32_t> item_of;  // by node
 };
 

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "espalier/base/rng.h"
+#include "espalier/planners/literal/contraction.h"
 #include "espalier/planners/literal/downsets.h"
 #include "espalier/planners/literal/published_for_tests.h"
 #include "testing/refusal.h"
@@ -67,6 +68,24 @@ INSTANTIATE_TEST_SUITE_P(
                       MaxLoadRow{"OperatorGraphs/bert_L-12_training", 2938, "1891.74", "438.00", "438.00"},
                       MaxLoadRow{"OperatorGraphs/resnet50_inference", 241, "325.13", "124.35", "124.35"},
                       MaxLoadRow{"OperatorGraphs/resnet50_training", 258, "684.89", "255.19", "255.19"}));
+
+// D' ⊆ D, D itself counted.
+TEST(MaxLoadSpace, HasTheAuthorsPairsOfNestedDownsets) {
+  for (const auto& [input, expected] :
+       {std::pair("LayerGraphs/bert24_training", 464U), std::pair("LayerGraphs/gnmt_inference", 15506678U),
+        std::pair("OperatorGraphs/bert_l-3_inference", 675546U),
+        std::pair("OperatorGraphs/bert_l-12_inference", 3826566U),
+        std::pair("OperatorGraphs/resnet50_training", 32979U)}) {
+    const std::optional<Downsets> sets = enumerate_downsets(contract(throughput_input(input)).before, 60'000);
+    ASSERT_TRUE(sets);
+    std::size_t pairs = 0;
+    for (std::size_t large = 0; large < sets->size(); ++large) {
+      for (std::size_t small = 0; small <= large; ++small)
+        pairs += is_subset(sets->row(small), sets->row(large), sets->words()) ? 1 : 0;
+    }
+    EXPECT_EQ(pairs, expected) << input;
+  }
+}
 
 TEST(MaxLoadDigits, OfTheLargestInput) {
   EXPECT_PRED2(rounds_to_six_digits, max_load(throughput_input("LayerGraphs/inceptionv3_inference")).max_load,

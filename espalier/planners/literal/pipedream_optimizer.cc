@@ -112,8 +112,8 @@ class LevelSearch {
   bool lacks_memory(const Level& level, std::size_t i, std::size_t j, std::size_t m,
                     std::size_t replicas) const {
     if (!options_.memory) return false;
-    const std::size_t behind = level.devices - (m + 1);
-    const auto in_flight = static_cast<double>((behind + replicas - 1) / replicas);
+    const std::size_t behind = level.devices - (m + 1), rounds = (behind + replicas - 1) / replicas;
+    const auto in_flight = static_cast<double>(rounds);
     return in_flight * (sums_.activations(i, j) + sums_.parameters(i, j)) > *options_.memory;
   }
 
