@@ -189,7 +189,9 @@ int literal_piper(Program& program, const LiteralFlags& flags) {
   options.tensor_parallel = !is_without(flags, "tensor");
   options.recompute = !is_without(flags, "recompute");
   const PiperProfile profile = read_piper(read_published(flags, PublishedKind::kPiper), flags.file);
-  const literal::PiperResult result = literal::piper(profile, options);
+  const bool equal = flags.planner == "equal";
+  const literal::PiperResult result =
+      equal ? literal::piper_equal_split(profile, options) : literal::piper(profile, options);
   refuse_violations(literal::check_piper(profile, options, result));
   Json json{{"planner", flags.planner},    {"file", flags.file},    {"found", result.found()},
             {"downsets", result.downsets}, {"pairs", result.pairs}, {"searches", result.searches}};
@@ -226,11 +228,14 @@ int literal_piper(Program& program, const LiteralFlags& flags) {
     return kDone;
   }
   program.console.out() << fmt::format(
-                               "piper: time per sample {} in the file's units, {} stages on {} devices\n\n",
-                               figure(result.time_per_sample), result.stages.size(), result.devices)
-                        << print_text(table)
-                        << fmt::format("\n{} downsets, {} thresholds, {} pairs looked at\n", result.downsets,
-                                       result.searches, result.pairs);
+                               "{}: time per sample {} in the file's units, {} stages on {} devices\n\n",
+                               flags.planner, figure(result.time_per_sample), result.stages.size(),
+                               result.devices)
+                        << print_text(table);
+  if (!equal) {
+    program.console.out() << fmt::format("\n{} downsets, {} thresholds, {} pairs looked at\n",
+                                         result.downsets, result.searches, result.pairs);
+  }
   return kDone;
 }
 
@@ -296,10 +301,10 @@ int literal_pipedream(Program& program, const LiteralFlags& flags) {
 
 int literal_planner(Program& program, const LiteralFlags& flags) {
   if (flags.planner == "dp" || flags.planner == "dpl") return literal_max_load(program, flags);
-  if (flags.planner == "piper") return literal_piper(program, flags);
+  if (flags.planner == "piper" || flags.planner == "equal") return literal_piper(program, flags);
   if (flags.planner == "pipedream") return literal_pipedream(program, flags);
   throw InputError("literal: there is no planner '" + flags.planner +
-                   "'; expected dp, dpl, piper or pipedream");
+                   "'; expected dp, dpl, piper, equal or pipedream");
 }
 
 }  // namespace
@@ -311,7 +316,8 @@ void add_literal(Program& program) {
                "espalier literal dpl workloads/dnn-partitioning/throughput-inputs/LayerGraphs/"
                "bert24_inference.json --devices 6");
   flags->verb = verb;
-  verb->add_option("planner", flags->planner, "dp, dpl (dnn-partitioning), piper or pipedream")
+  verb->add_option("planner", flags->planner,
+                   "dp, dpl (dnn-partitioning), piper, equal (Piper's baseline of equal stages) or pipedream")
       ->required()
       ->type_name("PLANNER");
   verb->add_option("file", flags->file, "a published profile of the planner's own kind")
@@ -325,14 +331,15 @@ void add_literal(Program& program) {
   verb->add_option("--memory", flags->memory,
                    "of a device, such as 8GiB; default: the file's; pipedream: no limit")
       ->type_name("SIZE");
-  verb->add_option("--bandwidth", flags->bandwidth,
-                   "bytes per second, piper: default the file's; pipedream: of each level, default 1e9")
+  verb->add_option(
+          "--bandwidth", flags->bandwidth,
+          "bytes per second; piper, equal: default the file's; pipedream: of each level, default 1e9")
       ->delimiter(',')
       ->type_name("B,...");
-  verb->add_option("--micro-batches", flags->micro_batches, "piper: in a batch; default: the file's")
+  verb->add_option("--micro-batches", flags->micro_batches, "piper, equal: in a batch; default: the file's")
       ->type_name("N");
   verb->add_option("--without", flags->without,
-                   "piper: data, tensor or recompute; pipedream: transfers (as its program without "
+                   "piper, equal: data, tensor or recompute; pipedream: transfers (as its program without "
                    "compression) or replicas")
       ->delimiter(',')
       ->type_name("WORD,...");

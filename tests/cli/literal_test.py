@@ -23,7 +23,7 @@ class Literal(Command):
 
     def test_each_planner_prints_objective_partition_and_search(self):
         text = self.espalier("literal", "dpl", MSR, "--devices", "6").stdout
-        for words in ("dpl: max-load 17.7", "accelerator:5", "30 items", "pairs priced"):
+        for words in ("dpl: max-load 17.7", "accelerator:5", "28 items", "pairs priced"):
             self.assertIn(words, text)
         text = self.espalier("literal", "piper", PIPER, "--devices", "8", "--memory", "8GiB", "--bandwidth", 25 * 2**30).stdout
         for words in ("time per sample 0.165856", "8 devices", "43 downsets"):
@@ -51,16 +51,21 @@ class Literal(Command):
         charged = self.answer("pipedream", PIPEDREAM, "--devices", "16")["time_s"]
         self.assertLess(self.answer("pipedream", PIPEDREAM, "--devices", "16", "--without", "transfers")["time_s"], charged)
 
+    def test_equal_stages_are_no_better_than_pipers(self):
+        settings = (PIPER, "--devices", "8", "--memory", "8GiB", "--bandwidth", 25 * 2**30)
+        best, equal = (self.answer(planner, *settings)["time_per_sample"] for planner in ("piper", "equal"))
+        self.assertEqual(round(equal / best, 2), 1.39)
+
     def test_no_answer_is_told_with_its_own_exit_code(self):
         self.assertIn("no chain of downsets fits", self.answer("dpl", MSR, "--cpus", "0", "--memory", "1MB", code=3)["why"])
         self.assertIn("no answer: no plan fits", self.espalier("literal", "piper", PIPER, "--devices", "8", "--memory", "1GiB",
                                                                code=3).stdout)  # fmt: skip
 
     def test_wrong_input_is_refused(self):
-        self.refused("literal", "dq", MSR, says="there is no planner 'dq'; expected dp, dpl, piper or pipedream")
+        self.refused("literal", "dq", MSR, says="there is no planner 'dq'; expected dp, dpl, piper, equal or pipedream")
         self.refused("literal", "dp", PIPER, says="is a Piper input; `literal dp` reads a dnn-partitioning input")
         self.refused("literal", "piper", PIPEDREAM, says="is a PipeDream profile; `literal piper` reads a Piper input")
-        self.refused("literal", "pipedream", self.write("a.txt", "x = input()\n"), says="a.txt: is no published profile")
+        self.refused("literal", "dp", self.write("a.txt", "x = input()\n"), says="a.txt: is no published profile")
         self.refused("literal", "dp", MSR, "--bandwidth", "1", says="--bandwidth is no part of its model")
         self.refused("literal", "piper", PIPER, "--without", "love", says="--without love: expected data, tensor, recompute")
         self.refused("literal", "dp", MSR, "--devices", "4,4", says="--devices takes one number")

@@ -67,7 +67,15 @@ struct PiperResult {
 // itself.
 PiperResult piper(const PiperProfile& profile, const PiperOptions& options = {});
 
-// What is wrong with a result, by the definition above and from the profile alone; empty if nothing is.
+// The authors' baseline after PipeDream-2BW's planner: stages of equally many layers, the last ones a layer
+// longer, all with one (d, t), all recomputed or none; the best of all such plans. Equally many layers named
+// "ParallelTransformerLayer", where a profile has such: what comes before them joins the first stage and what
+// comes behind the last, or each stands alone. Degrees t are those of the file's first layer. O(stages ·
+// degrees · layers).
+PiperResult piper_equal_split(const PiperProfile& profile, const PiperOptions& options = {});
+
+// What is wrong with a result of either, by the definition above and from the profile alone; empty if nothing
+// is.
 std::vector<std::string> check_piper(const PiperProfile& profile, const PiperOptions& options,
                                      const PiperResult& result);
 

@@ -99,15 +99,17 @@ INSTANTIATE_TEST_SUITE_P(Measured, PiperGnmt,
 INSTANTIATE_TEST_SUITE_P(LongMeasured, PiperGnmt,
                          ::testing::Values(GnmtRow{4, 1.2, "137.131"}, GnmtRow{8, 1.2, "68.5656"}));
 
-// The authors' baselines: the time without one freedom over Piper's.
+// The authors' baselines: the time without one freedom, and of equal stages, over Piper's.
 struct PiperBaselineRow {
   std::int64_t devices;
   double gibibytes;
   const char* no_data_parallel;
   const char* no_tensor_parallel;
   const char* no_recompute;
+  const char* equal;
+  const char* equal_without_tensor_parallel;
   friend std::ostream& operator<<(std::ostream& out, const PiperBaselineRow& row) {
-    return out << "k" << row.devices;
+    return out << "k" << row.devices << " " << row.gibibytes << " GiB";
   }
 };
 
@@ -120,32 +122,67 @@ TEST_P(PiperBaseline, IsTheAuthors) {
   const double best = piper(profile, all).time_per_sample;
   PiperOptions no_data = all, no_tensor = all, no_recompute = all;
   no_data.data_parallel = no_tensor.tensor_parallel = no_recompute.recompute = false;
-  const auto expect_ratio = [&](const PiperOptions& options, const std::string& ratio) {
-    const PiperResult result = piper(profile, options);
+  const auto expect_ratio = [&](const PiperOptions& options, const PiperResult& result,
+                                const std::string& ratio) {
     EXPECT_THAT(check_piper(profile, options, result), IsEmpty());
     EXPECT_EQ(result.found(), ratio != "none");
     if (result.found() && ratio != "none") {
       EXPECT_PRED2(rounds_to, result.time_per_sample / best, ratio);
     }
   };
-  expect_ratio(no_data, row.no_data_parallel);
-  expect_ratio(no_tensor, row.no_tensor_parallel);
-  expect_ratio(no_recompute, row.no_recompute);
+  expect_ratio(no_data, piper(profile, no_data), row.no_data_parallel);
+  expect_ratio(no_tensor, piper(profile, no_tensor), row.no_tensor_parallel);
+  expect_ratio(no_recompute, piper(profile, no_recompute), row.no_recompute);
+  expect_ratio(all, piper_equal_split(profile, all), row.equal);
+  expect_ratio(no_tensor, piper_equal_split(profile, no_tensor), row.equal_without_tensor_parallel);
 }
 
-INSTANTIATE_TEST_SUITE_P(Measured, PiperBaseline,
-                         ::testing::Values(PiperBaselineRow{8, 8, "1.00", "1.00", "1.57"},
-                                           PiperBaselineRow{8, 80, "1.35", "1.00", "1.00"},
-                                           PiperBaselineRow{32, 2, "1.11", "none", "none"},
-                                           PiperBaselineRow{64, 2, "2.31", "1.38", "4.89"},
-                                           PiperBaselineRow{128, 1, "1.90", "none", "none"},
-                                           PiperBaselineRow{128, 2, "4.88", "1.00", "4.71"},
-                                           PiperBaselineRow{512, 2, "20.15", "1.00", "4.10"},
-                                           PiperBaselineRow{512, 8, "28.86", "1.00", "1.33"},
-                                           PiperBaselineRow{1024, 8, "56.71", "1.00", "1.32"},
-                                           PiperBaselineRow{2048, 1, "33.63", "none", "21.94"},
-                                           PiperBaselineRow{2048, 2, "79.71", "1.04", "3.87"},
-                                           PiperBaselineRow{2048, 80, "111.35", "1.01", "1.00"}));
+INSTANTIATE_TEST_SUITE_P(
+    Measured, PiperBaseline,
+    ::testing::Values(PiperBaselineRow{128, 1, "1.90", "none", "none", "none", "none"},
+                      PiperBaselineRow{512, 1, "8.42", "none", "none", "none", "none"},
+                      PiperBaselineRow{1024, 1, "16.83", "none", "none", "none", "none"},
+                      PiperBaselineRow{2048, 1, "33.63", "none", "21.94", "none", "none"},
+                      PiperBaselineRow{8, 8, "1.00", "1.00", "1.57", "1.39", "1.39"},
+                      PiperBaselineRow{8, 80, "1.35", "1.00", "1.00", "1.00", "1.00"},
+                      PiperBaselineRow{32, 2, "1.11", "none", "none", "none", "none"},
+                      PiperBaselineRow{32, 8, "1.78", "1.00", "1.36", "1.24", "1.24"},
+                      PiperBaselineRow{32, 80, "2.40", "1.00", "1.00", "1.00", "1.00"},
+                      PiperBaselineRow{64, 2, "2.31", "1.38", "4.89", "3.85", "none"},
+                      PiperBaselineRow{64, 8, "3.66", "1.00", "1.39", "1.27", "1.27"},
+                      PiperBaselineRow{64, 80, "4.72", "1.00", "1.00", "1.00", "1.00"},
+                      PiperBaselineRow{128, 2, "4.88", "1.00", "4.71", "3.19", "none"},
+                      PiperBaselineRow{128, 8, "7.30", "1.00", "1.34", "1.28", "1.28"},
+                      PiperBaselineRow{128, 80, "9.18", "1.00", "1.00", "1.00", "1.00"},
+                      PiperBaselineRow{512, 2, "20.15", "1.00", "4.10", "3.29", "none"},
+                      PiperBaselineRow{512, 8, "28.86", "1.00", "1.33", "1.29", "1.29"},
+                      PiperBaselineRow{512, 80, "32.52", "1.00", "1.00", "1.06", "1.06"},
+                      PiperBaselineRow{1024, 2, "40.15", "1.00", "3.89", "3.28", "none"},
+                      PiperBaselineRow{1024, 8, "56.71", "1.00", "1.32", "1.30", "1.30"},
+                      PiperBaselineRow{1024, 80, "63.78", "1.00", "1.00", "1.11", "1.11"},
+                      PiperBaselineRow{2048, 2, "79.71", "1.04", "3.87", "3.27", "none"},
+                      PiperBaselineRow{2048, 8, "105.04", "1.04", "1.26", "1.28", "1.28"},
+                      PiperBaselineRow{2048, 80, "111.35", "1.01", "1.00", "1.08", "1.08"}));
+
+// Without layers of that name all are shared out.
+TEST(PiperEqualSplit, OfAllLayersIsTheAuthors) {
+  const PiperProfile profile = piper_input("gnmt");
+  const auto expect = [&](std::int64_t devices, double gibibytes, const std::string& time) {
+    PiperOptions options = as_measured(devices, gibibytes, 256);
+    const PiperResult result = piper_equal_split(profile, options);
+    EXPECT_THAT(check_piper(profile, options, result), IsEmpty());
+    ASSERT_EQ(result.found(), time != "none");
+    if (result.found()) {
+      EXPECT_PRED2(rounds_to_six_digits, result.time_per_sample, time);
+    }
+  };
+  expect(2, 2.5, "325.026");
+  expect(2, 3.5, "260.227");
+  expect(4, 1.2, "none");
+  expect(4, 2.5, "162.513");
+  expect(8, 1.2, "137.518");
+  expect(8, 2.4, "81.2567");
+}
 
 // Two layers of 4 s with 8 bytes of weights, 10 bytes between them, at 10 bytes/s; no memory to speak of.
 PiperProfile two_layers() {
