@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 
 #include "espalier/base/check.h"
 #include "espalier/planners/literal/downsets.h"
@@ -69,6 +70,10 @@ std::vector<std::uint32_t> depth_first_order(const std::vector<std::uint32_t>& n
 
 PlacedGraph placed_graph(const PipedreamProfile& profile) {
   const std::size_t count = profile.nodes.size();
+  constexpr std::size_t kMostNodes = 20'000;  // squares of it are stored
+  if (count > kMostNodes)
+    throw InputError(profile.file + ": has more than " + std::to_string(kMostNodes) +
+                     " nodes, which is the most");
   PlacedGraph graph;
   graph.kept.assign(count, true);
   const auto drop = [&](std::string_view prefix, std::size_t PipedreamProfile::Edge::*end) {

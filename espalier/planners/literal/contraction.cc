@@ -14,8 +14,9 @@
 namespace espalier::literal {
 namespace {
 
-constexpr double kIdleTime = 1e-6;  // below it an item takes no time
-constexpr double kSameCost = 1e-6;  // costs of a source's edges may differ by it
+constexpr std::size_t kMostNodes = 20'000;  // squares of it are stored
+constexpr double kIdleTime = 1e-6;          // below it an item takes no time
+constexpr double kSameCost = 1e-6;          // costs of a source's edges may differ by it
 constexpr std::int64_t kFreshColour =
     2147483647 - 12345678;  // nodes without colour are numbered down from it
 
@@ -50,6 +51,9 @@ class Contraction {
 
   ContractedGraph contract() {
     if (profile_.nodes.empty()) throw InputError(profile_.file + ": has no nodes");
+    if (profile_.nodes.size() > kMostNodes)
+      throw InputError(profile_.file + ": has more than " + std::to_string(kMostNodes) +
+                       " nodes, which is the most");
     refuse_cycles(profile_);
     find_classes();
     read_edges();

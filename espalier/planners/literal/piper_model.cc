@@ -93,6 +93,10 @@ PiperModel piper_model(const PiperProfile& profile, const PiperOptions& options)
   model.memory = options.memory.value_or(profile.memory);
   model.bandwidth = options.bandwidth.value_or(profile.bandwidth);
   if (profile.nodes.empty()) throw InputError(profile.file + ": has no layers");
+  constexpr std::size_t kMostLayers = 20'000;  // squares of it are stored
+  if (profile.nodes.size() > kMostLayers)
+    throw InputError(profile.file + ": has more than " + std::to_string(kMostLayers) +
+                     " layers, which is the most");
   if (model.devices < 1 || model.devices > kMostDevices || model.micro_batches < 1 || !(model.memory >= 0) ||
       !(model.bandwidth > 0)) {
     throw InputError(profile.file + ": expected 1 to " + std::to_string(kMostDevices) +
