@@ -61,7 +61,7 @@ struct MaxLoadResult {
 // Contracts as the authors do, then takes pairs of nested downsets D' ⊂ D in order of D's time:
 // best[D][c][a] = min over D' of max(best[D'] with one device less, load of D − D'). Pairs that cannot be
 // part of a placement below DPL's max-load are never priced. O(downsets² · items / 64) bit operations and
-// O(pairs · (border + k·ℓ)); 14 bytes per downset and (c, a). Throws InputError where two edges of a source
+// O(pairs · (border + k·ℓ)); 16 bytes per downset and (c, a). Throws InputError where two edges of a source
 // differ in cost, where edges form a cycle or lead from backward to forward nodes, naming the node.
 MaxLoadResult max_load(const MsrProfile& profile, const MaxLoadOptions& options = {});
 

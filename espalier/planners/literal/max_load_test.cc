@@ -162,6 +162,47 @@ TEST(MaxLoadByHand, ANodeThatOnlyCpusRunStandsThere) {
   EXPECT_THAT(check_max_load(profile, {}, result), IsEmpty());
 }
 
+// x takes no time and has one neighbour, so it is an item with it; then z does and is.
+TEST(MaxLoadByHand, AnIdleNodeJoinsItsNeighbour) {
+  MsrProfile profile = chain_of_three();
+  profile.nodes[0].accelerator = profile.nodes[0].cpu = 0;
+  EXPECT_EQ(max_load(profile).items, 2U);
+  profile.nodes[1].accelerator = 9;
+  profile.nodes[2].accelerator = profile.nodes[2].cpu = 0;
+  EXPECT_EQ(max_load(profile).items, 1U);
+}
+
+// Backward nodes b, c of forward nodes x, y; d between them has a colour of its own, so its stand-in lies
+// between x and y: with x | y it is on either side, never apart on a third device before x.
+TEST(MaxLoadByHand, ABackwardNodeAloneStandsBetweenItsNeighbours) {
+  MsrProfile profile = chain_of_three();
+  profile.accelerators = 3;
+  profile.nodes.resize(2);
+  profile.edges = {{0, 1, 1, 0}};
+  const auto add = [&](double time, std::int64_t colour) {
+    MsrProfile::Node node = profile.nodes[0];
+    node.id = static_cast<std::int64_t>(profile.nodes.size()) + 10;
+    node.backward = true;
+    node.accelerator = time;
+    node.cpu = 10 * time;
+    node.colour = colour;
+    profile.nodes.push_back(node);
+  };
+  profile.nodes[0].colour = 1;
+  profile.nodes[1].colour = 2;
+  add(3, 2), add(6, 3), add(2, 1);  // of y, alone, of x
+  profile.memory = 1000;
+  profile.edges.push_back({2, 3, 1, 0});
+  profile.edges.push_back({3, 4, 1, 0});
+  const MaxLoadResult result = max_load(profile);
+  EXPECT_EQ(result.items, 3U);
+  // x and its backward 2 + 2, sends 1, receives 1; alone 6 + 2; y 3 + 3, receives 1, sends 1.
+  EXPECT_EQ(result.max_load, 8);
+  ASSERT_EQ(result.devices.size(), 3U);
+  EXPECT_THAT(result.devices[1].nodes, ::testing::ElementsAre(3));
+  EXPECT_THAT(check_max_load(profile, {}, result), IsEmpty());
+}
+
 TEST(MaxLoadCheck, FindsWhatIsWrong) {
   const MsrProfile profile = chain_of_three();
   const MaxLoadResult right = max_load(profile);

@@ -2,9 +2,8 @@
 //
 //   paper                          here
 //   D, D' downsets from the sinks  sets of `Downsets` over reversed edges
-//   TPS of (S, t, d, s)            stage_time(work(y), …), y = ⌈s / d⌉
-//   A[D][k][s]                     front of D: for each s the fewest devices, where fewer than for any
-//   smaller s
+//   TPS of (S, t, d, s)            stage_time(compute(y), …), y = ⌈s / d⌉
+//   A[D][k][s]                     front of D: for each s the fewest devices, if fewer than before
 //
 // The authors fill a table over devices and s for every pair of downsets. We ask instead "is there a plan
 // with TPS ≤ T?", for which a downset needs only its Pareto front. For a pair, t and d, the stage takes at
