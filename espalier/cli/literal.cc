@@ -23,7 +23,7 @@ struct LiteralFlags {
   std::string planner, file;
   std::vector<std::int64_t> devices;
   std::int64_t cpus = 0, micro_batches = 0;
-  std::string memory;
+  std::string memory, placement;
   std::vector<double> bandwidth;
   std::vector<std::string> without;
   const CLI::App* verb = nullptr;
@@ -138,8 +138,16 @@ int literal_max_load(Program& program, const LiteralFlags& flags) {
   if (flags.given("--cpus")) options.cpus = flags.cpus;
   options.memory = memory_of(flags);
   const MsrProfile profile = read_msr(read_published(flags, PublishedKind::kMsr), flags.file);
-  const literal::MaxLoadResult result = literal::max_load(profile, options);
-  refuse_violations(literal::check_max_load(profile, options, result));
+  literal::MaxLoadResult result;
+  if (flags.planner == "expert") {
+    if (flags.placement.empty()) throw InputError("literal expert: --placement names the file to price");
+    result = literal::price_placement(
+        profile, read_msr_placement(read_file(flags.placement), flags.placement), options);
+  } else {
+    refuse_options(flags, {"--placement"});
+    result = literal::max_load(profile, options);
+    refuse_violations(literal::check_max_load(profile, options, result));
+  }
   Json json{{"planner", flags.planner}, {"file", flags.file},          {"found", result.found()},
             {"items", result.items},    {"downsets", result.downsets}, {"pairs", result.pairs}};
   if (!result.found()) return no_answer(program, flags, result.why, std::move(json));
@@ -171,14 +179,16 @@ int literal_max_load(Program& program, const LiteralFlags& flags) {
   }
   program.console.out() << fmt::format("{}: max-load {} in the file's units\n\n", flags.planner,
                                        figure(result.max_load))
-                        << print_text(table)
-                        << fmt::format("\n{} items, {} downsets, {} pairs priced\n", result.items,
-                                       result.downsets, result.pairs);
+                        << print_text(table);
+  if (flags.planner != "expert") {
+    program.console.out() << fmt::format("\n{} items, {} downsets, {} pairs priced\n", result.items,
+                                         result.downsets, result.pairs);
+  }
   return kDone;
 }
 
 int literal_piper(Program& program, const LiteralFlags& flags) {
-  refuse_options(flags, {"--cpus"});
+  refuse_options(flags, {"--cpus", "--placement"});
   refuse_without(flags, {"data", "tensor", "recompute"});
   literal::PiperOptions options;
   options.devices = one_count(flags);
@@ -241,7 +251,7 @@ int literal_piper(Program& program, const LiteralFlags& flags) {
 }
 
 int literal_pipedream(Program& program, const LiteralFlags& flags) {
-  refuse_options(flags, {"--cpus", "--micro-batches"});
+  refuse_options(flags, {"--cpus", "--micro-batches", "--placement"});
   refuse_without(flags, {"transfers", "replicas"});
   literal::PipedreamOptions options;
   if (flags.devices.empty())
@@ -301,11 +311,12 @@ int literal_pipedream(Program& program, const LiteralFlags& flags) {
 }
 
 int literal_planner(Program& program, const LiteralFlags& flags) {
-  if (flags.planner == "dp" || flags.planner == "dpl") return literal_max_load(program, flags);
+  if (flags.planner == "dp" || flags.planner == "dpl" || flags.planner == "expert")
+    return literal_max_load(program, flags);
   if (flags.planner == "piper" || flags.planner == "equal") return literal_piper(program, flags);
   if (flags.planner == "pipedream") return literal_pipedream(program, flags);
   throw InputError("literal: there is no planner '" + flags.planner +
-                   "'; expected dp, dpl, piper, equal or pipedream");
+                   "'; expected dp, dpl, expert, piper, equal or pipedream");
 }
 
 }  // namespace
@@ -318,7 +329,8 @@ void add_literal(Program& program) {
                "bert24_inference.json --devices 6");
   flags->verb = verb;
   verb->add_option("planner", flags->planner,
-                   "dp, dpl (dnn-partitioning), piper, equal (Piper's baseline of equal stages) or pipedream")
+                   "dp, dpl, expert (dnn-partitioning; expert prices a placement), piper, equal (Piper's "
+                   "baseline of equal stages) or pipedream")
       ->required()
       ->type_name("PLANNER");
   verb->add_option("file", flags->file, "a published profile of the planner's own kind")
@@ -339,6 +351,9 @@ void add_literal(Program& program) {
       ->type_name("B,...");
   verb->add_option("--micro-batches", flags->micro_batches, "piper, equal: in a batch; default: the file's")
       ->type_name("N");
+  verb->add_option("--placement", flags->placement,
+                   "expert: nodes by device, as dnn-partitioning writes them")
+      ->type_name("FILE");
   verb->add_option("--without", flags->without,
                    "piper, equal: data, tensor or recompute; pipedream: transfers (as its program without "
                    "compression) or replicas")

@@ -208,27 +208,42 @@ Imported import_msr(std::string_view text, const std::string& name, const Import
   return MsrImporter(published, options).make();
 }
 
-Placement import_msr_placement(std::string_view text, const std::string& name, const Imported& model) {
-  const Json json = parse_json(text, name);
-  const JsonCursor root(json, name);
-  const Graph& graph = model.graph;
-  std::vector<std::optional<DeviceId>> device(graph.operators().size());
-  for (const auto& [key, kind] : {std::pair("fpgas", kAccelerator), std::pair("cpus", kCpu)}) {
+MsrPlacement read_msr_placement(std::string_view text, const std::string& file) {
+  const Json json = parse_json(text, file);
+  const JsonCursor root(json, file);
+  MsrPlacement result;
+  result.file = file;
+  for (const char* key : {"fpgas", "cpus"}) {
     const JsonCursor devices = root.at(key);
     for (std::size_t d = 0; d < devices.size(); ++d) {
       const JsonCursor nodes = devices.at(d).at("nodes");
-      const std::string device_name = std::string(kind) + ":" + std::to_string(d);
-      const std::optional<DeviceId> id =
-          model.cluster ? model.cluster->find_device(device_name) : std::nullopt;
-      if (!id && nodes.size() > 0)
-        nodes.fail("places nodes on '" + device_name + "', which the model's machine lacks");
-      for (std::size_t i = 0; i < nodes.size(); ++i) {
-        const std::string node = "n" + std::to_string(nodes.at(i).integer(-kMaxProfiledId, kMaxProfiledId));
-        const std::optional<OperatorId> op = graph.find_operator(node);
-        if (!op) nodes.at(i).fail("is not the id of a node of '" + graph.name() + "'");
-        if (device[op->index()]) nodes.at(i).fail("is placed twice");
-        device[op->index()] = id;
-      }
+      MsrPlacement::Device device{.accelerator = key == std::string_view("fpgas")};
+      for (std::size_t i = 0; i < nodes.size(); ++i)
+        device.nodes.push_back(nodes.at(i).integer(-kMaxProfiledId, kMaxProfiledId));
+      result.devices.push_back(std::move(device));
+    }
+  }
+  return result;
+}
+
+Placement import_msr_placement(std::string_view text, const std::string& name, const Imported& model) {
+  const MsrPlacement published = read_msr_placement(text, name);
+  const Graph& graph = model.graph;
+  std::vector<std::optional<DeviceId>> device(graph.operators().size());
+  std::size_t of_kind[2] = {0, 0};
+  for (const MsrPlacement::Device& in : published.devices) {
+    const std::string number = std::to_string(of_kind[in.accelerator ? 0 : 1]++);
+    const std::string device_name = std::string(in.accelerator ? kAccelerator : kCpu) + ":" + number;
+    const std::string place = name + ": " + (in.accelerator ? "fpgas[" : "cpus[") + number + "].nodes";
+    const std::optional<DeviceId> id = model.cluster ? model.cluster->find_device(device_name) : std::nullopt;
+    if (!id && !in.nodes.empty())
+      throw InputError(place + ": places nodes on '" + device_name + "', which the model's machine lacks");
+    for (std::size_t i = 0; i < in.nodes.size(); ++i) {
+      const std::string at = place + "[" + std::to_string(i) + "]";
+      const std::optional<OperatorId> op = graph.find_operator("n" + std::to_string(in.nodes[i]));
+      if (!op) throw InputError(at + ": is not the id of a node of '" + graph.name() + "'");
+      if (device[op->index()]) throw InputError(at + ": is placed twice");
+      device[op->index()] = id;
     }
   }
   // A node that is missing goes where the nodes of its colour are.
@@ -242,7 +257,8 @@ Placement import_msr_placement(std::string_view text, const std::string& name, c
     const Operator& op = graph.operators()[i];
     if (!device[i] && op.colocation && of_colour.contains(*op.colocation))
       device[i] = of_colour.at(*op.colocation);
-    if (!device[i]) root.fail("places neither node '" + op.name.substr(1) + "' nor one of its colour");
+    if (!device[i])
+      throw InputError(name + ": places neither node '" + op.name.substr(1) + "' nor one of its colour");
     placement.device.push_back(*device[i]);
   }
   return placement;

@@ -40,6 +40,17 @@ struct MsrProfile {
   std::vector<Edge> edges;
 };
 
+// A placement of an MSR profile's nodes, as people or planners wrote it. Devices may be empty, and nodes
+// missing: they stand where others of their colour do.
+struct MsrPlacement {
+  struct Device {
+    bool accelerator = true;
+    std::vector<std::int64_t> nodes = {};  // ids
+  };
+  std::string file;
+  std::vector<Device> devices;  // accelerators, then CPUs
+};
+
 // An input of msr-fiddle/piper (Tarnawski, Narayanan, Phanishayee, NeurIPS 2021).
 struct PiperProfile {
   struct PeerBytes {
@@ -99,6 +110,7 @@ std::optional<PublishedKind> published_kind(std::string_view text);
 
 // `file` is named in errors. Each throws InputError saying where, what, and what would be right.
 MsrProfile read_msr(std::string_view text, const std::string& file);
+MsrPlacement read_msr_placement(std::string_view text, const std::string& file);
 PiperProfile read_piper(std::string_view text, const std::string& file);
 PipedreamProfile read_pipedream(std::string_view text, const std::string& file);
 

@@ -56,13 +56,19 @@ class Literal(Command):
         best, equal = (self.answer(planner, *settings)["time_per_sample"] for planner in ("piper", "equal"))
         self.assertEqual(round(equal / best, 2), 1.39)
 
+    def test_a_given_placement_is_priced(self):
+        placement = WORKLOADS / "dnn-partitioning" / "human-experts" / "bert24_inference_expert.json"
+        self.assertEqual(round(self.answer("expert", MSR, "--placement", placement)["max_load"], 2), 20.08)
+        self.refused("literal", "expert", MSR, says="--placement names the file to price")
+        self.refused("literal", "dp", MSR, "--placement", placement, says="--placement is no part of its model")
+
     def test_no_answer_is_told_with_its_own_exit_code(self):
         self.assertIn("no chain of downsets fits", self.answer("dpl", MSR, "--cpus", "0", "--memory", "1MB", code=3)["why"])
         self.assertIn("no answer: no plan fits", self.espalier("literal", "piper", PIPER, "--devices", "8", "--memory", "1GiB",
                                                                code=3).stdout)  # fmt: skip
 
     def test_wrong_input_is_refused(self):
-        self.refused("literal", "dq", MSR, says="there is no planner 'dq'; expected dp, dpl, piper, equal or pipedream")
+        self.refused("literal", "dq", MSR, says="there is no planner 'dq'; expected dp, dpl, expert, piper, equal or pipedream")
         self.refused("literal", "dp", PIPER, says="is a Piper input; `literal dp` reads a dnn-partitioning input")
         self.refused("literal", "piper", PIPEDREAM, says="is a PipeDream profile; `literal piper` reads a Piper input")
         self.refused("literal", "dp", self.write("a.txt", "x = input()\n"), says="a.txt: is no published profile")

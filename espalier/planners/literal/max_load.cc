@@ -287,36 +287,70 @@ class MaxLoadSearch {
   std::uint64_t pairs_ = 0;
 };
 
-// Loads by the definition, from nodes and edges.
-std::vector<MaxLoadDevice> price_devices(const MsrProfile& profile, const ContractedGraph& graph,
-                                         const Chain& chain) {
-  std::vector<std::size_t> device_of_item(graph.items.size());
-  std::vector<MaxLoadDevice> devices(chain.stages.size());
-  for (std::size_t d = 0; d < devices.size(); ++d) {
-    devices[d].accelerator = chain.stages[d].accelerator;
-    for (const std::uint32_t item : chain.stages[d].items) device_of_item[item] = d;
-  }
-  for (std::size_t i = 0; i < profile.nodes.size(); ++i) {
-    MaxLoadDevice& device = devices[device_of_item[graph.item_of[i]]];
+// Loads by the definition, from nodes and edges. `place`: the device of each node.
+void price_devices(const MsrProfile& profile, const std::vector<std::size_t>& place,
+                   std::vector<MaxLoadDevice>& devices) {
+  for (std::size_t i = 0; i < place.size(); ++i) {
+    MaxLoadDevice& device = devices[place[i]];
     device.nodes.push_back(i);
     device.bytes += profile.nodes[i].bytes;
     device.load += device.accelerator ? profile.nodes[i].accelerator : profile.nodes[i].cpu;
   }
-  std::vector<std::size_t> paid_by(devices.size());
-  for (std::size_t o = 0; o < graph.outputs.size(); ++o) {
-    const std::vector<std::uint32_t>& items = graph.outputs[o].items;
-    const std::size_t one = device_of_item[items.front()];
-    const bool crosses = std::any_of(items.begin(), items.end(),
-                                     [&](std::uint32_t item) { return device_of_item[item] != one; });
-    for (const std::uint32_t item : items) {
-      const std::size_t d = device_of_item[item];
-      if (!crosses || paid_by[d] == o + 1) continue;
-      paid_by[d] = o + 1;
-      if (devices[d].accelerator) devices[d].communication += graph.outputs[o].cost;
-    }
+  std::vector<std::vector<std::size_t>> readers(place.size());  // devices of a node's readers elsewhere
+  std::vector<double> cost(place.size());
+  for (const MsrProfile::Edge& edge : profile.edges) {
+    cost[edge.from] = edge.cost;
+    if (place[edge.from] != place[edge.to]) readers[edge.from].push_back(place[edge.to]);
+  }
+  for (std::size_t source = 0; source < place.size(); ++source) {
+    std::vector<std::size_t>& paying = readers[source];
+    if (paying.empty()) continue;
+    paying.push_back(place[source]);
+    std::sort(paying.begin(), paying.end());
+    paying.erase(std::unique(paying.begin(), paying.end()), paying.end());
+    for (const std::size_t d : paying) devices[d].communication += devices[d].accelerator ? cost[source] : 0;
   }
   for (MaxLoadDevice& device : devices) device.load += device.communication;
-  return devices;
+}
+
+double largest_load(const std::vector<MaxLoadDevice>& devices) {
+  double load = 0;
+  for (const MaxLoadDevice& device : devices) load = std::max(load, device.load);
+  return load;
+}
+
+// Device numbers of a profile's nodes, those that the placement leaves out by their colour.
+std::vector<std::size_t> places_of(const MsrProfile& profile, const MsrPlacement& placement) {
+  const auto fail = [&](std::int64_t node, const char* problem) {
+    throw InputError(placement.file + ": node " + std::to_string(node) + " " + problem);
+  };
+  std::unordered_map<std::int64_t, std::size_t> device_of;
+  for (std::size_t d = 0; d < placement.devices.size(); ++d) {
+    for (const std::int64_t node : placement.devices[d].nodes) {
+      if (!device_of.emplace(node, d).second) fail(node, "is placed twice");
+    }
+  }
+  std::unordered_map<std::int64_t, std::size_t> of_colour;
+  std::vector<std::optional<std::size_t>> place;
+  std::size_t placed = 0;
+  for (const MsrProfile::Node& node : profile.nodes) {
+    const auto found = device_of.find(node.id);
+    place.push_back(found == device_of.end() ? std::nullopt : std::optional(found->second));
+    placed += place.back() ? 1 : 0;
+    if (place.back() && node.colour &&
+        of_colour.emplace(*node.colour, *place.back()).first->second != *place.back())
+      fail(node.id, "stands on another device than others of its colour");
+  }
+  if (placed < device_of.size())
+    throw InputError(placement.file + ": places a node that is not in " + profile.file);
+  std::vector<std::size_t> result;
+  for (std::size_t i = 0; i < place.size(); ++i) {
+    const std::optional<std::int64_t> colour = profile.nodes[i].colour;
+    if (!place[i] && colour && of_colour.contains(*colour)) place[i] = of_colour.at(*colour);
+    if (!place[i]) fail(profile.nodes[i].id, "is not placed, nor is one of its colour");
+    result.push_back(*place[i]);
+  }
+  return result;
 }
 
 }  // namespace
@@ -347,8 +381,34 @@ MaxLoadResult max_load(const MsrProfile& profile, const MaxLoadOptions& options)
                  std::to_string(machine.cpus) + " CPUs";
     return result;
   }
-  result.devices = price_devices(profile, graph, best);
-  for (const MaxLoadDevice& device : result.devices) result.max_load = std::max(result.max_load, device.load);
+  std::vector<std::size_t> device_of_item(graph.items.size()), place;
+  for (std::size_t d = 0; d < best.stages.size(); ++d) {
+    result.devices.push_back({.accelerator = best.stages[d].accelerator, .nodes = {}});
+    for (const std::uint32_t item : best.stages[d].items) device_of_item[item] = d;
+  }
+  for (const std::uint32_t item : graph.item_of) place.push_back(device_of_item[item]);
+  price_devices(profile, place, result.devices);
+  result.max_load = largest_load(result.devices);
+  return result;
+}
+
+MaxLoadResult price_placement(const MsrProfile& profile, const MsrPlacement& placement,
+                              const MaxLoadOptions& options) {
+  const Machine machine = machine_of(profile, options);
+  std::size_t used[2] = {0, 0};
+  MaxLoadResult result;
+  for (const MsrPlacement::Device& device : placement.devices) {
+    used[device.accelerator ? 0 : 1] += device.nodes.empty() ? 0 : 1;
+    result.devices.push_back({.accelerator = device.accelerator, .nodes = {}});
+  }
+  if (used[0] > machine.accelerators || used[1] > machine.cpus) {
+    throw InputError(placement.file + ": uses " + std::to_string(used[0]) + " accelerators and " +
+                     std::to_string(used[1]) + " CPUs; there are " + std::to_string(machine.accelerators) +
+                     " and " + std::to_string(machine.cpus));
+  }
+  price_devices(profile, places_of(profile, placement), result.devices);
+  std::erase_if(result.devices, [](const MaxLoadDevice& device) { return device.nodes.empty(); });
+  result.max_load = largest_load(result.devices);
   return result;
 }
 

@@ -65,8 +65,15 @@ struct MaxLoadResult {
 // differ in cost, where edges form a cycle or lead from backward to forward nodes, naming the node.
 MaxLoadResult max_load(const MsrProfile& profile, const MaxLoadOptions& options = {});
 
-// What is wrong with a result, by the definition above and from the profile alone; empty if nothing is.
-// O(nodes + edges) of hash tables.
+// A given placement in the same model, priced by the definition; no chain of downsets is asked for, and
+// memory is not looked at, as in the authors' program. Nodes that it leaves out stand with their colour.
+// Throws InputError where a node is not the profile's, stands twice or nowhere, a colour is divided, or a
+// device is not there.
+MaxLoadResult price_placement(const MsrProfile& profile, const MsrPlacement& placement,
+                              const MaxLoadOptions& options = {});
+
+// What is wrong with a planner's result, by the definition above and from the profile alone; empty if nothing
+// is. O(nodes + edges) of hash tables.
 std::vector<std::string> check_max_load(const MsrProfile& profile, const MaxLoadOptions& options,
                                         const MaxLoadResult& result);
 

@@ -17,6 +17,10 @@ inline MsrProfile throughput_input(const std::string& name) {
   const std::string file = "dnn-partitioning/throughput-inputs/" + name + ".json";
   return read_msr(workload(file), file);
 }
+inline MsrPlacement expert_placement(const std::string& name) {
+  const std::string file = "dnn-partitioning/human-experts/" + name + "_expert.json";
+  return read_msr_placement(workload(file), file);
+}
 inline PiperProfile piper_input(const std::string& name) {
   const std::string file = "piper/inputs/" + name + ".json";
   return read_piper(workload(file), file);
