@@ -205,6 +205,14 @@ class PiperSearch {
            bytes > left * model_.memory + kPruneSlack * total_.bytes;
   }
 
+  // That do the work within the threshold.
+  std::int64_t least_devices(double work) const {
+    if (threshold_ == kEndless) return work > 0 ? 1 : 0;
+    const double devices = (work - kPruneSlack * total_.work) / threshold_;
+    if (!(devices <= static_cast<double>(model_.devices))) return model_.devices + 1;
+    return std::max(work > 0 ? std::int64_t{1} : 0, static_cast<std::int64_t>(std::ceil(devices)));
+  }
+
   void add(const Weight& weight) {
     const std::uint64_t* const bits = sets_.row(weight.set);
     const std::size_t begin = front_.size();
@@ -212,16 +220,13 @@ class PiperSearch {
       front_.push_back({});
     } else {
       std::fill(fewest_.begin(), fewest_.end(), model_.devices + 1);
+      const std::int64_t outside = least_devices(total_.work - weight.work);
       for (std::size_t r = rows_.size(); r-- > 0;) {
         const Row& row = rows_[r];
-        const std::int64_t left = model_.devices - front_[row.end - 1].devices;
-        const double devices = static_cast<double>(left) * (1 + kPruneSlack);
         const double work = weight.work - row.weight.work;
-        if (threshold_ < kEndless &&
-            work > static_cast<double>(model_.devices) * threshold_ * (1 + kPruneSlack) +
-                       kPruneSlack * total_.work)
-          break;  // rows stand in order of work
-        if (work > devices * threshold_ + kPruneSlack * total_.work) continue;
+        if (least_devices(work) > model_.devices) break;  // rows stand in order of work
+        stage_devices_ = model_.devices - front_[row.end - 1].devices - outside;
+        if (least_devices(work) > stage_devices_) continue;
         if (weight.bytes - row.weight.bytes > most_stage_bytes_) continue;
         if (is_subset(bits_.data() + r * words_, bits, words_)) extend(static_cast<std::uint32_t>(r), bits);
       }
@@ -244,9 +249,11 @@ class PiperSearch {
   // Offers stages of the layers that `bits` has more than row r.
   void extend(std::uint32_t r, const std::uint64_t* bits) {
     ++pairs_;
+    const Row row = rows_[r];
+    least_s_ = front_[row.begin].s;
+    most_s_ = front_[row.end - 1].s;
     find_layers(bits_.data() + r * words_, bits);
     find_choices();
-    const Row row = rows_[r];
     for (const Choice& choice : choices_) {
       for (std::size_t p = row.begin; p < row.end && front_[p].s <= choice.most_s; ++p) {
         const std::int64_t devices = front_[p].devices + choice.devices;
@@ -291,9 +298,10 @@ class PiperSearch {
       std::int64_t furthest = -1;
       for (const std::uint32_t d : model_.replicas) {
         const std::int64_t devices = std::int64_t{d} * model_.degrees[degree];
-        if (devices > model_.devices || furthest >= model_.most_s - std::int64_t{d}) break;
-        const std::int64_t in_flight = most_in_flight(bytes, d);
-        const std::int64_t most_s = std::min(d * (in_flight - 1), model_.most_s - std::int64_t{d});
+        const std::int64_t furthest_use = std::min(most_s_, model_.most_s - std::int64_t{d});
+        if (devices > stage_devices_ || furthest_use < least_s_ || furthest >= furthest_use) break;
+        const std::int64_t in_flight = most_in_flight(bytes, d, furthest_use);
+        const std::int64_t most_s = std::min(d * (in_flight - 1), furthest_use);
         if (in_flight == 0 || most_s <= furthest) continue;
         furthest = most_s;
         const bool beaten = std::any_of(choices_.begin(), choices_.end(), [&](const Choice& other) {
@@ -304,14 +312,16 @@ class PiperSearch {
     }
   }
 
-  // The most micro-batches in flight with which the stage meets the threshold on d replicas; 0: none.
-  std::int64_t most_in_flight(double border_bytes, std::uint32_t d) {
+  // The most micro-batches in flight with which the stage meets the threshold on d replicas, of those that it
+  // has before plans with a Σ d from least_s_ to `furthest`; 0: not even the least.
+  std::int64_t most_in_flight(double border_bytes, std::uint32_t d, std::int64_t furthest) {
     const auto meets = [&](double compute) {
       return compute < kEndless &&
              model_.stage_time(compute, border_bytes, stage_.parameters(), d) <= threshold_;
     };
-    if (!meets(stage_.plain())) return 0;
-    std::int64_t good = 0, bad = (model_.most_s + d - 1) / d + 1;
+    const auto in_flight = [&](std::int64_t s) { return (s + d - 1) / d + 1; };
+    std::int64_t good = in_flight(least_s_), bad = in_flight(furthest) + 1;
+    if (!meets(stage_.plain()) || !meets(stage_.compute(good))) return 0;
     while (bad - good > 1) {
       const std::int64_t y = good + (bad - good) / 2;
       (meets(stage_.compute(y)) ? good : bad) = y;
@@ -339,6 +349,8 @@ class PiperSearch {
   std::vector<Weight> weights_;  // of all downsets, by work
   Weight total_;
   double most_stage_bytes_ = 0;
+  std::int64_t stage_devices_ = 0;         // that the stage which is looked at may have
+  std::int64_t least_s_ = 0, most_s_ = 0;  // of the plans behind it
   double threshold_ = kEndless;
   std::vector<Row> rows_;             // downsets that a plan within the threshold may pass
   std::vector<std::uint64_t> bits_;   // of rows_
@@ -410,7 +422,8 @@ void improve(const PiperModel& model, const Downsets& sets, std::vector<PiperSta
     best = stages_of(model, sets, found);
     return true;
   };
-  while (try_at(best.empty() ? kEndless : std::nextafter(longest(best), 0.0))) {
+  const auto may_be_better = [&] { return best.empty() || longest(best) > 0; };
+  while (may_be_better() && try_at(best.empty() ? kEndless : std::nextafter(longest(best), 0.0))) {
     constexpr double kNarrow = 1e-4;  // from there, from plan to plan
     for (double high = longest(best); high - low > kNarrow * high; high = longest(best)) {
       const double middle = low + (high - low) / 2;
