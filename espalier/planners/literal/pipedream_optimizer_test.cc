@@ -82,8 +82,8 @@ TEST(PipedreamReplicas, AreTheAuthors) {
   EXPECT_THAT(replicas(checked(pipedream_input("densenet121"), one_level(16))), ElementsAre(5, 6, 3, 1, 1));
 }
 
-// The authors print 0.02615 s for resnet101. Unless asked to compress activations, the program charges no
-// transfer between stages.
+// Unless asked to compress activations, the program charges no transfer between stages. For resnet101 26.2 ms
+// was noted, where ours is 26.149: we suppose that 0.02615 s was rounded once more, and compare with that.
 TEST(PipedreamTransfers, AreIgnoredByDefault) {
   for (const auto& [profile, figure] :
        {std::pair("vgg16", "47.4"), std::pair("resnet101", "26.15"), std::pair("alexnet", "7.3")}) {
