@@ -19,6 +19,7 @@
 #include "espalier/frontend/decode.h"
 #include "espalier/frontend/imported.h"
 #include "espalier/frontend/profile.h"
+#include "espalier/frontend/published.h"
 
 namespace espalier {
 namespace {
@@ -34,29 +35,19 @@ bool truth(const JsonCursor& value) {
   return value.json().is_boolean() ? value.boolean() : value.integer(0, 1) == 1;
 }
 
-struct RawEdge {
-  std::size_t from = 0;
-  std::size_t to = 0;
-  double cost = 0;
-  double size = 0;
-};
-
-class MsrReader {
+class MsrImporter {
  public:
-  MsrReader(const Json& json, const std::string& name, const ImportOptions& options)
-      : root_(json, name), options_(options) {
-    profile_.file = name;
-    profile_.name = file_stem(name);
+  MsrImporter(const MsrProfile& published, const ImportOptions& options)
+      : published_(published), options_(options) {
+    profile_.file = published.file;
+    profile_.name = file_stem(published.file);
   }
 
-  Imported read() {
-    const std::int64_t accelerators = root_.at("maxFPGAs").integer(0, kMostDevices);
-    const std::int64_t cpus = root_.at("maxCPUs").integer(0, kMostDevices);
-    const Bytes memory = round_bytes(root_.at("maxSizePerFPGA").number(1, kMostProfiledBytes));
-    read_nodes();
-    read_edges();
+  Imported make() {
+    add_nodes();
+    find_unit();
     set_output_bytes();
-    Cluster machine = cluster(accelerators, cpus, memory);
+    Cluster machine = cluster();
     BuiltProfile built = build_profile(std::move(profile_));
     Imported result{.graph = std::move(built.graph)};
     result.costs = std::move(built.costs);
@@ -66,29 +57,28 @@ class MsrReader {
   }
 
  private:
-  void read_nodes() {
-    const JsonCursor nodes = root_.at("nodes");
-    for (std::size_t i = 0; i < nodes.size(); ++i) {
-      const JsonCursor in = nodes.at(i);
+  void add_nodes() {
+    for (std::size_t i = 0; i < published_.nodes.size(); ++i) {
+      const MsrProfile::Node& in = published_.nodes[i];
       ProfileNode node;
-      node.name = "n" + std::to_string(numbers_.add(in.at("id")));
-      node.target = one_line(in.at("name").string());
-      node.role = truth(in.at("isBackwardNode")) ? OperatorRole::kBackward : OperatorRole::kForward;
-      node.stored = round_bytes(in.at("size").number(0, kMostProfiledBytes));
-      if (in.has("colorClass") && !in.at("colorClass").json().is_null()) {
-        const std::int64_t colour = in.at("colorClass").integer(-kMaxProfiledId, kMaxProfiledId);
-        node.colocation = colours_.emplace(colour, static_cast<std::uint32_t>(colours_.size())).first->second;
+      node.name = "n" + std::to_string(in.id);
+      node.target = in.name;
+      node.role = in.backward ? OperatorRole::kBackward : OperatorRole::kForward;
+      node.stored = round_bytes(in.bytes);
+      if (in.colour) {
+        node.colocation =
+            colours_.emplace(*in.colour, static_cast<std::uint32_t>(colours_.size())).first->second;
       }
-      if (!truth(in.at("supportedOnFpga"))) {
-        in.at("supportedOnFpga").fail("is false; operators that only a CPU can run are not supported");
+      if (!in.on_accelerator) {
+        throw InputError(published_.file + ": nodes[" + std::to_string(i) +
+                         "].supportedOnFpga: is false; operators that only a CPU can run are not supported");
       }
-      for (const auto& [kind, key] :
-           {std::pair(kAccelerator, "fpgaLatency"), std::pair(kCpu, "cpuLatency")}) {
+      for (const auto& [kind, milliseconds] :
+           {std::pair(kAccelerator, in.accelerator), std::pair(kCpu, in.cpu)}) {
         CostRow row;
         row.kind = kind;
         OperatorCost cost;
-        (node.role == OperatorRole::kBackward ? cost.input_gradient : cost.forward) =
-            round_duration(in.at(key).number(0, kMostMilliseconds) * 1e6);
+        (in.backward ? cost.input_gradient : cost.forward) = round_duration(milliseconds * 1e6);
         cost.origin = Origin::kProfile;
         row.points.push_back({BatchSize(1), cost});
         node.costs.push_back(std::move(row));
@@ -97,18 +87,11 @@ class MsrReader {
     }
   }
 
-  void read_edges() {
-    const JsonCursor edges = root_.at("edges");
-    for (std::size_t i = 0; i < edges.size(); ++i) {
-      const JsonCursor in = edges.at(i);
-      edges_.push_back({numbers_.at(in.at("sourceId")), numbers_.at(in.at("destId")),
-                        in.at("cost").number(0, kMostMilliseconds),
-                        in.has("size") ? in.at("size").number(0, kMostProfiledBytes) : 0});
-    }
+  void find_unit() {
     std::size_t seconds = 0, milliseconds = 0;
-    for (const RawEdge& edge : edges_) {
-      if (edge.cost <= 0 || edge.size <= 0) continue;
-      const double ratio = edge.cost * kBandwidth / edge.size;
+    for (const MsrProfile::Edge& edge : published_.edges) {
+      if (edge.cost <= 0 || edge.bytes <= 0) continue;
+      const double ratio = edge.cost * kBandwidth / edge.bytes;
       if (ratio > 0.5 && ratio < 2) ++seconds;
       if (ratio > 500 && ratio < 2000) ++milliseconds;
     }
@@ -124,7 +107,7 @@ class MsrReader {
     std::vector<double> cost(profile_.nodes.size());
     std::size_t differing = 0;
     std::vector<bool> seen(profile_.nodes.size());
-    for (const RawEdge& edge : edges_) {
+    for (const MsrProfile::Edge& edge : published_.edges) {
       if (seen[edge.from] && cost[edge.from] != edge.cost) ++differing;
       cost[edge.from] = std::max(cost[edge.from], edge.cost);
       seen[edge.from] = true;
@@ -143,8 +126,11 @@ class MsrReader {
   }
 
   // Accelerators reach host memory over links of 2^31 bytes/s; CPUs are in it.
-  Cluster cluster(std::int64_t accelerators, std::int64_t cpus, Bytes memory) const {
-    if (accelerators + cpus == 0) root_.fail("has neither accelerators (maxFPGAs) nor CPUs (maxCPUs)");
+  Cluster cluster() const {
+    const std::int64_t accelerators = published_.accelerators, cpus = published_.cpus;
+    const Bytes memory = round_bytes(published_.memory);
+    if (accelerators + cpus == 0)
+      throw InputError(published_.file + ": has neither accelerators (maxFPGAs) nor CPUs (maxCPUs)");
     ClusterParts parts;
     for (const auto& [kind, bytes] :
          {std::pair(kAccelerator, memory), std::pair(kCpu, Bytes(std::int64_t{1} << 50))}) {
@@ -173,11 +159,9 @@ class MsrReader {
     return Cluster(std::move(parts));
   }
 
-  JsonCursor root_;
+  const MsrProfile& published_;
   ImportOptions options_;
   Profile profile_;
-  std::vector<RawEdge> edges_;
-  NodeNumbers numbers_;
   std::unordered_map<std::int64_t, std::uint32_t> colours_;
   std::vector<std::string> warnings_;
   double scale_ = 1;
@@ -185,32 +169,81 @@ class MsrReader {
 
 }  // namespace
 
-Imported import_msr(std::string_view text, const std::string& name, const ImportOptions& options) {
-  const Json json = parse_json(text, name);
-  return MsrReader(json, name, options).read();
+MsrProfile read_msr(std::string_view text, const std::string& file) {
+  const Json json = parse_json(text, file);
+  const JsonCursor root(json, file);
+  MsrProfile result;
+  result.file = file;
+  result.accelerators = root.at("maxFPGAs").integer(0, kMostDevices);
+  result.cpus = root.at("maxCPUs").integer(0, kMostDevices);
+  result.memory = root.at("maxSizePerFPGA").number(1, kMostProfiledBytes);
+  NodeNumbers numbers;
+  const JsonCursor nodes = root.at("nodes");
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const JsonCursor in = nodes.at(i);
+    MsrProfile::Node node;
+    node.id = numbers.add(in.at("id"));
+    node.name = one_line(in.at("name").string());
+    node.backward = truth(in.at("isBackwardNode"));
+    node.bytes = in.at("size").number(0, kMostProfiledBytes);
+    if (in.has("colorClass") && !in.at("colorClass").json().is_null())
+      node.colour = in.at("colorClass").integer(-kMaxProfiledId, kMaxProfiledId);
+    node.on_accelerator = truth(in.at("supportedOnFpga"));
+    node.accelerator = in.at("fpgaLatency").number(0, kMostMilliseconds);
+    node.cpu = in.at("cpuLatency").number(0, kMostMilliseconds);
+    result.nodes.push_back(std::move(node));
+  }
+  const JsonCursor edges = root.at("edges");
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    const JsonCursor in = edges.at(i);
+    result.edges.push_back({numbers.at(in.at("sourceId")), numbers.at(in.at("destId")),
+                            in.at("cost").number(0, kMostMilliseconds),
+                            in.has("size") ? in.at("size").number(0, kMostProfiledBytes) : 0});
+  }
+  return result;
 }
 
-Placement import_msr_placement(std::string_view text, const std::string& name, const Imported& model) {
-  const Json json = parse_json(text, name);
-  const JsonCursor root(json, name);
-  const Graph& graph = model.graph;
-  std::vector<std::optional<DeviceId>> device(graph.operators().size());
-  for (const auto& [key, kind] : {std::pair("fpgas", kAccelerator), std::pair("cpus", kCpu)}) {
+Imported import_msr(std::string_view text, const std::string& name, const ImportOptions& options) {
+  const MsrProfile published = read_msr(text, name);
+  return MsrImporter(published, options).make();
+}
+
+MsrPlacement read_msr_placement(std::string_view text, const std::string& file) {
+  const Json json = parse_json(text, file);
+  const JsonCursor root(json, file);
+  MsrPlacement result;
+  result.file = file;
+  for (const char* key : {"fpgas", "cpus"}) {
     const JsonCursor devices = root.at(key);
     for (std::size_t d = 0; d < devices.size(); ++d) {
       const JsonCursor nodes = devices.at(d).at("nodes");
-      const std::string device_name = std::string(kind) + ":" + std::to_string(d);
-      const std::optional<DeviceId> id =
-          model.cluster ? model.cluster->find_device(device_name) : std::nullopt;
-      if (!id && nodes.size() > 0)
-        nodes.fail("places nodes on '" + device_name + "', which the model's machine lacks");
-      for (std::size_t i = 0; i < nodes.size(); ++i) {
-        const std::string node = "n" + std::to_string(nodes.at(i).integer(-kMaxProfiledId, kMaxProfiledId));
-        const std::optional<OperatorId> op = graph.find_operator(node);
-        if (!op) nodes.at(i).fail("is not the id of a node of '" + graph.name() + "'");
-        if (device[op->index()]) nodes.at(i).fail("is placed twice");
-        device[op->index()] = id;
-      }
+      MsrPlacement::Device device{.accelerator = key == std::string_view("fpgas")};
+      for (std::size_t i = 0; i < nodes.size(); ++i)
+        device.nodes.push_back(nodes.at(i).integer(-kMaxProfiledId, kMaxProfiledId));
+      result.devices.push_back(std::move(device));
+    }
+  }
+  return result;
+}
+
+Placement import_msr_placement(std::string_view text, const std::string& name, const Imported& model) {
+  const MsrPlacement published = read_msr_placement(text, name);
+  const Graph& graph = model.graph;
+  std::vector<std::optional<DeviceId>> device(graph.operators().size());
+  std::size_t of_kind[2] = {0, 0};
+  for (const MsrPlacement::Device& in : published.devices) {
+    const std::string number = std::to_string(of_kind[in.accelerator ? 0 : 1]++);
+    const std::string device_name = std::string(in.accelerator ? kAccelerator : kCpu) + ":" + number;
+    const std::string place = name + ": " + (in.accelerator ? "fpgas[" : "cpus[") + number + "].nodes";
+    const std::optional<DeviceId> id = model.cluster ? model.cluster->find_device(device_name) : std::nullopt;
+    if (!id && !in.nodes.empty())
+      throw InputError(place + ": places nodes on '" + device_name + "', which the model's machine lacks");
+    for (std::size_t i = 0; i < in.nodes.size(); ++i) {
+      const std::string at = place + "[" + std::to_string(i) + "]";
+      const std::optional<OperatorId> op = graph.find_operator("n" + std::to_string(in.nodes[i]));
+      if (!op) throw InputError(at + ": is not the id of a node of '" + graph.name() + "'");
+      if (device[op->index()]) throw InputError(at + ": is placed twice");
+      device[op->index()] = id;
     }
   }
   // A node that is missing goes where the nodes of its colour are.
@@ -224,7 +257,8 @@ Placement import_msr_placement(std::string_view text, const std::string& name, c
     const Operator& op = graph.operators()[i];
     if (!device[i] && op.colocation && of_colour.contains(*op.colocation))
       device[i] = of_colour.at(*op.colocation);
-    if (!device[i]) root.fail("places neither node '" + op.name.substr(1) + "' nor one of its colour");
+    if (!device[i])
+      throw InputError(name + ": places neither node '" + op.name.substr(1) + "' nor one of its colour");
     placement.device.push_back(*device[i]);
   }
   return placement;

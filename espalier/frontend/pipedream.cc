@@ -25,6 +25,7 @@
 #include "espalier/frontend/decode.h"
 #include "espalier/frontend/imported.h"
 #include "espalier/frontend/profile.h"
+#include "espalier/frontend/published.h"
 
 namespace espalier {
 namespace {
@@ -48,25 +49,17 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// What a node line says.
-struct Layer {
-  std::string description;
-  double forward = 0, backward = 0, activation = 0, parameters = 0;
-  bool several_outputs = false;
-  std::optional<std::int64_t> stage;
+using Layer = PipedreamProfile::Node;
 
-  bool is_input() const { return description.starts_with("Input"); }
-};
+bool is_input(const Layer& layer) {
+  return layer.description.starts_with("Input");
+}
 
 class PipedreamReader {
  public:
-  PipedreamReader(std::string_view text, const std::string& name, const ImportOptions& options)
-      : text_(text), options_(options) {
-    profile_.file = name;
-    profile_.name = file_stem(name);
-  }
+  PipedreamReader(std::string_view text, const std::string& file) : text_(text) { profile_.file = file; }
 
-  Imported read() {
+  PipedreamProfile read() {
     for (const std::string_view line : split(text_, "\n")) {
       ++line_;
       if (trimmed(line).empty() || trimmed(line) == "\t") continue;
@@ -80,20 +73,7 @@ class PipedreamReader {
       line_ = number;
       read_edge(line);
     }
-    find_batch();
-    for (std::size_t i = 0; i < layers_.size(); ++i) describe(i);
-    if (loading_ > 0) {
-      warnings_.push_back("the forward time of Input nodes is data loading and left out: " +
-                          to_text(round_duration(loading_ * 1e6)));
-    }
-    const std::vector<ProfileEdge> edges = profile_.edges;
-    const BatchSize batch = profile_.batch;
-    BuiltProfile built = build_profile(std::move(profile_));
-    Imported result{.graph = std::move(built.graph)};
-    result.costs = std::move(built.costs);
-    add_cluster_and_plan(result, built.order, edges, batch);
-    result.warnings = std::move(warnings_);
-    return result;
+    return std::move(profile_);
   }
 
  private:
@@ -122,7 +102,7 @@ class PipedreamReader {
           return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '-';
         });
     if (!plain) fail(quote(id) + " is not a node's name: letters, digits, '_', '.' and '-'");
-    if (!index_.emplace(id, layers_.size()).second) fail("node " + quote(id) + " stands twice");
+    if (!index_.emplace(id, profile_.nodes.size()).second) fail("node " + quote(id) + " stands twice");
     Layer layer;
     layer.description = one_line(trimmed(parts[1]));
     read_fields(parts[2], layer);
@@ -135,10 +115,8 @@ class PipedreamReader {
         fail(quote(stage) + " is not a stage number below 10000");
       layer.stage = static_cast<std::int64_t>(value);
     }
-    ProfileNode node;
-    node.name = id;
-    profile_.nodes.push_back(std::move(node));
-    layers_.push_back(std::move(layer));
+    layer.id = id;
+    profile_.nodes.push_back(std::move(layer));
   }
 
   void read_fields(std::string_view text, Layer& layer) {
@@ -176,9 +154,49 @@ class PipedreamReader {
       if (found == index_.end()) fail("there is no node " + quote(ends[i]));
       node[i] = found->second;
     }
-    profile_.edges.push_back({node[0], node[1], Bytes()});
+    profile_.edges.push_back({node[0], node[1]});
   }
 
+  std::string_view text_;
+  PipedreamProfile profile_;
+  std::vector<std::pair<std::size_t, std::string_view>> edges_;
+  std::unordered_map<std::string, std::size_t> index_;
+  std::size_t line_ = 0;
+};
+
+class PipedreamImporter {
+ public:
+  PipedreamImporter(const PipedreamProfile& published, const ImportOptions& options)
+      : layers_(published.nodes), options_(options) {
+    profile_.file = published.file;
+    profile_.name = file_stem(published.file);
+    for (const Layer& layer : layers_) {
+      ProfileNode node;
+      node.name = layer.id;
+      profile_.nodes.push_back(std::move(node));
+    }
+    for (const PipedreamProfile::Edge& edge : published.edges)
+      profile_.edges.push_back({edge.from, edge.to, Bytes()});
+  }
+
+  Imported make() {
+    find_batch();
+    for (std::size_t i = 0; i < layers_.size(); ++i) describe(i);
+    if (loading_ > 0) {
+      warnings_.push_back("the forward time of Input nodes is data loading and left out: " +
+                          to_text(round_duration(loading_ * 1e6)));
+    }
+    const std::vector<ProfileEdge> edges = profile_.edges;
+    const BatchSize batch = profile_.batch;
+    BuiltProfile built = build_profile(std::move(profile_));
+    Imported result{.graph = std::move(built.graph)};
+    result.costs = std::move(built.costs);
+    add_cluster_and_plan(result, built.order, edges, batch);
+    result.warnings = std::move(warnings_);
+    return result;
+  }
+
+ private:
   // Samples = bytes / 4 / out_features of every Linear layer, if all give one whole number.
   void find_batch() {
     std::optional<std::int64_t> batch;
@@ -212,7 +230,7 @@ class PipedreamReader {
     const Layer& layer = layers_[i];
     ProfileNode& node = profile_.nodes[i];
     const bool repair = options_.repair == Repair::kRepair;
-    const bool loads_data = layer.is_input() && repair;
+    const bool loads_data = is_input(layer) && repair;
     node.target = layer.description;
     node.stored = round_bytes(layer.parameters);
     node.trainable = true;
@@ -291,7 +309,7 @@ class PipedreamReader {
     for (const ProfileEdge& edge : edges) {
       const std::size_t from = stage_of(edge.from), to = stage_of(edge.to);
       if (from == to) continue;
-      const bool copied = options_.repair == Repair::kRepair && layers_[edge.from].is_input();
+      const bool copied = options_.repair == Repair::kRepair && is_input(layers_[edge.from]);
       if (copied) {
         plan.stages[to].operators.push_back(order[edge.from]);
       } else {
@@ -316,22 +334,23 @@ class PipedreamReader {
     return plan;
   }
 
-  std::string_view text_;
+  const std::vector<Layer>& layers_;
   ImportOptions options_;
   Profile profile_;
-  std::vector<Layer> layers_;
-  std::vector<std::pair<std::size_t, std::string_view>> edges_;
-  std::unordered_map<std::string, std::size_t> index_;
   std::vector<std::size_t> readers_, source_;  // by node: edges into it, and where the last comes from
   std::vector<std::string> warnings_;
-  std::size_t line_ = 0;
   double loading_ = 0;  // ms
 };
 
 }  // namespace
 
+PipedreamProfile read_pipedream(std::string_view text, const std::string& file) {
+  return PipedreamReader(text, file).read();
+}
+
 Imported import_pipedream(std::string_view text, const std::string& name, const ImportOptions& options) {
-  return PipedreamReader(text, name, options).read();
+  const PipedreamProfile published = read_pipedream(text, name);
+  return PipedreamImporter(published, options).make();
 }
 
 }  // namespace espalier

@@ -22,43 +22,34 @@
 #include "espalier/frontend/decode.h"
 #include "espalier/frontend/imported.h"
 #include "espalier/frontend/profile.h"
+#include "espalier/frontend/published.h"
 
 namespace espalier {
 namespace {
 
 constexpr double kMostSeconds = 1e9;
 
-// One way to run a layer.
-struct Way {
-  Variant variant;
-  double time = 0;
-  Bytes parameters, per_micro_batch, fixed;
-};
+using Way = PiperProfile::Way;
 
-class PiperReader {
+bool is_way(const Way& way, std::uint32_t degree, bool recompute) {
+  return way.degree == degree && way.recompute == recompute;
+}
+
+class PiperImporter {
  public:
-  PiperReader(const Json& json, const std::string& name, const ImportOptions& options)
-      : root_(json, name), options_(options) {
-    profile_.file = name;
-    profile_.name = file_stem(name);
+  PiperImporter(const PiperProfile& published, const ImportOptions& options)
+      : published_(published), options_(options) {
+    profile_.file = published.file;
+    profile_.name = file_stem(published.file);
     if (options.repair == Repair::kLiteral) profile_.tensors = EdgeTensors::kPerEdge;
   }
 
-  Imported read() {
-    const std::int64_t devices = root_.at("maxDevices").integer(1, 10'000);
-    const Bytes memory = round_bytes(root_.at("maxMemoryPerDevice").number(1, kMostProfiledBytes));
-    const Bytes bandwidth = round_bytes(root_.at("bandwidth").number(1, kMostProfiledBytes));
-    const BatchSize batch(root_.at("mbsInBatch").integer(1, 1'000'000'000));
-    const JsonCursor nodes = root_.at("nodes");
-    for (std::size_t i = 0; i < nodes.size(); ++i) read_node(nodes.at(i));
+  Imported make() {
+    for (const PiperProfile::Node& node : published_.nodes) add_node(node);
     find_unit();
-    for (std::size_t i = 0; i < ways_.size(); ++i) add_costs(i);
-    const JsonCursor edges = root_.at("edges");
-    for (std::size_t i = 0; i < edges.size(); ++i) {
-      const JsonCursor in = edges.at(i);
-      profile_.edges.push_back({numbers_.at(in.at("sourceId")), numbers_.at(in.at("destId")),
-                                round_bytes(in.at("communicationCost").number(0, kMostProfiledBytes))});
-    }
+    for (std::size_t i = 0; i < published_.nodes.size(); ++i) add_costs(i);
+    for (const PiperProfile::Edge& edge : published_.edges)
+      profile_.edges.push_back({edge.from, edge.to, round_bytes(edge.bytes)});
     if (syncs_ > 0) {
       warnings_.push_back(
           std::to_string(syncs_) +
@@ -68,63 +59,36 @@ class PiperReader {
     BuiltProfile built = build_profile(std::move(profile_));
     Imported result{.graph = std::move(built.graph)};
     result.costs = std::move(built.costs);
-    result.cluster =
-        flat_cluster(kProfiledKind, static_cast<std::size_t>(devices), memory, bandwidth.count());
-    result.batch = batch;
+    result.cluster = flat_cluster(kProfiledKind, static_cast<std::size_t>(published_.devices),
+                                  round_bytes(published_.memory), round_bytes(published_.bandwidth).count());
+    result.batch = BatchSize(published_.micro_batches);
     result.warnings = std::move(warnings_);
     return result;
   }
 
  private:
-  void read_node(const JsonCursor& in) {
+  void add_node(const PiperProfile::Node& in) {
     ProfileNode node;
-    node.name = "n" + std::to_string(numbers_.add(in.at("id")));
-    node.target = one_line(in.at("name").string());
-    std::vector<Way> ways;
-    for (const auto& [degree, list] : in.at("TMPCs").members()) {
-      if (degree.empty() || degree.size() > 4 ||
-          degree.find_first_not_of("0123456789") != std::string::npos || degree[0] == '0') {
-        list.fail("is no degree of tensor parallelism; expected a number such as \"2\"");
-      }
-      const auto devices = static_cast<std::uint32_t>(std::stoul(degree));
-      for (std::size_t w = 0; w < list.size(); ++w) ways.push_back(read_way(list.at(w), devices));
-    }
-    if (ways.empty()) in.at("TMPCs").fail("has no way to run the layer");
-    const auto by_variant = [](const Way& a, const Way& b) { return a.variant < b.variant; };
-    std::sort(ways.begin(), ways.end(), by_variant);
-    const auto twice = std::adjacent_find(ways.begin(), ways.end(),
-                                          [](const Way& a, const Way& b) { return a.variant == b.variant; });
-    if (twice != ways.end()) in.at("TMPCs").fail("has one way to run the layer twice");
+    node.name = "n" + std::to_string(in.id);
+    node.target = in.name;
     // The whole layer's weights; at a degree they are shared.
-    node.stored = Bytes(ways.front().parameters.count() * ways.front().variant.tensor_parallel);
+    node.stored = Bytes(round_bytes(in.ways.front().parameters).count() * in.ways.front().degree);
     node.trainable = node.stored.count() > 0;
     profile_.nodes.push_back(std::move(node));
-    ways_.push_back(std::move(ways));
-  }
-
-  Way read_way(const JsonCursor& in, std::uint32_t devices) {
-    const std::string id = in.at("id").string();
-    if (id != "vanilla" && id != "activation recomp") {
-      in.at("id").fail("is " + quote(id) + "; expected 'vanilla' or 'activation recomp'");
+    for (const Way& way : in.ways) {
+      for (const auto* peers : {&way.sync_forward, &way.sync_backward}) {
+        syncs_ += static_cast<std::size_t>(
+            std::count_if(peers->begin(), peers->end(), [](const auto& peer) { return peer.bytes > 0; }));
+      }
     }
-    for (const char* key : {"syncTimeFw", "syncTimeBw"}) {
-      if (!in.has(key)) continue;
-      for (const auto& [peer, bytes] : in.at(key).members())
-        syncs_ += bytes.number(0, kMostProfiledBytes) > 0 ? 1 : 0;
-    }
-    return {.variant = {.tensor_parallel = devices, .recompute = id != "vanilla"},
-            .time = in.at("timePerSample").number(0, kMostSeconds),
-            .parameters = round_bytes(in.at("parameterSize").number(0, kMostProfiledBytes)),
-            .per_micro_batch = round_bytes(in.at("memoryUsageA").number(0, kMostProfiledBytes)),
-            .fixed = round_bytes(in.at("memoryUsageB").number(0, kMostProfiledBytes))};
   }
 
   void find_unit() {
     double sum = 0;
     std::size_t layers = 0;
-    for (const std::vector<Way>& ways : ways_) {
-      if (ways.front().time <= 0) continue;
-      sum += ways.front().time;
+    for (const PiperProfile::Node& node : published_.nodes) {
+      if (node.ways.front().time <= 0) continue;
+      sum += node.ways.front().time;
       ++layers;
     }
     if (options_.repair == Repair::kLiteral || layers == 0 || sum / static_cast<double>(layers) <= 0.5)
@@ -137,9 +101,8 @@ class PiperReader {
 
   // The time of the forward part: what recomputing adds, where that is plausible.
   Duration forward_time(const std::vector<Way>& ways, std::uint32_t degree, Duration plain) const {
-    const auto recomputing = std::find_if(ways.begin(), ways.end(), [&](const Way& way) {
-      return way.variant == Variant{.tensor_parallel = degree, .recompute = true};
-    });
+    const auto recomputing =
+        std::find_if(ways.begin(), ways.end(), [&](const Way& way) { return is_way(way, degree, true); });
     if (recomputing != ways.end()) {
       const Duration added = round_duration(recomputing->time * nanoseconds_) - plain;
       if (added * 10 >= plain && added * 4 <= plain * 3) return added;
@@ -148,44 +111,110 @@ class PiperReader {
   }
 
   void add_costs(std::size_t i) {
-    const std::vector<Way>& ways = ways_[i];
+    const std::vector<Way>& ways = published_.nodes[i].ways;
     for (const Way& way : ways) {
-      const auto plain = std::find_if(ways.begin(), ways.end(), [&](const Way& other) {
-        return other.variant == Variant{.tensor_parallel = way.variant.tensor_parallel, .recompute = false};
-      });
+      const auto plain = std::find_if(ways.begin(), ways.end(),
+                                      [&](const Way& other) { return is_way(other, way.degree, false); });
+      const Bytes parameters = round_bytes(way.parameters);
       const Duration total = round_duration(way.time * nanoseconds_);
       const Duration basis = plain == ways.end() ? total : round_duration(plain->time * nanoseconds_);
       OperatorCost cost;
-      cost.forward = std::min(total, forward_time(ways, way.variant.tensor_parallel, basis));
+      cost.forward = std::min(total, forward_time(ways, way.degree, basis));
       const Duration backward = total - cost.forward;
-      cost.weight_gradient = way.parameters.count() > 0 ? backward / 2 : Duration();
+      cost.weight_gradient = parameters.count() > 0 ? backward / 2 : Duration();
       cost.input_gradient = backward - cost.weight_gradient;
-      cost.private_bytes = way.per_micro_batch;
-      cost.workspace = Bytes(std::max<std::int64_t>(0, way.fixed.count() - 2 * way.parameters.count()));
+      cost.private_bytes = round_bytes(way.memory_per_micro_batch);
+      cost.workspace =
+          Bytes(std::max<std::int64_t>(0, round_bytes(way.memory_fixed).count() - 2 * parameters.count()));
       cost.origin = Origin::kProfile;
       CostRow row;
       row.kind = kProfiledKind;
-      row.variant = way.variant;
+      row.variant = {.tensor_parallel = way.degree, .recompute = way.recompute};
       row.points.push_back({BatchSize(1), cost});
       profile_.nodes[i].costs.push_back(std::move(row));
     }
   }
 
-  JsonCursor root_;
+  const PiperProfile& published_;
   ImportOptions options_;
   Profile profile_;
-  std::vector<std::vector<Way>> ways_;
-  NodeNumbers numbers_;
   std::vector<std::string> warnings_;
   std::size_t syncs_ = 0;
   double nanoseconds_ = 1e9;  // in one unit of timePerSample
 };
 
+std::vector<PiperProfile::PeerBytes> read_peers(const JsonCursor& in, const char* key) {
+  std::vector<PiperProfile::PeerBytes> result;
+  if (!in.has(key)) return result;
+  for (const auto& [peer, bytes] : in.at(key).members())
+    result.push_back({peer, bytes.number(0, kMostProfiledBytes)});
+  return result;
+}
+
+Way read_way(const JsonCursor& in, std::uint32_t degree) {
+  const std::string id = in.at("id").string();
+  if (id != "vanilla" && id != "activation recomp")
+    in.at("id").fail("is " + quote(id) + "; expected 'vanilla' or 'activation recomp'");
+  return {.degree = degree,
+          .recompute = id != "vanilla",
+          .time = in.at("timePerSample").number(0, kMostSeconds),
+          .parameters = in.at("parameterSize").number(0, kMostProfiledBytes),
+          .memory_per_micro_batch = in.at("memoryUsageA").number(0, kMostProfiledBytes),
+          .memory_fixed = in.at("memoryUsageB").number(0, kMostProfiledBytes),
+          .sync_forward = read_peers(in, "syncTimeFw"),
+          .sync_backward = read_peers(in, "syncTimeBw")};
+}
+
+std::vector<Way> read_ways(const JsonCursor& in) {
+  std::vector<Way> ways;
+  for (const auto& [degree, list] : in.members()) {
+    if (degree.empty() || degree.size() > 4 || degree.find_first_not_of("0123456789") != std::string::npos ||
+        degree[0] == '0') {
+      list.fail("is no degree of tensor parallelism; expected a number such as \"2\"");
+    }
+    const auto devices = static_cast<std::uint32_t>(std::stoul(degree));
+    for (std::size_t w = 0; w < list.size(); ++w) ways.push_back(read_way(list.at(w), devices));
+  }
+  if (ways.empty()) in.fail("has no way to run the layer");
+  const auto key = [](const Way& way) { return std::pair(way.degree, way.recompute); };
+  std::stable_sort(ways.begin(), ways.end(), [&](const Way& a, const Way& b) { return key(a) < key(b); });
+  const auto twice = std::adjacent_find(ways.begin(), ways.end(),
+                                        [&](const Way& a, const Way& b) { return key(a) == key(b); });
+  if (twice != ways.end()) in.fail("has one way to run the layer twice");
+  return ways;
+}
+
 }  // namespace
 
+PiperProfile read_piper(std::string_view text, const std::string& file) {
+  const Json json = parse_json(text, file);
+  const JsonCursor root(json, file);
+  PiperProfile result;
+  result.file = file;
+  result.devices = root.at("maxDevices").integer(1, 10'000);
+  result.memory = root.at("maxMemoryPerDevice").number(1, kMostProfiledBytes);
+  result.bandwidth = root.at("bandwidth").number(1, kMostProfiledBytes);
+  result.micro_batches = root.at("mbsInBatch").integer(1, 1'000'000'000);
+  NodeNumbers numbers;
+  const JsonCursor nodes = root.at("nodes");
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const JsonCursor in = nodes.at(i);
+    const std::int64_t id = numbers.add(in.at("id"));
+    result.nodes.push_back(
+        {.id = id, .name = one_line(in.at("name").string()), .ways = read_ways(in.at("TMPCs"))});
+  }
+  const JsonCursor edges = root.at("edges");
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    const JsonCursor in = edges.at(i);
+    result.edges.push_back({numbers.at(in.at("sourceId")), numbers.at(in.at("destId")),
+                            in.at("communicationCost").number(0, kMostProfiledBytes)});
+  }
+  return result;
+}
+
 Imported import_piper(std::string_view text, const std::string& name, const ImportOptions& options) {
-  const Json json = parse_json(text, name);
-  return PiperReader(json, name, options).read();
+  const PiperProfile published = read_piper(text, name);
+  return PiperImporter(published, options).make();
 }
 
 }  // namespace espalier
