@@ -37,9 +37,8 @@ using internal::PipeTreeOptions;
 
 using PipeSizes = std::vector<std::unique_ptr<PipeSize>>;
 
-constexpr std::size_t kShallowerPlans = 4;                  // of one search
 constexpr std::size_t kPlansForGroups = 4;                  // whose k is raised
-constexpr std::int64_t kMemoryRounds[] = {1000, 920, 800};  // per mille: what a search may count on
+constexpr std::int64_t kMemoryRounds[] = {1000, 900, 750, 600, 450};  // per mille: what a search counts on
 
 // A plan with all that it takes to propose it.
 struct PipeCandidate {
@@ -185,9 +184,14 @@ class GraphPipe {
     std::optional<PipePlan> fastest = internal::least_bottleneck(search);
     if (!fastest) return candidates;
     std::vector<PipePlan> plans;
-    if (!is_literal()) plans = internal::shallower_plans(search, *fastest, kShallowerPlans);
+    if (!is_literal()) plans = internal::other_plans(search, *fastest);
     plans.insert(plans.begin(), *std::move(fastest));
-    for (PipePlan& plan : plans) add_layouts(std::move(plan), sizes, candidates);
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      const auto same = [&](const PipePlan& other) { return other.stages == plans[i].stages; };
+      if (std::none_of(plans.begin(), plans.begin() + static_cast<std::ptrdiff_t>(i), same)) {
+        add_layouts(plans[i], sizes, candidates);
+      }
+    }
     return candidates;
   }
 

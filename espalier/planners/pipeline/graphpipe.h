@@ -26,7 +26,7 @@ struct GraphPipeOptions {
   // Shape of the space (docs/graphpipe.md, its limits).
   std::size_t most_items = 64;               // pieces that one run is cut into
   std::size_t most_proposals = 48;           // plans that are simulated
-  std::uint32_t least_fork_per_mille = 250;  // of a device's even share: work beside a fork's heaviest branch
+  std::uint32_t least_fork_per_mille = 750;  // of a device's even share: work beside a fork's heaviest branch
   std::uint32_t light_branch_per_mille = 60;  // likewise: a lighter branch joins another one
 };
 

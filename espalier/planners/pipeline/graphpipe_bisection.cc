@@ -53,32 +53,37 @@ std::optional<PipePlan> least_bottleneck(PipeSearch& search) {
   return best;
 }
 
-std::vector<PipePlan> shallower_plans(PipeSearch& search, const PipePlan& fastest, std::size_t most) {
+std::vector<PipePlan> other_plans(PipeSearch& search, const PipePlan& fastest) {
   std::vector<PipePlan> plans;
-  const std::int64_t limit = 2 * fastest.bottleneck;
-  std::int64_t low = fastest.bottleneck;
-  std::optional<PipePlan> best = search.probe(low, Prefer::kShallow);
-  if (!best) return plans;
-  std::int64_t depth = best->depth;
-  if (best->depth < fastest.depth) plans.push_back(*std::move(best));
-  while (plans.size() < most && depth > 1 && !search.ended()) {
-    // Up until a plan is less deep, then down to where it begins.
-    std::int64_t high = low;
+  std::int64_t best = fastest.estimate();
+  const auto add = [&](std::optional<PipePlan> plan) {
+    if (!plan) return;
+    best = std::min(best, plan->estimate());
+    plans.push_back(*std::move(plan));
+  };
+  for (const std::int64_t per_mille : {0, 10, 30}) {
+    const std::int64_t target = fastest.bottleneck + fastest.bottleneck / 1000 * per_mille;
+    add(search.probe(target, Prefer::kShallow));
+    if (per_mille > 0) add(search.probe(target, Prefer::kFewSamples));
+  }
+  if (plans.empty() || search.ended()) return plans;
+  std::int64_t depth = plans.front().depth, low = fastest.bottleneck;
+  for (const PipePlan& plan : plans) depth = std::min(depth, plan.depth);
+  while (depth > 1 && low < best && !search.ended()) {
+    // Up until a plan is less deep, then down to where that begins.
     std::optional<PipePlan> found;
-    while (high < limit && !search.ended()) {
-      high = std::min(limit, high + high / 12);
+    while (low < best && !search.ended()) {
+      const std::int64_t high = std::min(best, low + low / 12);
       found = search.probe(high, Prefer::kShallow);
       if (found && found->depth < depth) break;
       low = high;
       found.reset();
     }
     if (!found) break;
-    high = found->bottleneck;
-    while (high - low > high / 100 && !search.ended()) {
-      const std::int64_t middle = low + (high - low) / 2;
+    while (found->bottleneck - low > low / 50 && !search.ended()) {
+      const std::int64_t middle = low + (found->bottleneck - low) / 2;
       std::optional<PipePlan> plan = search.probe(middle, Prefer::kShallow);
       if (plan && plan->depth <= found->depth) {
-        high = plan->bottleneck;
         found = std::move(plan);
       } else {
         low = middle;
@@ -86,7 +91,7 @@ std::vector<PipePlan> shallower_plans(PipeSearch& search, const PipePlan& fastes
     }
     depth = found->depth;
     low = found->bottleneck;
-    plans.push_back(*std::move(found));
+    add(std::move(found));
   }
   return plans;
 }

@@ -50,6 +50,7 @@ struct PipeStage {
   std::optional<DeviceId> pinned = {};  // in their place
   std::int64_t time = 0;                // of a step, ns
   std::int64_t micro_batch_time = 0;
+  friend bool operator==(const PipeStage&, const PipeStage&) = default;
 };
 
 struct PipePlan {
