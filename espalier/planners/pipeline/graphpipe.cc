@@ -37,7 +37,7 @@ using internal::PipeTreeOptions;
 
 using PipeSizes = std::vector<std::unique_ptr<PipeSize>>;
 
-constexpr std::size_t kPlansForGroups = 4;                  // whose k is raised
+constexpr std::size_t kPlansForGroups = 4;                            // whose k is raised
 constexpr std::int64_t kMemoryRounds[] = {1000, 900, 750, 600, 450};  // per mille: what a search counts on
 
 // A plan with all that it takes to propose it.

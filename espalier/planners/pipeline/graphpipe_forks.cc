@@ -288,6 +288,7 @@ void PipeSearch::add_tails(RunTable& table, Row& row, std::size_t item, Cuts cut
   const PipeRun& run = tree_.runs[table.run];
   const std::uint32_t fork = *run.items[item].fork;
   const bool exact = table.end - item <= options_.exact_items;
+  const std::vector<std::uint16_t> joined = branches_to_join(fork, cuts.front);
   std::vector<std::size_t> ends;
   for (std::size_t j = item + 2; j <= table.end; ++j) {
     ends.push_back(j);
@@ -303,14 +304,19 @@ void PipeSearch::add_tails(RunTable& table, Row& row, std::size_t item, Cuts cut
         for (std::size_t q = 0; q < positions(); ++q) {
           if (r > room(q)) continue;
           const std::uint32_t run_class = class_of(x, q, r);
-          for (const NextValue& next : nexts(table, j, place_of(q + r))) {
-            const std::int64_t w = in_flight(x, r, next.samples, next.size);
-            if (w < 1 || next.devices + r > devices_) continue;
-            for (const std::uint16_t branch : branches_to_join(fork, cuts.front)) {
-              if (!context_.take_state()) return;
-              const std::uint32_t actual = tree_.forks[fork].branches[branch];
-              const std::uint16_t least = cuts.front == branch ? cuts.front_cut : std::uint16_t{0};
-              for (const std::uint16_t cut : tail_cuts(actual, least, x, run_class, behind, w)) {
+          const RunClass& on = sizes_[x]->row.classes()[run_class];
+          const std::int64_t work = sizes_[x]->prices.compute_alone(on.loads.front().compute, behind);
+          if (work < 0 || !within(x, on, work)) continue;
+          const std::vector<NextValue> values = nexts(table, j, place_of(q + r));
+          for (const std::uint16_t branch : joined) {
+            if (!context_.take_state()) return;
+            const std::uint32_t actual = tree_.forks[fork].branches[branch];
+            const std::uint16_t least = cuts.front == branch ? cuts.front_cut : std::uint16_t{0};
+            std::vector<Tail> of_branch = tails(actual, least, x, run_class, work);
+            for (const NextValue& next : values) {
+              const std::int64_t w = in_flight(x, r, next.samples, next.size);
+              if (w < 1 || next.devices + r > devices_) continue;
+              for (const std::uint16_t cut : tail_cuts(of_branch, actual, x, run_class, behind, w)) {
                 Cuts both = cuts;
                 both.tail = branch;
                 both.tail_cut = cut;

@@ -509,29 +509,37 @@ std::vector<std::uint16_t> PipeSearch::front_cuts(std::uint32_t run, std::size_t
   return cuts;
 }
 
-// Cuts behind which the end of a branch, with what follows the join, is a stage within the target: the
+// Cuts behind which the end of a branch, with what follows the join, may be a stage within the target: the
 // earliest first.
-std::vector<std::uint16_t> PipeSearch::tail_cuts(std::uint32_t run, std::uint16_t least, std::size_t size,
-                                                 std::uint32_t run_class, const PlaceRanges& behind,
-                                                 std::int64_t in_flight) {
+std::vector<PipeSearch::Tail> PipeSearch::tails(std::uint32_t run, std::uint16_t least, std::size_t size,
+                                                std::uint32_t run_class, std::int64_t behind) {
   const RunClass& on = sizes_[size]->row.classes()[run_class];
-  const std::uint32_t compute = on.loads.front().compute;
-  const std::vector<std::int64_t>& work = work_before(run, size, compute);
-  const std::int64_t fixed = sizes_[size]->prices.compute_alone(compute, behind);
+  const std::vector<std::int64_t>& work = work_before(run, size, on.loads.front().compute);
+  std::vector<Tail> tails;
+  for (std::size_t c = least; c + 1 < work.size(); ++c) {
+    if (within(size, on, behind + work.back() - work[c])) tails.push_back({static_cast<std::uint16_t>(c)});
+  }
+  return tails;
+}
+
+// Those of them that may be a stage with so many in flight: all, or of a long branch the first.
+std::vector<std::uint16_t> PipeSearch::tail_cuts(std::vector<Tail>& tails, std::uint32_t run,
+                                                 std::size_t size, std::uint32_t run_class,
+                                                 const PlaceRanges& behind, std::int64_t in_flight) {
+  const std::size_t items = tree_.runs[run].items.size();
   std::vector<std::uint16_t> cuts;
-  if (fixed < 0) return cuts;
-  const std::size_t items = work.size() - 1;
-  const bool exact = items <= options_.exact_items;
-  for (std::size_t c = least; c < items; ++c) {
-    if (!within(size, on, fixed + work[items] - work[c])) continue;
-    PlaceRanges places = tree_.places(run, c, items);
-    for (const Places& each : behind) append_places(places, each);
-    const StageNeeds& of_stage = sizes_[size]->prices.needs(places);
-    if (time(of_stage, size, run_class) > most_) continue;
-    const auto replicas = static_cast<std::size_t>(on.replicas);
-    if (!may_stand(of_stage, size, replicas, run_class, in_flight)) continue;
-    cuts.push_back(static_cast<std::uint16_t>(c));
-    if (!exact) break;
+  for (Tail& tail : tails) {
+    if (!tail.needs) {
+      PlaceRanges places = tree_.places(run, tail.cut, items);
+      for (const Places& each : behind) append_places(places, each);
+      tail.needs = &sizes_[size]->prices.needs(places);
+      tail.in_time = time(*tail.needs, size, run_class) <= most_;
+    }
+    if (!tail.in_time) continue;
+    const auto replicas = static_cast<std::size_t>(sizes_[size]->row.classes()[run_class].replicas);
+    if (!may_stand(*tail.needs, size, replicas, run_class, in_flight)) continue;
+    cuts.push_back(tail.cut);
+    if (items > options_.exact_items) break;
   }
   return cuts;
 }

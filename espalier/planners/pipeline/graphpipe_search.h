@@ -214,7 +214,14 @@ class PipeSearch {
   ForkEntry* fork_cell(ForkTable& table, std::size_t state, std::size_t position, std::size_t devices) const;
   void solve_state(ForkTable& table, std::size_t state, After after, std::size_t size);
   std::vector<std::uint16_t> branches_to_join(std::uint32_t fork, std::uint16_t apart = kNobody) const;
-  std::vector<std::uint16_t> tail_cuts(std::uint32_t run, std::uint16_t least, std::size_t size,
+  struct Tail {
+    std::uint16_t cut = 0;
+    bool in_time = false;
+    const StageNeeds* needs = nullptr;  // null: not asked yet
+  };
+  std::vector<Tail> tails(std::uint32_t run, std::uint16_t least, std::size_t size, std::uint32_t run_class,
+                          std::int64_t behind);
+  std::vector<std::uint16_t> tail_cuts(std::vector<Tail>& tails, std::uint32_t run, std::size_t size,
                                        std::uint32_t run_class, const PlaceRanges& behind,
                                        std::int64_t in_flight);
   std::vector<std::uint16_t> front_cuts(std::uint32_t run, std::size_t size, std::uint32_t run_class,
