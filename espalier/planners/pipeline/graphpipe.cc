@@ -156,6 +156,7 @@ class GraphPipe {
                                 : Weight(),
             .tangles = job.tangles,
             .most_items = options_.most_items,
+            .devices = job.row->size(),
             .share_equal_parts = problem_.pins.empty()};
   }
 

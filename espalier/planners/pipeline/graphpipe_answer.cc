@@ -120,32 +120,20 @@ std::int64_t PipeSearch::extract_step(const RunTable& table, const Spot& spot, c
 
 std::int64_t PipeSearch::extract_fork(const ForkTable& fork, std::uint32_t actual_fork, After after,
                                       const Spot& spot, std::int64_t behind, std::vector<PipeStage>& stages) {
-  const std::vector<std::uint32_t>& branches = tree_.forks[actual_fork].branches;
+  const PipeFork& actual_of = tree_.forks[actual_fork];
   std::size_t position = spot.position, devices = std::min(spot.devices, fork.high);
   std::int64_t heaviest = behind;
   for (std::size_t state = 0; state + 1 < fork.ways.size();) {
     const ForkEntry& entry = fork.states[state][place_of(position) * (fork.high + 1) + devices];
     ESP_CHECK(entry.samples >= 0, state, devices);
     const ForkTable::Transition& way = fork.ways[state][entry.transition];
-    if (way.members.size() == 1) {
-      const ForkTable::Segment& segment = fork.segments[way.members.front()];
-      const RunTable& run = *run_tables_.at({segment.run, segment.end, after});
-      heaviest =
-          std::max(heaviest,
-                   extract(run, {branches[segment.branch], segment.begin, spot.size, position, entry.devices},
-                           behind, stages));
-    } else {
-      PlaceRanges places;
-      for (const std::uint16_t member : way.members) {
-        const std::uint32_t branch = branches[fork.segments[member].branch];
-        for (const Places& each : tree_.places(branch, 0, tree_.runs[branch].items.size())) {
-          append_places(places, each);
-        }
-      }
-      PipeStage stage = stage_of(std::move(places), spot.size, position, entry.devices);
-      heaviest = std::max(heaviest, stage.micro_batch_time + behind);
-      stages.push_back(std::move(stage));
-    }
+    const RunTable& run = *run_tables_.at({way.run, way.end, after});
+    std::vector<std::uint16_t> members;
+    for (const std::uint16_t member : way.members) members.push_back(fork.segments[member].branch);
+    const std::uint32_t actual =
+        members.size() == 1 ? actual_of.branches[members.front()] : actual_of.groups.at(members);
+    heaviest = std::max(
+        heaviest, extract(run, {actual, way.begin, spot.size, position, entry.devices}, behind, stages));
     position += entry.devices;
     devices -= std::min<std::size_t>(devices, entry.devices);
     state = way.to;

@@ -4,22 +4,22 @@
 #include "espalier/base/check.h"
 #include "espalier/planners/pipeline/graphpipe_search.h"
 
-// Forks. Branches are dealt to stages of their own, or several whole branches to one stage; then devices to
-// all of these, one after the other, so that the most samples that any source holds are fewest.
+// Forks. Each branch is planned by itself, or in a group with others: whole branches one behind the other, as
+// one stage or several. Devices are dealt to all of these, one after the other, so that the most samples that
+// any source holds are fewest.
 //
-// Which branches may share a stage: any, where there are at most four; else those that follow each other by
+// Which branches may be a group: any, where there are at most four; else those that follow each other by
 // work, heaviest first. A state says which branches are left; for each, a table says what they hold at least
 // on n devices:
 //
 //     state 0: b1 b2 b3 ──{b1}──▶ 1: b2 b3 ──{b2}──▶ 2: b3 ──{b3}──▶ 3
-//                       ──────{b1 b2 as one stage}──▶ 2
+//                       ────────{b1 b2}─────────────▶ 2
 
 namespace espalier::internal {
 namespace {
 
 constexpr std::size_t kAnySubset = 4;
-constexpr std::size_t kEndsTried = 4;       // of a joined stage, where many items follow the join
-constexpr std::size_t kLongestGroups = 32;  // branches of one stage, where there are many
+constexpr std::size_t kEndsTried = 4;  // of a joined stage, where many items follow the join
 
 }  // namespace
 
@@ -35,12 +35,28 @@ void PipeSearch::add_segments(ForkTable& table, std::uint32_t fork, const Cuts& 
   }
 }
 
-void PipeSearch::add_transitions(ForkTable& table) {
+// A way begins with the first segment that is left. What follows it: the segments that are left behind it.
+void PipeSearch::add_transitions(ForkTable& table, const PipeFork& fork) const {
   const std::size_t count = table.segments.size();
-  const auto groupable = [&](const ForkTable::Transition& way) {
-    return way.members.size() == 1 ||
-           std::all_of(way.members.begin(), way.members.end(),
-                       [&](std::uint16_t member) { return table.segments[member].whole; });
+  const auto way_of = [&](std::size_t to, const std::vector<std::uint16_t>& members) {
+    ForkTable::Transition way{static_cast<std::uint16_t>(to), members, 0, 0, 0};
+    if (members.size() == 1) {
+      const ForkTable::Segment& segment = table.segments[members.front()];
+      way.run = segment.run;
+      way.begin = segment.begin;
+      way.end = segment.end;
+      return std::optional(way);
+    }
+    std::vector<std::uint16_t> branches;
+    for (const std::uint16_t member : members) {
+      if (!table.segments[member].whole) return std::optional<ForkTable::Transition>();
+      branches.push_back(table.segments[member].branch);
+    }
+    const auto group = fork.groups.find(branches);
+    if (group == fork.groups.end()) return std::optional<ForkTable::Transition>();
+    way.run = tree_.runs[group->second].like;
+    way.end = tree_.runs[group->second].items.size();
+    return std::optional(way);
   };
   const bool subsets = count <= kAnySubset;
   table.ways.resize(subsets ? (std::size_t{1} << count) : count + 1);
@@ -51,21 +67,22 @@ void PipeSearch::add_transitions(ForkTable& table) {
       while ((done >> first & 1) != 0) ++first;
       for (std::size_t more = 1; more <= all; ++more) {
         if ((more & done) != 0 || (more >> first & 1) == 0) continue;
-        ForkTable::Transition way{static_cast<std::uint16_t>(done | more), {}};
+        std::vector<std::uint16_t> members;
         for (std::size_t b = 0; b < count; ++b) {
-          if ((more >> b & 1) != 0) way.members.push_back(static_cast<std::uint16_t>(b));
+          if ((more >> b & 1) != 0) members.push_back(static_cast<std::uint16_t>(b));
         }
-        if (groupable(way)) table.ways[done].push_back(std::move(way));
+        if (auto way = way_of(done | more, members)) table.ways[done].push_back(*std::move(way));
       }
     }
     return;
   }
   for (std::size_t first = 0; first < count; ++first) {
-    ForkTable::Transition way;
-    for (std::size_t b = first; b < std::min(count, first + kLongestGroups); ++b) {
-      way.members.push_back(static_cast<std::uint16_t>(b));
-      way.to = static_cast<std::uint16_t>(b + 1);
-      if (groupable(way)) table.ways[first].push_back(way);
+    std::vector<std::uint16_t> members;
+    for (std::size_t b = first; b < count; ++b) {
+      members.push_back(static_cast<std::uint16_t>(b));
+      auto way = way_of(b + 1, members);
+      if (!way) break;
+      table.ways[first].push_back(*std::move(way));
     }
   }
 }
@@ -82,7 +99,7 @@ const PipeSearch::ForkTable& PipeSearch::fork_table(std::uint32_t fork, Cuts cut
   known = std::make_unique<ForkTable>();
   ForkTable& table = *known;
   add_segments(table, fork, cuts);
-  add_transitions(table);
+  add_transitions(table, tree_.forks[fork]);
   table.work_left.resize(table.ways.size());
   for (std::size_t state = table.ways.size() - 1; state-- > 0;) {
     for (const ForkTable::Transition& way : table.ways[state]) {
@@ -121,26 +138,19 @@ const PipeSearch::ForkTable& PipeSearch::fork_table(std::uint32_t fork, Cuts cut
 }
 
 void PipeSearch::solve_state(ForkTable& table, std::size_t state, After after, std::size_t size) {
-  if (table.ways[state].empty()) return;
-  std::uint16_t number = 0;
-  for (const ForkTable::Transition& way : table.ways[state]) {
-    if (way.members.size() == 1) {
-      add_single(table, state, way, number, after, size);
-    } else {
-      add_group(table, state, way, number, after, size);
-    }
-    ++number;
+  for (std::uint16_t number = 0; number < table.ways[state].size() && !ended(); ++number) {
+    add_way(table, state, number, after, size);
   }
 }
 
-// A branch as it is: a devices for it, the rest for the others. Where all devices are alike both sides hold
+// a devices for a branch or a group, the rest for the others. Where all devices are alike both sides hold
 // less with more devices, so the best a is where they cross.
-void PipeSearch::add_single(ForkTable& table, std::size_t state, const ForkTable::Transition& way,
-                            std::uint16_t number, After after, std::size_t size) {
-  const ForkTable::Segment& segment = table.segments[way.members.front()];
-  const RunTable& run = run_table(segment.run, segment.end, after);
+void PipeSearch::add_way(ForkTable& table, std::size_t state, std::uint16_t number, After after,
+                         std::size_t size) {
+  const ForkTable::Transition& way = table.ways[state][number];
+  const RunTable& run = run_table(way.run, way.end, after);
   if (ended()) return;
-  const Row& row = run.rows[segment.begin];
+  const Row& row = run.rows[way.begin];
   if (row.width == 0) return;
   const std::size_t least = least_devices(table.work_left[state]);
   const std::size_t least_of_others = least_devices(table.work_left[way.to]);
@@ -152,7 +162,7 @@ void PipeSearch::add_single(ForkTable& table, std::size_t state, const ForkTable
       if (n < low + least_of_others) continue;
       std::size_t high = std::min(row.high, n - least_of_others);
       const auto look = [&](std::size_t a) {
-        const Entry& mine = at(run, segment.begin, size, p, a);
+        const Entry& mine = at(run, way.begin, size, p, a);
         const ForkEntry& others = *fork_cell(table, way.to, p + a, n - a);
         if (!mine.fits() || others.samples < 0) return;
         const std::int64_t samples = std::max(mine.samples, others.samples);
@@ -167,7 +177,7 @@ void PipeSearch::add_single(ForkTable& table, std::size_t state, const ForkTable
       }
       while (low < high) {  // the fewest devices with which the branch is no worse than the others
         const std::size_t a = (low + high) / 2;
-        const Entry& mine = at(run, segment.begin, size, p, a);
+        const Entry& mine = at(run, way.begin, size, p, a);
         const ForkEntry& others = *fork_cell(table, way.to, p + a, n - a);
         const bool no_worse = mine.fits() && (others.samples < 0 || !better(others.samples, others.depth,
                                                                             mine.samples, mine.depth));
@@ -179,50 +189,6 @@ void PipeSearch::add_single(ForkTable& table, std::size_t state, const ForkTable
       }
       look(low);
       if (low > row.low) look(low - 1);
-    }
-  }
-}
-
-// Several whole branches as one stage.
-void PipeSearch::add_group(ForkTable& table, std::size_t state, const ForkTable::Transition& way,
-                           std::uint16_t number, After after, std::size_t size) {
-  PlaceRanges places;
-  std::vector<std::int64_t> alone(sizes_[size]->row.table().classes().size(), 0);
-  for (const std::uint16_t member : way.members) {
-    const ForkTable::Segment& segment = table.segments[member];
-    for (std::size_t c = 0; c < alone.size(); ++c) {
-      alone[c] += work_before(segment.run, size, narrow(c)).back();
-    }
-  }
-  for (const std::size_t r : sizes_[size]->degrees) {
-    for (std::size_t p = 0; p < positions(); ++p) {
-      if (r > std::min(table.high, room(p))) continue;
-      const std::uint32_t run_class = class_of(size, p, r);
-      const RunClass& on = sizes_[size]->row.classes()[run_class];
-      if (!within(size, on, alone[on.loads.front().compute])) continue;
-      const std::int64_t w = in_flight(size, r, after.samples, after.size);
-      if (w < 1) continue;
-      if (!context_.take_state()) return;
-      if (places.empty()) {
-        for (const std::uint16_t member : way.members) {
-          const std::uint32_t actual = table.segments[member].actual;
-          for (const Places& each : tree_.places(actual, 0, tree_.runs[actual].items.size())) {
-            append_places(places, each);
-          }
-        }
-      }
-      const StageNeeds& of_stage = sizes_[size]->prices.needs(places);
-      if (time(of_stage, size, run_class) > most_ || !may_stand(of_stage, size, r, run_class, w)) continue;
-      for (std::size_t n = r; n <= std::min(table.high, room(p)); ++n) {
-        const ForkEntry& others = *fork_cell(table, way.to, p + r, n - r);
-        if (others.samples < 0) continue;
-        const std::int64_t samples = std::max(held(size, r, w), others.samples);
-        const std::uint32_t depth = std::max(std::uint32_t{1}, others.depth);
-        ForkEntry& entry = *fork_cell(table, state, p, n);
-        if (entry.samples < 0 || better(samples, depth, entry.samples, entry.depth)) {
-          entry = {samples, depth, narrow(r), number};
-        }
-      }
     }
   }
 }

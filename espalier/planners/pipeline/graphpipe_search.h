@@ -149,7 +149,9 @@ class PipeSearch {
     };
     struct Transition {
       std::uint16_t to = 0;                // state
-      std::vector<std::uint16_t> members;  // segments; one: as it is, several: one stage
+      std::vector<std::uint16_t> members;  // segments; one: as it is, several: a group
+      std::uint32_t run = 0;               // that is planned for them
+      std::size_t begin = 0, end = 0;      // items of it
     };
     std::vector<Segment> segments;
     std::vector<std::vector<Transition>> ways;   // by state; the last has none
@@ -206,11 +208,8 @@ class PipeSearch {
 
   const ForkTable& fork_table(std::uint32_t fork, Cuts cuts, After after, std::size_t size);
   void add_segments(ForkTable& table, std::uint32_t fork, const Cuts& cuts) const;
-  static void add_transitions(ForkTable& table);
-  void add_single(ForkTable& table, std::size_t state, const ForkTable::Transition& way, std::uint16_t number,
-                  After after, std::size_t size);
-  void add_group(ForkTable& table, std::size_t state, const ForkTable::Transition& way, std::uint16_t number,
-                 After after, std::size_t size);
+  void add_transitions(ForkTable& table, const PipeFork& fork) const;
+  void add_way(ForkTable& table, std::size_t state, std::uint16_t number, After after, std::size_t size);
   ForkEntry* fork_cell(ForkTable& table, std::size_t state, std::size_t position, std::size_t devices) const;
   void solve_state(ForkTable& table, std::size_t state, After after, std::size_t size);
   std::vector<std::uint16_t> branches_to_join(std::uint32_t fork, std::uint16_t apart = kNobody) const;

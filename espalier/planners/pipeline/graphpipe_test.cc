@@ -244,13 +244,14 @@ class Everything {
     return ways;
   }
 
-  // Every partition of the branches: one by itself, or several whole ones as a stage.
+  // Every partition of the branches: one by itself, or several whole ones one behind the other.
   Ways fork(std::uint32_t of, const Cut& cut, const Counted& rest) {
-    const std::vector<std::uint32_t>& branches = tree_.forks[of].branches;
+    const PipeFork& fork = tree_.forks[of];
+    const std::vector<std::uint32_t>& branches = fork.branches;
     Ways ways;
     std::vector<std::size_t> group(branches.size(), 0);
     const std::function<void(std::size_t, std::size_t)> deal = [&](std::size_t b, std::size_t groups) {
-      if (b == branches.size()) return deal_groups(branches, group, groups, cut, rest, ways);
+      if (b == branches.size()) return deal_groups(fork, group, groups, cut, rest, ways);
       for (std::size_t g = 0; g <= groups; ++g) {
         group[b] = g;
         deal(b + 1, std::max(groups, g + 1));
@@ -260,12 +261,13 @@ class Everything {
     return ways;
   }
 
-  void deal_groups(const std::vector<std::uint32_t>& branches, const std::vector<std::size_t>& group,
-                   std::size_t groups, const Cut& cut, const Counted& rest, Ways& ways) {
+  void deal_groups(const PipeFork& fork, const std::vector<std::size_t>& group, std::size_t groups,
+                   const Cut& cut, const Counted& rest, Ways& ways) {
+    const std::vector<std::uint32_t>& branches = fork.branches;
     Ways all{{rest.devices, rest.samples, rest.bottleneck}};
     for (std::size_t g = 0; g < groups; ++g) {
-      std::vector<std::size_t> members;
-      for (std::size_t b = 0; b < branches.size(); ++b) {
+      std::vector<std::uint16_t> members;
+      for (std::uint16_t b = 0; b < branches.size(); ++b) {
         if (group[b] == g) members.push_back(b);
       }
       Ways own;
@@ -274,14 +276,12 @@ class Everything {
         own = run(branches[b], cut.front == b ? cut.front_cut : 0, cut.tail == b ? cut.tail_cut : items,
                   rest.samples);
       } else {
-        PlaceRanges places;
-        for (const std::size_t b : members) {
+        for (const std::uint16_t b : members) {
           if (b == cut.front || b == cut.tail) return;  // only whole branches
-          for (const Places& each : tree_.places(branches[b], 0, tree_.runs[branches[b]].items.size())) {
-            append_places(places, each);
-          }
         }
-        put(places, {0, rest.samples, 0}, own);
+        const auto together = fork.groups.find(members);
+        if (together == fork.groups.end()) return;
+        own = run(together->second, 0, tree_.runs[together->second].items.size(), rest.samples);
       }
       Ways next;
       for (const Counted& a : all) {
@@ -343,7 +343,8 @@ struct Parts {
       before.push_back(before.back() + Weight(sizes[0]->prices.micro_batches() *
                                               sizes[0]->prices.compute_alone(0, {{place, place + 1}})));
     }
-    tree = make_pipe_tree(structure, before, {.tangles = tangles, .most_items = most_items});
+    tree = make_pipe_tree(structure, before,
+                          {.tangles = tangles, .most_items = most_items, .devices = sizes[0]->row.size()});
   }
   Hop slowest_hop() const {
     Hop slowest;

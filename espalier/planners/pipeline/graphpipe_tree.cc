@@ -39,6 +39,11 @@ bool has_tangles(const Structure& structure) {
 
 namespace {
 
+constexpr std::size_t kAllSets = 4;           // branches of which every set may be a group
+constexpr std::size_t kLongestGroup = 32;     // branches of a group, where there are more
+constexpr std::size_t kItemsOfGroup = 24;     // of a group that is cut
+constexpr std::size_t kDevicesForGroups = 6;  // for each branch: with more, groups are not cut
+
 class PipeTreeBuilder {
  public:
   PipeTreeBuilder(const Structure& structure, std::span<const Weight> before, const PipeTreeOptions& options)
@@ -49,19 +54,21 @@ class PipeTreeBuilder {
   }
 
   PipeTree build() {
-    add_run({PartId(0)});
+    add_run({PartId(0)}, Form::kWithForks, options_.most_items);
     return std::move(tree_);
   }
 
  private:
-  std::uint32_t add_run(const std::vector<PartId>& parts) {
-    std::vector<std::uint32_t> key;
+  enum class Form : std::uint8_t { kWithForks, kFlat };
+
+  std::uint32_t add_run(const std::vector<PartId>& parts, Form form, std::size_t most_items) {
+    std::vector<std::uint32_t> key{static_cast<std::uint32_t>(form), narrow(most_items)};
     for (const PartId part : parts) key.push_back(narrow(structure_.part(part).like.index()));
     const auto number = narrow(tree_.runs.size());
     tree_.runs.emplace_back();
     PipeRun run;
-    for (const PartId part : parts) append(part, run);
-    condense(run);
+    for (const PartId part : parts) form == Form::kFlat ? append_leaves(part, run) : append(part, run);
+    condense(run, most_items);
     for (const PipeItem& item : run.items) run.work += item.work;
     const auto like = likes_.try_emplace(std::move(key), number).first->second;
     const bool shared = options_.share_equal_parts && tree_.runs[like].items.size() == run.items.size();
@@ -137,20 +144,52 @@ class PipeTreeBuilder {
     item.work = work(id);
     append_places(item.places, {structure_.part(id).first_operator, structure_.part(id).end_operator});
     PipeFork fork;
-    for (const auto& branch : branches) fork.branches.push_back(add_run(branch));
+    for (const auto& branch : branches) {
+      fork.branches.push_back(add_run(branch, Form::kWithForks, options_.most_items));
+    }
+    add_groups(branches, fork);
     tree_.forks[number] = std::move(fork);
     run.items.push_back(std::move(item));
   }
 
+  void add_groups(const std::vector<std::vector<PartId>>& branches, PipeFork& fork) {
+    const std::size_t count = branches.size();
+    const bool crowded = options_.devices <= kDevicesForGroups * count;
+    const std::size_t items = crowded ? std::min(options_.most_items, kItemsOfGroup) : 1;
+    const auto add = [&](const std::vector<std::uint16_t>& members) {
+      std::vector<PartId> parts;
+      for (const std::uint16_t b : members) parts.insert(parts.end(), branches[b].begin(), branches[b].end());
+      const std::uint32_t run = add_run(parts, Form::kFlat, items);
+      fork.groups.emplace(members, run);
+    };
+    if (count <= kAllSets) {
+      for (std::size_t set = 1; set < std::size_t{1} << count; ++set) {
+        std::vector<std::uint16_t> members;
+        for (std::size_t b = 0; b < count; ++b) {
+          if ((set >> b & 1) != 0) members.push_back(static_cast<std::uint16_t>(b));
+        }
+        if (members.size() > 1) add(members);
+      }
+      return;
+    }
+    for (std::size_t first = 0; first < count; ++first) {
+      std::vector<std::uint16_t> members{static_cast<std::uint16_t>(first)};
+      while (members.back() + std::size_t{1} < count && members.size() < kLongestGroup) {
+        members.push_back(static_cast<std::uint16_t>(members.back() + 1));
+        add(members);
+      }
+    }
+  }
+
   // Pieces without work join the piece before them, or the one behind; beyond most_items only the cuts stay
   // that divide the work of the run's pieces most evenly.
-  void condense(PipeRun& run) const {
+  void condense(PipeRun& run, std::size_t most_items) const {
     Weight total;
     std::size_t forks = 0;
     for (const PipeItem& item : run.items) {
       item.fork ? void(++forks) : void(total += item.work);
     }
-    const std::size_t room = std::max<std::size_t>(options_.most_items, forks + 1) - forks;
+    const std::size_t room = std::max<std::size_t>(most_items, forks + 1) - forks;
     std::size_t pieces = 0;
     for (const PipeItem& item : run.items) pieces += !item.fork && item.work > Weight() ? 1 : 0;
     const bool every = pieces <= room;

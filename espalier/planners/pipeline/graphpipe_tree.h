@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -34,6 +35,9 @@ struct PipeRun {
 };
 struct PipeFork {
   std::vector<std::uint32_t> branches;  // runs, two or more; the heaviest first
+  // Runs of several branches, one behind the other, by which they are: without forks, in fewer items. All
+  // sets where there are at most four branches, else neighbours.
+  std::map<std::vector<std::uint16_t>, std::uint32_t> groups;
 };
 struct PipeTree {
   std::vector<PipeRun> runs;  // the first is the whole graph
@@ -51,6 +55,7 @@ struct PipeTreeOptions {
     kConvexCuts,  // a part that holds such waits is one run in the structure's order, cut anywhere
   } tangles = Tangles::kAddedEdges;
   std::size_t most_items = 64;  // of a run: the cuts that divide its work most evenly are kept
+  std::size_t devices = 1;      // to plan for: where branches have many each, a group of them is one item
   bool share_equal_parts = true;
 };
 
