@@ -37,7 +37,8 @@ using internal::PipeTreeOptions;
 
 using PipeSizes = std::vector<std::unique_ptr<PipeSize>>;
 
-constexpr std::size_t kPlansForGroups = 4;                            // whose k is raised
+constexpr std::size_t kLikeliest = 12;   // plans by estimate, that are judged one by one
+constexpr std::size_t kPlansToTune = 4;  // of those, simulated: for more in flight, and larger k
 constexpr std::int64_t kMemoryRounds[] = {1000, 900, 750, 600, 450};  // per mille: what a search counts on
 
 // A plan with all that it takes to propose it.
@@ -251,18 +252,43 @@ class GraphPipe {
       return;
     }
     if (found.size() > options_.most_proposals) found.resize(options_.most_proposals);
-    const bool uniform =
-        std::all_of(found.begin(), found.end(), [&](const PipeCandidate& each) { return is_uniform(each); });
-    if (uniform) {
-      judge.consider_each(found.size(), [&](std::size_t i, Context&) { return proposal(found[i]); });
-    } else {
-      for (const PipeCandidate& candidate : found) {
-        if (ended()) break;
-        consider(judge, candidate, options_.schedule);
-      }
+    // The likeliest one by one, for their verdicts; the others as they come.
+    std::vector<std::pair<Duration, std::size_t>> fastest;
+    std::size_t judged = 0;
+    for (; judged < found.size() && (judged < kLikeliest || !is_uniform(found[judged])); ++judged) {
+      if (ended()) return;
+      const Verdict verdict = consider(judge, found[judged], options_.schedule);
+      if (verdict.fits()) fastest.emplace_back(verdict.iteration, judged);
     }
-    if (found.size() > kPlansForGroups) found.resize(kPlansForGroups);
-    for (const PipeCandidate& candidate : found) raise_groups(judge, candidate);
+    judge.consider_each(found.size() - judged, [&](std::size_t i, Context&) -> std::optional<Proposal> {
+      if (!is_uniform(found[judged + i])) return std::nullopt;
+      return proposal(found[judged + i]);
+    });
+    std::sort(fastest.begin(), fastest.end());
+    if (fastest.size() > kPlansToTune) fastest.resize(kPlansToTune);
+    for (const auto& [iteration, number] : fastest) {
+      hold_more(judge, found[number], iteration);
+      raise_groups(judge, found[number], iteration);
+    }
+  }
+
+  // The rule takes messages as free. Where they are not, a few more micro-batches in flight hide them.
+  void hold_more(Judge& judge, const PipeCandidate& candidate, Duration fastest) const {
+    if (options_.schedule.kind != ScheduleKind::kOneFOneB) return;
+    const auto plan = whole_plan(candidate, options_.schedule);
+    if (!plan) return;
+    for (const std::uint32_t more : {1U, 2U, 3U}) {
+      if (ended()) return;
+      PipelinePlan fuller = *plan;
+      for (Stage& stage : fuller.stages) {
+        std::size_t share = 1;
+        for (const Replica& replica : stage.replicas) share = std::max(share, replica.micro_batches.size());
+        stage.in_flight = std::min(stage.in_flight + more, narrow(share));
+      }
+      const Verdict verdict = judge.consider(Plan(std::move(fuller)), nanoseconds(candidate.plan.bottleneck));
+      if (!verdict.fits() || verdict.iteration >= fastest) return;
+      fastest = verdict.iteration;
+    }
   }
 
   Verdict consider(Judge& judge, const PipeCandidate& candidate, const OrderRule& schedule) const {
@@ -316,13 +342,10 @@ class GraphPipe {
 
   // kFkB (§5): k doubled, for all stages and then for one after the other, as long as that is faster and
   // fits.
-  void raise_groups(Judge& judge, const PipeCandidate& candidate) const {
+  void raise_groups(Judge& judge, const PipeCandidate& candidate, Duration fastest) const {
     const OrderRule& given = options_.schedule;
     if (options_.most_group < 2 || given.kind != ScheduleKind::kOneFOneB || !given.group.empty()) return;
-    const Verdict plain = consider(judge, candidate, given);
-    if (!plain.fits()) return;
     std::vector<std::uint32_t> best(candidate.plan.stages.size(), 1);
-    Duration fastest = plain.iteration;
     const auto attempt = [&](const std::vector<std::uint32_t>& groups) {
       if (ended()) return;
       OrderRule schedule = given;
