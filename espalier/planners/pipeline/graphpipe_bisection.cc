@@ -61,7 +61,7 @@ std::vector<PipePlan> other_plans(PipeSearch& search, const PipePlan& fastest) {
     best = std::min(best, plan->estimate());
     plans.push_back(*std::move(plan));
   };
-  for (const std::int64_t per_mille : {0, 10, 30}) {
+  for (const std::int64_t per_mille : {0, 10, 40, 100}) {
     const std::int64_t target = fastest.bottleneck + fastest.bottleneck / 1000 * per_mille;
     add(search.probe(target, Prefer::kShallow));
     if (per_mille > 0) add(search.probe(target, Prefer::kFewSamples));

@@ -15,7 +15,7 @@ namespace espalier::internal {
 // or the search was ended before it found any. About log2(stage prices) probes.
 std::optional<PipePlan> least_bottleneck(PipeSearch& search);
 
-// Plans worth a look beside the one given, which is the fastest: up to 3 % slower, and those that are less
+// Plans worth a look beside the one given, which is the fastest: up to 10 % slower, and those that are less
 // deep, each the fastest of its depth within 2 %. None takes longer for one stage than the best of them is
 // estimated to take for all.
 std::vector<PipePlan> other_plans(PipeSearch& search, const PipePlan& fastest);

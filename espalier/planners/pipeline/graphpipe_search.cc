@@ -45,12 +45,15 @@ PipeSize::PipeSize(const Linearization& line, const DeviceTable& table, const st
     : prices(line, table, micro_batch, rule), row(table, devices, prices.micro_batches()) {
   const std::int64_t m = prices.micro_batches();
   std::int64_t share = 0;
+  shares_.push_back(m);
   for (std::size_t r = 1; r <= row.longest_run(); ++r) {
     const auto replicas = static_cast<std::int64_t>(r);
     const std::int64_t mine = (m + replicas - 1) / replicas;
     if (powers_of_two ? whole_powers(r) && m % replicas == 0 : mine != share) degrees.push_back(r);
     share = mine;
+    shares_.push_back(mine);
   }
+  if (row.longest_run() == 0) shares_.push_back(m);  // a pinned stage
 }
 
 std::int64_t PipePlan::estimate() const {
@@ -212,9 +215,9 @@ void PipeSearch::leave_devices_out(Row& row) const {
 
 std::int64_t PipeSearch::in_flight(std::size_t size, std::size_t replicas, std::int64_t next_samples,
                                    std::size_t next_size) const {
-  const std::int64_t m = sizes_[size]->prices.micro_batches(), b = sizes_[size]->samples();
+  const std::int64_t b = sizes_[size]->samples();
   const auto r = static_cast<std::int64_t>(replicas);
-  const std::int64_t share = (m + r - 1) / r;
+  const std::int64_t share = sizes_[size]->share(replicas);
   const std::int64_t b_next = sizes_[next_size]->samples();
   if (next_samples > 0 && b % b_next != 0 && b_next % b != 0) return 0;
   if (options_.schedule.kind == ScheduleKind::kGPipe) return share;
@@ -313,54 +316,80 @@ std::size_t PipeSearch::farthest(std::uint32_t run, std::size_t size, std::size_
   return static_cast<std::size_t>(beyond - before.begin()) - 1;
 }
 
+// What a stage that ends there may hold in flight: nothing if it is above the target.
+std::int64_t PipeSearch::most_in_flight(const RunTable& table, std::size_t item, const Entry& step,
+                                        std::uint32_t run_class, End& end) {
+  if (end.most_in_flight != kUnknown) return end.most_in_flight;
+  end.most_in_flight = 0;
+  if (time(table.run, step.size, item, end.item, run_class) > most_) return 0;
+  const StageNeeds& of_stage = needs(table.run, step.size, item, end.item);
+  if (!may_stand(of_stage, step.size, step.replicas, run_class, 1)) return 0;
+  const Bytes memory = sizes_[step.size]->row.classes()[run_class].memory;
+  return end.most_in_flight =
+             options_.memory_per_mille ? of_stage.most_in_flight(usable(memory)) : kMaxMicroBatches;
+}
+
 void PipeSearch::add_stages(RunTable& table, std::size_t item) {
   Row& row = table.rows[item];
-  const bool exact = has_pins_ || table.end - item <= options_.exact_items;
   for (std::size_t s = 0; s < sizes_.size(); ++s) {
     for (const std::size_t r : sizes_[s]->degrees) {
       for (std::size_t p = 0; p < positions(); ++p) {
-        if (r > room(p)) continue;
+        if (r > room(p) || r > row.high) continue;
         if (!context_.take_state()) return;
         const std::uint32_t run_class = class_of(s, p, r);
-        const std::size_t last = farthest(table.run, s, item, table.end, run_class);
-        for (std::size_t n = std::max(row.low, r); n <= std::min(row.high, room(p)); ++n) {
+        std::vector<End> ends;
+        for (std::size_t j = farthest(table.run, s, item, table.end, run_class); j > item; --j) {
+          ends.push_back({j, kUnknown});
+        }
+        for (std::size_t n = std::max(row.low, r); n <= std::min(row.high, room(p)) && !ends.empty(); ++n) {
           Entry& entry = *cell(row, s, p, n);
           for (std::size_t next_size = 0; next_size < sizes_.size(); ++next_size) {
-            for (std::size_t j = last; j > item; --j) {
-              const bool ends = j == table.end;
-              if (ends && next_size > 0) continue;
-              std::int64_t samples = table.after.samples;
-              std::uint32_t depth = 1;
-              if (!ends) {
-                const Entry& next = at(table, j, next_size, p + r, n - r);
-                if (!next.fits()) {
-                  if (exact || table.rows[j].width == 0) continue;
-                  break;
-                }
-                samples = next.samples;
-                depth += next.depth;
-              }
-              const std::int64_t w = in_flight(s, r, samples, ends ? table.after.size : next_size);
-              if (w < 1 || !improves(held(s, r, w), depth, entry)) {
-                if (exact) continue;
-                break;
-              }
-              if (time(table.run, s, item, j, run_class) > most_) continue;
-              if (!may_stand(needs(table.run, s, item, j), s, r, run_class, w)) continue;
-              entry = {.samples = held(s, r, w),
-                       .depth = depth,
+            add_stage(table, item,
+                      {.samples = -1,
                        .behind = narrow(n - r),
                        .step = Step::kStage,
                        .size = static_cast<std::uint8_t>(s),
                        .next_size = static_cast<std::uint8_t>(next_size),
-                       .replicas = static_cast<std::uint16_t>(r),
-                       .next = static_cast<std::uint16_t>(j)};
-              if (!exact) break;
-            }
+                       .replicas = static_cast<std::uint16_t>(r)},
+                      p + r, run_class, ends, entry);
           }
         }
       }
     }
+  }
+}
+
+// The best of the ends for one number of devices. What holds less behind it holds less itself.
+void PipeSearch::add_stage(const RunTable& table, std::size_t item, Entry step, std::size_t position,
+                           std::uint32_t run_class, std::vector<End>& ends, Entry& entry) {
+  const bool exact = is_exact(table, item);
+  std::int64_t least_samples = -1;
+  std::uint32_t least_depth = 0;
+  for (End& end : ends) {
+    const bool last = end.item == table.end;
+    if (last && step.next_size > 0) continue;
+    std::int64_t samples = table.after.samples;
+    std::uint32_t depth = 1;
+    if (!last) {
+      const Entry& next = at(table, end.item, step.next_size, position, step.behind);
+      if (!next.fits()) {
+        if (exact || table.rows[end.item].width == 0) continue;
+        return;
+      }
+      samples = next.samples;
+      depth += next.depth;
+    }
+    if (least_samples >= 0 && samples >= least_samples && depth >= least_depth) continue;
+    const std::int64_t w =
+        in_flight(step.size, step.replicas, samples, last ? table.after.size : step.next_size);
+    if (w < 1 || w > most_in_flight(table, item, step, run_class, end)) continue;
+    least_samples = samples;
+    least_depth = depth;
+    step.samples = held(step.size, step.replicas, w);
+    step.depth = depth;
+    step.next = static_cast<std::uint16_t>(end.item);
+    if (improves(step.samples, step.depth, entry)) entry = step;
+    if (!exact) return;
   }
 }
 

@@ -36,10 +36,14 @@ struct PipeSize {
            BatchSize micro_batch, MemoryRule rule, bool powers_of_two);
 
   std::int64_t samples() const { return prices.micro_batch().count(); }
+  std::int64_t share(std::size_t replicas) const { return shares_[replicas]; }  // of a replica, at most
 
   PlacePrices prices;
   DeviceRow row;
   std::vector<std::size_t> degrees;  // numbers of replicas, ascending
+
+ private:
+  std::vector<std::int64_t> shares_;  // by replicas
 };
 
 // A stage of an answer.
@@ -194,7 +198,18 @@ class PipeSearch {
   Weight work_of(std::uint32_t run, std::size_t begin, std::size_t end) const;
 
   const RunTable& run_table(std::uint32_t run, std::size_t end, After after);
+  bool is_exact(const RunTable& table, std::size_t item) const {
+    return has_pins_ || table.end - item <= options_.exact_items;
+  }
+  struct End {
+    std::size_t item = 0;
+    std::int64_t most_in_flight = kUnknown;
+  };
+  std::int64_t most_in_flight(const RunTable& table, std::size_t item, const Entry& step,
+                              std::uint32_t run_class, End& end);
   void add_stages(RunTable& table, std::size_t item);
+  void add_stage(const RunTable& table, std::size_t item, Entry step, std::size_t position,
+                 std::uint32_t run_class, std::vector<End>& ends, Entry& entry);
   void add_pinned_stages(RunTable& table, std::size_t item);
   void add_forks(RunTable& table, Row& row, std::size_t item, Cuts cuts);
   void add_tails(RunTable& table, Row& row, std::size_t item, Cuts cuts);
@@ -232,9 +247,9 @@ class PipeSearch {
   std::int64_t held(std::size_t size, std::size_t replicas, std::int64_t in_flight) const {
     return static_cast<std::int64_t>(replicas) * in_flight * sizes_[size]->samples();
   }
+  Bytes usable(Bytes device) const { return device - (1000 - *options_.memory_per_mille) * (device / 1000); }
   bool fits(Bytes needed, Bytes device) const {
-    if (!options_.memory_per_mille) return true;
-    return needed <= device - (1000 - *options_.memory_per_mille) * (device / 1000);
+    return !options_.memory_per_mille || needed <= usable(device);
   }
   bool may_stand(const StageNeeds& needs, std::size_t size, std::size_t replicas, std::uint32_t run_class,
                  std::int64_t in_flight) const;

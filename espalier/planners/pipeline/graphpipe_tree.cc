@@ -41,7 +41,9 @@ namespace {
 
 constexpr std::size_t kAllSets = 4;           // branches of which every set may be a group
 constexpr std::size_t kLongestGroup = 32;     // branches of a group, where there are more
-constexpr std::size_t kItemsOfGroup = 24;     // of a group that is cut
+constexpr std::size_t kHeavyInGroup = 4;      // branches of a group, unless they are light:
+constexpr std::int64_t kSharesOfGroup = 2;    // what these may weigh together, in even shares of a device
+constexpr std::size_t kItemsOfGroup = 16;     // of a group that is cut
 constexpr std::size_t kDevicesForGroups = 6;  // for each branch: with more, groups are not cut
 
 class PipeTreeBuilder {
@@ -159,6 +161,10 @@ class PipeTreeBuilder {
     const auto add = [&](const std::vector<std::uint16_t>& members) {
       std::vector<PartId> parts;
       for (const std::uint16_t b : members) parts.insert(parts.end(), branches[b].begin(), branches[b].end());
+      Weight sum;
+      for (const PartId part : parts) sum += work(part);
+      const auto devices = static_cast<std::int64_t>(options_.devices);
+      if (members.size() > kHeavyInGroup && devices * (sum / kSharesOfGroup) > before_.back()) return;
       const std::uint32_t run = add_run(parts, Form::kFlat, items);
       fork.groups.emplace(members, run);
     };
