@@ -124,8 +124,9 @@ class GraphPipe {
     }
     for (const std::vector<BatchSize>& of_job : sizes) {
       for (const std::vector<DeviceId>& row : rows_) {
-        for (const bool folds : {true, false}) {
-          jobs.push_back({&row, of_job, PipeTreeOptions::Tangles::kAddedEdges, folds});
+        jobs.push_back({&row, of_job, PipeTreeOptions::Tangles::kAddedEdges, true});
+        if (has_light_branches(jobs.back())) {
+          jobs.push_back({&row, of_job, PipeTreeOptions::Tangles::kAddedEdges, false});
         }
         if (internal::has_tangles(structure_)) {
           jobs.push_back({&row, of_job, PipeTreeOptions::Tangles::kConvexCuts, true});
@@ -161,23 +162,31 @@ class GraphPipe {
             .share_equal_parts = problem_.pins.empty()};
   }
 
-  std::vector<PipeCandidate> search_one(const PipeJob& job, std::optional<std::int64_t> memory_per_mille,
-                                        Context& own) const {
+  PipeSizes sizes_of(const PipeJob& job) const {
     const auto rule = is_literal() ? internal::MemoryRule::kLiteral : internal::MemoryRule::kAll;
     PipeSizes sizes;
     for (const BatchSize b : job.micro_batches) {
       sizes.push_back(std::make_unique<PipeSize>(*line_, table_, *job.row, b, rule, is_literal()));
     }
+    return sizes;
+  }
+
+  // Whether the tree is another one where light branches stay by themselves.
+  bool has_light_branches(PipeJob job) const {
+    const std::vector<Weight> before = least_work_before(sizes_of(job));
+    std::size_t runs[2] = {};
+    for (const bool folds : {false, true}) {
+      job.folds_light_branches = folds;
+      runs[folds ? 1 : 0] = make_pipe_tree(structure_, before, tree_options(job, before.back())).runs.size();
+    }
+    return runs[0] != runs[1];
+  }
+
+  std::vector<PipeCandidate> search_one(const PipeJob& job, std::optional<std::int64_t> memory_per_mille,
+                                        Context& own) const {
+    PipeSizes sizes = sizes_of(job);
     const std::vector<Weight> before = least_work_before(sizes);
     const PipeTree tree = make_pipe_tree(structure_, before, tree_options(job, before.back()));
-    if (!job.folds_light_branches) {
-      PipeJob folding = job;
-      folding.folds_light_branches = true;
-      if (make_pipe_tree(structure_, before, tree_options(folding, before.back())).runs.size() ==
-          tree.runs.size()) {
-        return {};  // the same tree
-      }
-    }
     PipeSearchOptions options;
     options.schedule = options_.schedule;
     options.memory_per_mille = memory_per_mille;
@@ -247,7 +256,7 @@ class GraphPipe {
                      [&](const PipeCandidate& a, const PipeCandidate& b) { return rank(a) < rank(b); });
     if (is_literal()) {
       for (const PipeCandidate& candidate : found) {
-        if (consider(judge, candidate, options_.schedule).fits() || ended()) return;
+        if (consider(judge, candidate, options_.schedule).fits() || context_.stop()) return;
       }
       return;
     }
@@ -256,7 +265,7 @@ class GraphPipe {
     std::vector<std::pair<Duration, std::size_t>> fastest;
     std::size_t judged = 0;
     for (; judged < found.size() && (judged < kLikeliest || !is_uniform(found[judged])); ++judged) {
-      if (ended()) return;
+      if (context_.stop()) return;
       const Verdict verdict = consider(judge, found[judged], options_.schedule);
       if (verdict.fits()) fastest.emplace_back(verdict.iteration, judged);
     }
@@ -278,7 +287,7 @@ class GraphPipe {
     const auto plan = whole_plan(candidate, options_.schedule);
     if (!plan) return;
     for (const std::uint32_t more : {1U, 2U, 3U}) {
-      if (ended()) return;
+      if (context_.stop()) return;
       PipelinePlan fuller = *plan;
       for (Stage& stage : fuller.stages) {
         std::size_t share = 1;
@@ -347,7 +356,7 @@ class GraphPipe {
     if (options_.most_group < 2 || given.kind != ScheduleKind::kOneFOneB || !given.group.empty()) return;
     std::vector<std::uint32_t> best(candidate.plan.stages.size(), 1);
     const auto attempt = [&](const std::vector<std::uint32_t>& groups) {
-      if (ended()) return;
+      if (context_.stop()) return;
       OrderRule schedule = given;
       schedule.group = groups;
       const Verdict verdict = consider(judge, candidate, schedule);
@@ -372,7 +381,7 @@ class GraphPipe {
   // micro-batches in flight as their devices hold, where one is always possible.
   void propose_whatever_fits(Judge& judge, const std::vector<PipeCandidate>& found) {
     for (const PipeCandidate& candidate : found) {
-      if (ended()) return;
+      if (context_.stop()) return;
       const Verdict verdict = consider(judge, candidate, options_.schedule);
       if (verdict.ruling != Verdict::Ruling::kTooMuchMemory || is_literal()) continue;
       if (options_.schedule.kind != ScheduleKind::kOneFOneB) continue;

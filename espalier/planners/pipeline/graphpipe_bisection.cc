@@ -9,6 +9,8 @@ namespace {
 
 using Prefer = PipeSearch::Prefer;
 
+constexpr std::size_t kManyDevices = 128;
+
 // Of the step times met so far the one in the middle of those in [low, high), or high - 1 if there is none:
 // a plan's bottleneck is a step time, so if there is none in between, high - 1 decides.
 std::int64_t next_target(const PipeSearch& search, std::int64_t low, std::int64_t high) {
@@ -62,6 +64,7 @@ std::vector<PipePlan> other_plans(PipeSearch& search, const PipePlan& fastest) {
     plans.push_back(*std::move(plan));
   };
   for (const std::int64_t per_mille : {0, 10, 40, 100}) {
+    if (per_mille > 10 && search.devices() > kManyDevices) break;  // probes far from the least take long
     const std::int64_t target = fastest.bottleneck + fastest.bottleneck / 1000 * per_mille;
     add(search.probe(target, Prefer::kShallow));
     if (per_mille > 0) add(search.probe(target, Prefer::kFewSamples));

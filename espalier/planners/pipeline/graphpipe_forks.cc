@@ -25,7 +25,8 @@ constexpr std::size_t kEndsTried = 4;  // of a joined stage, where many items fo
 
 void PipeSearch::add_segments(ForkTable& table, std::uint32_t fork, const Cuts& cuts) const {
   const std::vector<std::uint32_t>& branches = tree_.forks[fork].branches;
-  for (std::uint16_t b = 0; b < branches.size(); ++b) {
+  for (std::size_t each = 0; each < branches.size(); ++each) {
+    const auto b = static_cast<std::uint16_t>(each);
     const std::size_t items = tree_.runs[branches[b]].items.size();
     const std::size_t begin = cuts.front == b ? cuts.front_cut : 0;
     const std::size_t end = cuts.tail == b ? cuts.tail_cut : items;
@@ -138,8 +139,8 @@ const PipeSearch::ForkTable& PipeSearch::fork_table(std::uint32_t fork, Cuts cut
 }
 
 void PipeSearch::solve_state(ForkTable& table, std::size_t state, After after, std::size_t size) {
-  for (std::uint16_t number = 0; number < table.ways[state].size() && !ended(); ++number) {
-    add_way(table, state, number, after, size);
+  for (std::size_t number = 0; number < table.ways[state].size() && !ended(); ++number) {
+    add_way(table, state, static_cast<std::uint16_t>(number), after, size);
   }
 }
 
@@ -235,7 +236,8 @@ std::vector<std::uint16_t> PipeSearch::branches_to_join(std::uint32_t fork, std:
   const std::vector<std::uint32_t>& branches = tree_.forks[fork].branches;
   std::vector<std::uint16_t> result;
   std::vector<std::uint32_t> met;
-  for (std::uint16_t b = 0; b < branches.size(); ++b) {
+  for (std::size_t each = 0; each < branches.size(); ++each) {
+    const auto b = static_cast<std::uint16_t>(each);
     const std::uint32_t like = tree_.runs[branches[b]].like;
     if (b != apart && std::find(met.begin(), met.end(), like) != met.end()) continue;
     if (b != apart) met.push_back(like);

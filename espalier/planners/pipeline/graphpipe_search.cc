@@ -34,7 +34,9 @@ namespace {
 constexpr std::int64_t kLacking = std::int64_t{1} << 40;  // work that no device does
 constexpr std::size_t kCutsTried = 2;                     // of a long branch, for a joined stage
 
-bool whole_powers(std::size_t n) {
+constexpr std::size_t kAnyDegree = 16;  // more replicas: powers of two, and three times as many
+
+bool is_power_of_two(std::size_t n) {
   return (n & (n - 1)) == 0;
 }
 
@@ -49,7 +51,9 @@ PipeSize::PipeSize(const Linearization& line, const DeviceTable& table, const st
   for (std::size_t r = 1; r <= row.longest_run(); ++r) {
     const auto replicas = static_cast<std::int64_t>(r);
     const std::int64_t mine = (m + replicas - 1) / replicas;
-    if (powers_of_two ? whole_powers(r) && m % replicas == 0 : mine != share) degrees.push_back(r);
+    const bool round = r <= kAnyDegree || is_power_of_two(r) || (r % 3 == 0 && is_power_of_two(r / 3));
+    if (powers_of_two ? is_power_of_two(r) && m % replicas == 0 : mine != share && round)
+      degrees.push_back(r);
     share = mine;
     shares_.push_back(mine);
   }

@@ -93,6 +93,7 @@ class PipeSearch {
   std::int64_t least_possible() const;
   // Step times of stages that probes have met, each once or more.
   const std::vector<std::int64_t>& times() const { return times_; }
+  std::size_t devices() const { return devices_; }  // of the row
   bool ended() const { return context_.budget_spent || context_.stop(); }
 
  private:

@@ -267,8 +267,8 @@ class Everything {
     Ways all{{rest.devices, rest.samples, rest.bottleneck}};
     for (std::size_t g = 0; g < groups; ++g) {
       std::vector<std::uint16_t> members;
-      for (std::uint16_t b = 0; b < branches.size(); ++b) {
-        if (group[b] == g) members.push_back(b);
+      for (std::size_t b = 0; b < branches.size(); ++b) {
+        if (group[b] == g) members.push_back(static_cast<std::uint16_t>(b));
       }
       Ways own;
       if (members.size() == 1) {
