@@ -530,6 +530,33 @@ TEST(GraphPipe, UnequalDevicesGetUnequalShares) {
   EXPECT_GE(iteration, milliseconds(48));
 }
 
+TEST(GraphPipe, AnyDevicesAndPinsGivePlansThatPassEveryChecker) {
+  Rng rng(17);
+  int planned_with_pins = 0;
+  for (int trial = 0; trial < 60; ++trial) {
+    std::string cluster =
+        "kind slow 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\n"
+        "kind fast 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1 speed=2\n"
+        "group network 1GB latency=100us\n";
+    const std::size_t devices = 2 + rng.below(5);
+    for (std::size_t d = 0; d < devices; ++d) {
+      cluster += "device dev" + std::to_string(d) + (rng.below(2) == 0 ? " slow" : " fast") + " in network\n";
+    }
+    const std::string text = random_text(rng, 3 + rng.below(9), "f32[b, 64]");
+    const Toy toy(text, cluster, static_cast<std::int64_t>(1 + rng.below(8)));
+    Pins pins;
+    if (rng.below(3) == 0) pins.push_back({"h0", DeviceId(rng.below(devices))});
+    if (rng.below(3) == 0) pins.push_back({"loss", DeviceId(rng.below(devices))});
+    const Outcome outcome = planned(toy, {}, pins);
+    ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why << text << cluster;
+    EXPECT_GE(checked_iteration(toy, outcome),
+              any_plan_bound(toy.graph, toy.cluster, toy.costs, toy.training).time)
+        << text << cluster;
+    planned_with_pins += pins.empty() ? 0 : 1;
+  }
+  EXPECT_GT(planned_with_pins, 15);
+}
+
 TEST(GraphPipe, AnyNumberOfThreadsGivesTheSameOutcome) {
   Toy toy(towers(3, 3), equal_devices(6), 12);
   toy.training.micro_batches = {BatchSize(1), BatchSize(2), BatchSize(3)};
