@@ -10,6 +10,8 @@
 namespace espalier::testing {
 namespace {
 
+constexpr std::uint32_t kMoreInFlight = 3;
+
 class BruteForce {
  public:
   BruteForce(const Problem& problem, ScheduleKind schedule) : problem_(problem), schedule_(schedule) {}
@@ -74,10 +76,28 @@ class BruteForce {
           after.push_back(StageId(free_edges[e].first));
           std::sort(after.begin(), after.end());
         }
-        const auto limits = in_flight_limits(plan);
-        for (std::size_t s = 0; s < stages; ++s) plan.stages[s].in_flight = limits[s];
-        judge(plan);
+        judge_limits(std::move(plan));
       }
+    }
+  }
+
+  // Those of the rule, and a few more for all stages: where messages take time, that can be faster.
+  void judge_limits(PipelinePlan plan) {
+    const auto limits = in_flight_limits(plan);
+    const std::uint32_t most_more = schedule_ == ScheduleKind::kOneFOneB ? kMoreInFlight : 0;
+    for (std::uint32_t more = 0; more <= most_more; ++more) {
+      bool changed = more == 0;
+      for (std::size_t s = 0; s < limits.size(); ++s) {
+        std::size_t share = 1;
+        for (const Replica& replica : plan.stages[s].replicas) {
+          share = std::max(share, replica.micro_batches.size());
+        }
+        const std::uint32_t limit = std::min(limits[s] + more, narrow(share));
+        changed = changed || limit != plan.stages[s].in_flight;
+        plan.stages[s].in_flight = limit;
+      }
+      if (!changed) return;
+      judge(plan);
     }
   }
 

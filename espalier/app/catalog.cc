@@ -6,6 +6,7 @@
 #include "espalier/base/spelling.h"
 #include "espalier/planners/pipeline/branches.h"
 #include "espalier/planners/pipeline/even.h"
+#include "espalier/planners/pipeline/graphpipe.h"
 #include "espalier/planners/pipeline/pipedream.h"
 #include "espalier/planners/pipeline/single.h"
 
@@ -44,6 +45,19 @@ const std::vector<PlannerEntry>& planner_catalog() {
        "parallel branches as parallel stages, cuts within them, replicas, micro-batch", "graph",
        [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return branches(problem, {.schedule = schedule}, context);
+       },
+       1},
+      {"graphpipe", "GraphPipe, ASPLOS'25 §4-5",
+       "series and parallel stages of any nesting, replicas, micro-batch; by simulation", "graph",
+       [](const Problem& problem, const OrderRule& schedule, Context& context) {
+         return graphpipe(problem, {.schedule = schedule}, context);
+       },
+       1},
+      {"graphpipe-literal", "GraphPipe, ASPLOS'25 §4-5",
+       "the same, choosing the least bottleneck as published", "graph",
+       [](const Problem& problem, const OrderRule& schedule, Context& context) {
+         return graphpipe(problem, {.choice = GraphPipeOptions::Choice::kLiteral, .schedule = schedule},
+                          context);
        },
        1},
       {"auto", "all of the above", "the planner: runs every one and keeps the fastest that fits", "any",

@@ -38,20 +38,6 @@ std::size_t largest_share(const Stage& stage) {
   return share;
 }
 
-// The limit of a stage that runs r replicas at micro-batch b in groups of k, from one successor that keeps
-// `held` samples in flight at micro-batch b_next. With b == b_next this is ⌈(k·r + r_y·w_y) / r⌉.
-//
-//   b ≤ b_next   the successor's samples, and one group of this stage (or one of its micro-batches, if that
-//   is
-//                more) on its way
-//   b > b_next   one group must be complete before the successor's last gradient of it comes back
-std::int64_t limit_before(std::int64_t r, std::int64_t k, std::int64_t b, std::int64_t held,
-                          std::int64_t b_next) {
-  const auto ceil_div = [](std::int64_t a, std::int64_t n) { return (a + n - 1) / n; };
-  if (b <= b_next) return ceil_div(held + std::max(k * r * b, b_next), r * b);
-  return ceil_div(held - b_next, r * b) + k + 1;
-}
-
 // Names, devices and numbers of a plan of either form, for its lists.
 template <class PlanStage, class MicroBatches>
 OrderNames names_of(const std::vector<PlanStage>& stages, const Cluster& cluster,
@@ -80,6 +66,19 @@ OrderNames names_of(const std::vector<PlanStage>& stages, const Cluster& cluster
 
 }  // namespace
 
+// With b == b_next this is ⌈(k·r + r_y·w_y) / r⌉.
+//
+//   b ≤ b_next   the successor's samples, and one group of this stage (or one of its micro-batches, if that
+//   is
+//                more) on its way
+//   b > b_next   one group must be complete before the successor's last gradient of it comes back
+std::int64_t in_flight_before(std::int64_t r, std::int64_t k, std::int64_t b, std::int64_t held,
+                              std::int64_t b_next) {
+  const auto ceil_div = [](std::int64_t a, std::int64_t n) { return (a + n - 1) / n; };
+  if (b <= b_next) return ceil_div(held + std::max(k * r * b, b_next), r * b);
+  return ceil_div(held - b_next, r * b) + k + 1;
+}
+
 std::vector<std::uint32_t> in_flight_limits(const PipelinePlan& plan) {
   if (const OrderLists* lists = plan.orders.lists()) {
     std::vector<std::uint32_t> held = in_flight_of(*lists, plan.stages.size());
@@ -107,9 +106,10 @@ std::vector<std::uint32_t> in_flight_limits(const PipelinePlan& plan) {
       const Stage& other = plan.stages[before.index()];
       const auto replicas = static_cast<std::int64_t>(std::max<std::size_t>(other.replicas.size(), 1));
       if (other.micro_batch.count() < 1) continue;
-      wanted[before.index()] = std::max(
-          wanted[before.index()], limit_before(replicas, group_of(before.index()), other.micro_batch.count(),
-                                               held, stage.micro_batch.count()));
+      wanted[before.index()] =
+          std::max(wanted[before.index()],
+                   in_flight_before(replicas, group_of(before.index()), other.micro_batch.count(), held,
+                                    stage.micro_batch.count()));
     }
   }
   return limits;

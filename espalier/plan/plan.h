@@ -69,6 +69,12 @@ struct PipelinePlan {
 std::vector<std::uint32_t> round_robin(std::uint32_t micro_batches, std::size_t replica,
                                        std::size_t replicas);
 
+// The rule below for one stage before one other: micro-batches that each of its r replicas, which work in
+// groups of k micro-batches of b samples, has in flight, where the other holds `held` samples of micro-batch
+// b_next. All positive.
+std::int64_t in_flight_before(std::int64_t r, std::int64_t k, std::int64_t b, std::int64_t held,
+                              std::int64_t b_next);
+
 // In-flight limits for equal micro-batch sizes, by stage: w_x = ⌈(r_x + max over successors y of r_y·w_y) /
 // r_x⌉, 1 without successor, capped by the largest share of a replica (docs/semantics.md, micro-batches).
 // GPipe: the whole share. kFkB: k_x·r_x in place of the first r_x, k_x without successor. For unequal sizes

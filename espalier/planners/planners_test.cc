@@ -12,6 +12,7 @@
 #include "espalier/planners/pipeline/branches.h"
 #include "espalier/planners/pipeline/chain.h"
 #include "espalier/planners/pipeline/even.h"
+#include "espalier/planners/pipeline/graphpipe.h"
 #include "espalier/planners/pipeline/locked.h"
 #include "espalier/planners/pipeline/pipedream.h"
 #include "espalier/planners/pipeline/single.h"
@@ -38,6 +39,7 @@ std::vector<NamedPlanner> all_planners() {
        }},
       {"pipedream", [](const Problem& p, Context& c) { return pipedream(p, {}, c); }},
       {"branches", [](const Problem& p, Context& c) { return branches(p, {}, c); }},
+      {"graphpipe", [](const Problem& p, Context& c) { return graphpipe(p, {}, c); }},
   };
 }
 

@@ -92,8 +92,11 @@ TEST_P(Search, AnyNumberOfThreadsPlansTheSame) {
   EXPECT_THAT(one, Not(HasSubstr("no plan")));
   for (const std::size_t threads : {2, 3, 7})
     EXPECT_EQ(plan_with({.threads = threads}, "auto"), one) << threads;
-  const std::string branches = plan_with({.threads = 1}, "branches");
-  EXPECT_EQ(plan_with({.threads = 3}, "branches"), branches);
+  for (const char* planner : {"branches", "graphpipe", "graphpipe-literal"}) {
+    const std::string alone = plan_with({.threads = 1}, planner);
+    for (const std::size_t threads : {2, 3})
+      EXPECT_EQ(plan_with({.threads = threads}, planner), alone) << planner;
+  }
 }
 
 TEST_P(Search, AnyNumberOfThreadsComparesTheSame) {

@@ -241,6 +241,31 @@ std::vector<KindId> Chain::able_kinds(std::size_t first, std::size_t last) const
   return able;
 }
 
+BlockPrice block_price(const Linearization& line, BatchSize micro_batch, const StagePrice& price,
+                       StagePrices::Scratch& scratch) {
+  const StageMemory& memory = price.memory;
+  Bytes received, gradients_out, kept, sent, gradients_in;
+  for (const StagePrice::Received& each : price.received) {
+    const Bytes bytes = line.prices().tensor_bytes(each.tensor, micro_batch, scratch);
+    received += bytes;
+    if (each.gradient) gradients_out += bytes;
+  }
+  for (const StagePrice::Output& each : price.outputs) {
+    (each.saved ? kept : sent) += each.bytes;
+    if (line.graph().tensor(each.tensor).requires_grad) gradients_in += each.bytes;
+  }
+  // While the last of w micro-batches goes forward, w - 1 wait for a gradient; when the first goes back, w.
+  const Bytes in_forward = sent + memory.forward_workspace - gradients_in;
+  const Bytes in_backward = gradients_out + memory.backward_workspace;
+  BlockPrice result;
+  result.trainable = memory.parameters;
+  result.saved = memory.saved;
+  result.base = memory.parameters + memory.gradients + memory.optimizer_state + memory.buffers + received +
+                std::max(in_forward, in_backward);
+  result.per_in_flight = received + memory.saved + kept + gradients_in;
+  return result;
+}
+
 const BlockPrice& Chain::price(std::size_t first, std::size_t last) const {
   const std::size_t index = first * (blocks() + 1) + last;
   BlockPrice& result = prices_[index];
@@ -252,26 +277,7 @@ const BlockPrice& Chain::price(std::size_t first, std::size_t last) const {
       {.operators = of_blocks, .recompute = {}, .micro_batch = micro_batch_, .degree = 1, .kinds = able},
       *scratch_);
   ESP_CHECK(!price.forbidden);
-  const StageMemory& memory = price.memory;
-  Bytes received, gradients_out, kept, sent, gradients_in;
-  for (const StagePrice::Received& each : price.received) {
-    const Bytes bytes = line_.prices().tensor_bytes(each.tensor, micro_batch_, *scratch_);
-    received += bytes;
-    if (each.gradient) gradients_out += bytes;
-  }
-  for (const StagePrice::Output& each : price.outputs) {
-    (each.saved ? kept : sent) += each.bytes;
-    if (line_.graph().tensor(each.tensor).requires_grad) gradients_in += each.bytes;
-  }
-  result.trainable = memory.parameters;
-  result.saved = memory.saved;
-  // While the last of w micro-batches goes forward, w - 1 wait for a gradient; when the first goes back, w.
-  const Bytes in_forward = sent + memory.forward_workspace - gradients_in;
-  const Bytes in_backward = gradients_out + memory.backward_workspace;
-  result.base = memory.parameters + memory.gradients + memory.optimizer_state + memory.buffers + received +
-                std::max(in_forward, in_backward);
-  result.per_in_flight = received + memory.saved + kept + gradients_in;
-  return result;
+  return result = block_price(line_, micro_batch_, price, *scratch_);
 }
 
 std::vector<Duration> Chain::times_by_kind() const {

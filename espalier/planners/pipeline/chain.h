@@ -62,6 +62,11 @@ struct BlockPrice {
   friend bool operator==(const BlockPrice&, const BlockPrice&) = default;
 };
 
+// What the price service's answer means for a stage, with 1F1B: what the simulator will find at least. Of a
+// stage of the line's operators at that micro-batch; uses the scratch once more for each tensor that crosses.
+BlockPrice block_price(const Linearization& line, BatchSize micro_batch, const StagePrice& price,
+                       StagePrices::Scratch& scratch);
+
 // What a block asks of its device.
 struct BlockPin {
   std::optional<DeviceId> device;

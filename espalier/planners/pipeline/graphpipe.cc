@@ -1,0 +1,432 @@
+#include "espalier/planners/pipeline/graphpipe.h"
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "espalier/base/check.h"
+#include "espalier/cost/work.h"
+#include "espalier/graph/structure.h"
+#include "espalier/planners/candidate.h"
+#include "espalier/planners/pipeline/graphpipe_bisection.h"
+#include "espalier/planners/pipeline/graphpipe_layout.h"
+#include "espalier/planners/pipeline/graphpipe_search.h"
+#include "espalier/planners/pipeline/graphpipe_tree.h"
+
+// For each micro-batch size, row of devices and tree: bisection over stage prices (graphpipe_bisection.h),
+// each probe a dynamic program over the tree (graphpipe_search.h). What comes out is handed to devices
+// (graphpipe_layout.h) and judged by simulation.
+//
+// Known bad cases: a stage cannot hold parts of two branches, unless it holds one of them whole, so branches
+// whose work is far from a multiple of a device's share leave devices idle; transfers count at the slowest
+// link between neighbours of the row, wherever they go.
+
+namespace espalier {
+namespace {
+
+using internal::PipePlan;
+using internal::PipeSearch;
+using internal::PipeSearchOptions;
+using internal::PipeSize;
+using internal::PipeStage;
+using internal::PipeTree;
+using internal::PipeTreeOptions;
+
+using PipeSizes = std::vector<std::unique_ptr<PipeSize>>;
+
+constexpr std::size_t kLikeliest = 12;   // plans by estimate, that are judged one by one
+constexpr std::size_t kPlansToTune = 4;  // of those, simulated: for more in flight, and larger k
+constexpr std::int64_t kMemoryRounds[] = {1000, 900, 750, 600, 450};  // per mille: what a search counts on
+
+// A plan with all that it takes to propose it.
+struct PipeCandidate {
+  PipePlan plan;
+  std::vector<std::vector<DeviceId>> devices;  // by stage
+  std::vector<BatchSize> micro_batches;        // likewise
+};
+
+// One search: a row, micro-batch sizes, a tree.
+struct PipeJob {
+  const std::vector<DeviceId>* row = nullptr;
+  std::vector<BatchSize> micro_batches;
+  PipeTreeOptions::Tangles tangles = PipeTreeOptions::Tangles::kAddedEdges;
+  bool folds_light_branches = true;
+};
+
+// What a step computes at least before each place, in ns: at the best micro-batch size on the fastest kind.
+std::vector<Weight> least_work_before(const PipeSizes& sizes) {
+  const Linearization& line = sizes.front()->prices.line();
+  const auto classes = narrow(sizes.front()->row.table().classes().size());
+  std::vector<Weight> before{Weight()};
+  for (std::uint32_t place = 0; place < line.size(); ++place) {
+    std::optional<std::int64_t> least;
+    for (const auto& size : sizes) {
+      for (std::uint32_t c = 0; c < classes; ++c) {
+        const std::int64_t work = size->prices.compute_alone(c, {{place, place + 1}});
+        if (work < 0) continue;
+        const std::int64_t of_step = size->prices.micro_batches() * work;
+        if (!least || of_step < *least) least = of_step;
+      }
+    }
+    before.push_back(before.back() + Weight(least.value_or(0)));
+  }
+  return before;
+}
+
+class GraphPipe {
+ public:
+  GraphPipe(const Problem& problem, const GraphPipeOptions& options, Context& context)
+      : problem_(problem),
+        options_(options),
+        context_(context),
+        micro_batches_(usable_micro_batches(problem)),
+        structure_(structure()),
+        table_(problem) {}
+
+  Outcome run() {
+    if (structure_.empty()) {
+      return {.status = Status::kUnsupported, .why = "the graph has no operator that a stage could hold"};
+    }
+    line_.emplace(problem_, structure_.operators);
+    const OperatorCosts costs(problem_.graph, problem_.cluster, problem_.costs, micro_batches_.back());
+    rows_ = device_rows(problem_.cluster, unpinned_devices(problem_), whole_times(*line_, costs));
+    Judge judge(problem_, context_);
+    for (const std::int64_t per_mille : kMemoryRounds) {
+      const std::vector<PipeCandidate> found = search(per_mille);
+      propose(judge, found);
+      if (judge.best() || found.empty() || ended()) break;
+    }
+    // What lacks least, and whether fewer micro-batches in flight make it fit.
+    if (!judge.best() && !ended()) propose_whatever_fits(judge, search(std::nullopt));
+    return judge.outcome();
+  }
+
+ private:
+  bool ended() const { return context_.budget_spent || context_.stop(); }
+  bool is_literal() const { return options_.choice == GraphPipeOptions::Choice::kLiteral; }
+
+  Structure structure() const {
+    const BatchSize largest = micro_batches_.back();
+    const OperatorCosts costs(problem_.graph, problem_.cluster, problem_.costs, largest);
+    return make_structure(problem_.graph, work_weights(problem_.graph, costs, largest));
+  }
+
+  std::vector<PipeJob> jobs() const {
+    std::vector<PipeJob> jobs;
+    std::vector<std::vector<BatchSize>> sizes;
+    if (options_.micro_batches == GraphPipeOptions::MicroBatches::kPerStage) {
+      sizes = {micro_batches_};
+    } else {
+      for (const BatchSize b : micro_batches_) sizes.push_back({b});
+    }
+    for (const std::vector<BatchSize>& of_job : sizes) {
+      for (const std::vector<DeviceId>& row : rows_) {
+        jobs.push_back({&row, of_job, PipeTreeOptions::Tangles::kAddedEdges, true});
+        if (has_light_branches(jobs.back())) {
+          jobs.push_back({&row, of_job, PipeTreeOptions::Tangles::kAddedEdges, false});
+        }
+        if (internal::has_tangles(structure_)) {
+          jobs.push_back({&row, of_job, PipeTreeOptions::Tangles::kConvexCuts, true});
+        }
+      }
+    }
+    return jobs;
+  }
+
+  std::vector<PipeCandidate> search(std::optional<std::int64_t> memory_per_mille) {
+    const std::vector<PipeJob> all = jobs();
+    std::vector<std::vector<PipeCandidate>> found(all.size());
+    context_.for_each(all.size(), [&](std::size_t number, Context& own) {
+      found[number] = search_one(all[number], memory_per_mille, own);
+    });
+    std::vector<PipeCandidate> candidates;
+    for (std::vector<PipeCandidate>& each : found) {
+      candidates.insert(candidates.end(), std::make_move_iterator(each.begin()),
+                        std::make_move_iterator(each.end()));
+    }
+    return candidates;
+  }
+
+  PipeTreeOptions tree_options(const PipeJob& job, Weight all) const {
+    const std::int64_t devices = static_cast<std::int64_t>(std::max<std::size_t>(job.row->size(), 1));
+    return {.least_fork = options_.least_fork_per_mille * (all / devices / 1000),
+            .light_branch = job.folds_light_branches
+                                ? options_.light_branch_per_mille * (all / devices / 1000)
+                                : Weight(),
+            .tangles = job.tangles,
+            .most_items = options_.most_items,
+            .devices = job.row->size(),
+            .share_equal_parts = problem_.pins.empty()};
+  }
+
+  PipeSizes sizes_of(const PipeJob& job) const {
+    const auto rule = is_literal() ? internal::MemoryRule::kLiteral : internal::MemoryRule::kAll;
+    PipeSizes sizes;
+    for (const BatchSize b : job.micro_batches) {
+      sizes.push_back(std::make_unique<PipeSize>(*line_, table_, *job.row, b, rule, is_literal()));
+    }
+    return sizes;
+  }
+
+  // Whether the tree is another one where light branches stay by themselves.
+  bool has_light_branches(PipeJob job) const {
+    const std::vector<Weight> before = least_work_before(sizes_of(job));
+    std::size_t runs[2] = {};
+    for (const bool folds : {false, true}) {
+      job.folds_light_branches = folds;
+      runs[folds ? 1 : 0] = make_pipe_tree(structure_, before, tree_options(job, before.back())).runs.size();
+    }
+    return runs[0] != runs[1];
+  }
+
+  std::vector<PipeCandidate> search_one(const PipeJob& job, std::optional<std::int64_t> memory_per_mille,
+                                        Context& own) const {
+    PipeSizes sizes = sizes_of(job);
+    const std::vector<Weight> before = least_work_before(sizes);
+    const PipeTree tree = make_pipe_tree(structure_, before, tree_options(job, before.back()));
+    PipeSearchOptions options;
+    options.schedule = options_.schedule;
+    options.memory_per_mille = memory_per_mille;
+    PipeSearch search(tree, sizes, options, own);
+    std::vector<PipeCandidate> candidates;
+    std::optional<PipePlan> fastest = internal::least_bottleneck(search);
+    if (!fastest) return candidates;
+    std::vector<PipePlan> plans;
+    if (!is_literal()) plans = internal::other_plans(search, *fastest);
+    plans.insert(plans.begin(), *std::move(fastest));
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      const auto same = [&](const PipePlan& other) { return other.stages == plans[i].stages; };
+      if (std::none_of(plans.begin(), plans.begin() + static_cast<std::ptrdiff_t>(i), same)) {
+        add_layouts(plans[i], sizes, candidates);
+      }
+    }
+    return candidates;
+  }
+
+  void add_layouts(PipePlan plan, const PipeSizes& sizes, std::vector<PipeCandidate>& candidates) const {
+    const DeviceRow& row = sizes.front()->row;
+    PipeCandidate candidate;
+    for (const PipeStage& stage : plan.stages) {
+      candidate.micro_batches.push_back(sizes[stage.size]->prices.micro_batch());
+    }
+    candidate.devices = devices_in_a_row(plan, row);
+    candidate.plan = std::move(plan);
+    candidates.push_back(candidate);
+    if (rows_.size() > 1 || is_literal()) return;  // devices differ: the row says where stages stand
+    std::vector<std::vector<DeviceId>> by_host = devices_by_host(candidate.plan, row);
+    if (by_host == candidate.devices) return;
+    candidate.devices = std::move(by_host);
+    candidates.push_back(std::move(candidate));
+  }
+
+  std::vector<StageDraft> drafts(const PipeCandidate& candidate) const {
+    std::vector<StageDraft> drafts;
+    for (std::size_t s = 0; s < candidate.plan.stages.size(); ++s) {
+      std::vector<OperatorId> operators;
+      for (const Places& each : candidate.plan.stages[s].places) {
+        for (std::uint32_t place = each.begin; place < each.end; ++place) {
+          operators.push_back((*line_)[place]);
+        }
+      }
+      drafts.push_back({OperatorSet(std::move(operators)), candidate.devices[s], {}});
+    }
+    return drafts;
+  }
+
+  bool is_uniform(const PipeCandidate& candidate) const {
+    return std::all_of(candidate.micro_batches.begin(), candidate.micro_batches.end(),
+                       [&](BatchSize b) { return b == candidate.micro_batches.front(); });
+  }
+
+  Proposal proposal(const PipeCandidate& candidate) const {
+    return {drafts(candidate), candidate.micro_batches.front(), options_.schedule,
+            nanoseconds(candidate.plan.bottleneck)};
+  }
+
+  // Of the plans found: the best by the objective, one after the other until one fits; or the fastest that
+  // the simulator finds.
+  void propose(Judge& judge, std::vector<PipeCandidate> found) {
+    const auto rank = [&](const PipeCandidate& c) {
+      return std::tuple(is_literal() ? c.plan.bottleneck : c.plan.estimate(), c.plan.samples, c.plan.depth);
+    };
+    std::stable_sort(found.begin(), found.end(),
+                     [&](const PipeCandidate& a, const PipeCandidate& b) { return rank(a) < rank(b); });
+    if (is_literal()) {
+      for (const PipeCandidate& candidate : found) {
+        if (consider(judge, candidate, options_.schedule).fits() || context_.stop()) return;
+      }
+      return;
+    }
+    if (found.size() > options_.most_proposals) found.resize(options_.most_proposals);
+    // The likeliest one by one, for their verdicts; the others as they come.
+    std::vector<std::pair<Duration, std::size_t>> fastest;
+    std::size_t judged = 0;
+    for (; judged < found.size() && (judged < kLikeliest || !is_uniform(found[judged])); ++judged) {
+      if (context_.stop()) return;
+      const Verdict verdict = consider(judge, found[judged], options_.schedule);
+      if (verdict.fits()) fastest.emplace_back(verdict.iteration, judged);
+    }
+    judge.consider_each(found.size() - judged, [&](std::size_t i, Context&) -> std::optional<Proposal> {
+      if (!is_uniform(found[judged + i])) return std::nullopt;
+      return proposal(found[judged + i]);
+    });
+    std::sort(fastest.begin(), fastest.end());
+    if (fastest.size() > kPlansToTune) fastest.resize(kPlansToTune);
+    for (const auto& [iteration, number] : fastest) {
+      hold_more(judge, found[number], iteration);
+      raise_groups(judge, found[number], iteration);
+    }
+  }
+
+  // The rule takes messages as free. Where they are not, a few more micro-batches in flight hide them.
+  void hold_more(Judge& judge, const PipeCandidate& candidate, Duration fastest) const {
+    if (options_.schedule.kind != ScheduleKind::kOneFOneB) return;
+    const auto plan = whole_plan(candidate, options_.schedule);
+    if (!plan) return;
+    for (const std::uint32_t more : {1U, 2U, 3U}) {
+      if (context_.stop()) return;
+      PipelinePlan fuller = *plan;
+      for (Stage& stage : fuller.stages) {
+        std::size_t share = 1;
+        for (const Replica& replica : stage.replicas) share = std::max(share, replica.micro_batches.size());
+        stage.in_flight = std::min(stage.in_flight + more, narrow(share));
+      }
+      const Verdict verdict = judge.consider(Plan(std::move(fuller)), nanoseconds(candidate.plan.bottleneck));
+      if (!verdict.fits() || verdict.iteration >= fastest) return;
+      fastest = verdict.iteration;
+    }
+  }
+
+  Verdict consider(Judge& judge, const PipeCandidate& candidate, const OrderRule& schedule) const {
+    if (is_uniform(candidate)) {
+      Proposal uniform = proposal(candidate);
+      uniform.schedule = schedule;
+      return judge.consider(uniform);
+    }
+    const auto plan = whole_plan(candidate, schedule);
+    if (!plan) {
+      Verdict verdict;
+      verdict.ruling = Verdict::Ruling::kCircle;
+      return verdict;
+    }
+    return judge.consider(Plan(*plan), nanoseconds(candidate.plan.bottleneck));
+  }
+
+  // With each stage's own micro-batch size, and limits to match.
+  std::optional<PipelinePlan> whole_plan(const PipeCandidate& candidate, const OrderRule& schedule) const {
+    const std::vector<StageDraft> all = drafts(candidate);
+    const BatchSize batch = problem_.training.batch;
+    auto plan = problem_.oracle->rules().complete(all, batch, micro_batches_.front(), schedule);
+    if (!plan) return std::nullopt;
+    for (std::size_t s = 0; s < plan->runs.size(); ++s) {
+      const std::size_t d = draft_of(all, plan->runs[s].operators);
+      Stage& stage = plan->frame.stages[s];
+      stage.micro_batch = candidate.micro_batches[d];
+      const std::int64_t m = batch.count() / stage.micro_batch.count();
+      const auto replicas = std::min<std::size_t>(candidate.devices[d].size(), static_cast<std::size_t>(m));
+      stage.replicas.clear();
+      for (std::size_t r = 0; r < replicas; ++r) {
+        stage.replicas.push_back(
+            {{candidate.devices[d][r]}, round_robin(narrow(static_cast<std::size_t>(m)), r, replicas)});
+      }
+    }
+    const std::vector<std::uint32_t> limits = in_flight_limits(plan->frame);
+    for (std::size_t s = 0; s < limits.size(); ++s) plan->frame.stages[s].in_flight = limits[s];
+    return spelled_out(problem_.graph, *plan);
+  }
+
+  // Which draft a stage of runs comes from. Stages begin with duplicable operators, which drafts leave out.
+  static std::size_t draft_of(const std::vector<StageDraft>& drafts, const std::vector<OperatorRun>& runs) {
+    for (std::size_t d = 0; d < drafts.size(); ++d) {
+      const std::uint32_t first = drafts[d].operators.runs().front().first;
+      for (const OperatorRun& run : runs) {
+        if (run.first <= first && first <= run.last) return d;
+      }
+    }
+    ESP_CHECK(false, runs.size());
+  }
+
+  // kFkB (§5): k doubled, for all stages and then for one after the other, as long as that is faster and
+  // fits.
+  void raise_groups(Judge& judge, const PipeCandidate& candidate, Duration fastest) const {
+    const OrderRule& given = options_.schedule;
+    if (options_.most_group < 2 || given.kind != ScheduleKind::kOneFOneB || !given.group.empty()) return;
+    std::vector<std::uint32_t> best(candidate.plan.stages.size(), 1);
+    const auto attempt = [&](const std::vector<std::uint32_t>& groups) {
+      if (context_.stop()) return;
+      OrderRule schedule = given;
+      schedule.group = groups;
+      const Verdict verdict = consider(judge, candidate, schedule);
+      if (!verdict.fits() || verdict.iteration >= fastest) return;
+      fastest = verdict.iteration;
+      best = groups;
+    };
+    for (std::uint32_t k = 2; k <= options_.most_group; k *= 2) {
+      attempt(std::vector<std::uint32_t>(best.size(), k));
+    }
+    for (std::size_t s = 0; s < best.size(); ++s) {
+      while (2 * best[s] <= options_.most_group) {
+        std::vector<std::uint32_t> groups = best;
+        groups[s] *= 2;
+        attempt(groups);
+        if (best != groups) break;
+      }
+    }
+  }
+
+  // Plans that were made without a look at memory: as they are, for what they lack; and with as few
+  // micro-batches in flight as their devices hold, where one is always possible.
+  void propose_whatever_fits(Judge& judge, const std::vector<PipeCandidate>& found) {
+    for (const PipeCandidate& candidate : found) {
+      if (context_.stop()) return;
+      const Verdict verdict = consider(judge, candidate, options_.schedule);
+      if (verdict.ruling != Verdict::Ruling::kTooMuchMemory || is_literal()) continue;
+      if (options_.schedule.kind != ScheduleKind::kOneFOneB) continue;
+      auto plan = whole_plan(candidate, options_.schedule);
+      if (!plan) continue;
+      for (int round = 0; round < kFewerRounds; ++round) {
+        if (!take_from_the_fullest(*plan, judge)) break;
+      }
+    }
+  }
+
+  // Takes a quarter of the limits of the stages on devices that lack memory. False where nothing is left to
+  // take, or the plan fits.
+  static bool take_from_the_fullest(PipelinePlan& plan, Judge& judge) {
+    const Verdict verdict = judge.consider(Plan(plan));
+    if (verdict.ruling != Verdict::Ruling::kTooMuchMemory) return false;
+    bool taken = false;
+    for (Stage& stage : plan.stages) {
+      const bool lacks =
+          std::any_of(stage.replicas.begin(), stage.replicas.end(), [&](const Replica& replica) {
+            return std::any_of(verdict.excess.begin(), verdict.excess.end(),
+                               [&](const Excess& each) { return each.device == replica.devices.front(); });
+          });
+      if (!lacks || stage.in_flight == 1) continue;
+      stage.in_flight -= std::max<std::uint32_t>(1, stage.in_flight / 4);
+      taken = true;
+    }
+    return taken;
+  }
+  static constexpr int kFewerRounds = 12;
+
+  const Problem& problem_;
+  const GraphPipeOptions& options_;
+  Context& context_;
+  const std::vector<BatchSize> micro_batches_;
+  const Structure structure_;
+  const DeviceTable table_;
+  std::optional<Linearization> line_;
+  std::vector<std::vector<DeviceId>> rows_;
+};
+
+}  // namespace
+
+Outcome graphpipe(const Problem& problem, const GraphPipeOptions& options, Context& context) {
+  return GraphPipe(problem, options, context).run();
+}
+
+}  // namespace espalier

@@ -1,0 +1,312 @@
+#include <algorithm>
+#include <numeric>
+
+#include "espalier/base/check.h"
+#include "espalier/planners/pipeline/graphpipe_search.h"
+
+// Forks. Each branch is planned by itself, or in a group with others: whole branches one behind the other, as
+// one stage or several. Devices are dealt to all of these, one after the other, so that the most samples that
+// any source holds are fewest.
+//
+// Which branches may be a group: any, where there are at most four; else those that follow each other by
+// work, heaviest first. A state says which branches are left; for each, a table says what they hold at least
+// on n devices:
+//
+//     state 0: b1 b2 b3 ──{b1}──▶ 1: b2 b3 ──{b2}──▶ 2: b3 ──{b3}──▶ 3
+//                       ────────{b1 b2}─────────────▶ 2
+
+namespace espalier::internal {
+namespace {
+
+constexpr std::size_t kAnySubset = 4;
+constexpr std::size_t kEndsTried = 4;  // of a joined stage, where many items follow the join
+
+}  // namespace
+
+void PipeSearch::add_segments(ForkTable& table, std::uint32_t fork, const Cuts& cuts) const {
+  const std::vector<std::uint32_t>& branches = tree_.forks[fork].branches;
+  for (std::size_t each = 0; each < branches.size(); ++each) {
+    const auto b = static_cast<std::uint16_t>(each);
+    const std::size_t items = tree_.runs[branches[b]].items.size();
+    const std::size_t begin = cuts.front == b ? cuts.front_cut : 0;
+    const std::size_t end = cuts.tail == b ? cuts.tail_cut : items;
+    if (begin >= end) continue;
+    table.segments.push_back(
+        {b, tree_.runs[branches[b]].like, branches[b], begin, end, begin == 0 && end == items});
+  }
+}
+
+// A way begins with the first segment that is left. What follows it: the segments that are left behind it.
+void PipeSearch::add_transitions(ForkTable& table, const PipeFork& fork) const {
+  const std::size_t count = table.segments.size();
+  const auto way_of = [&](std::size_t to, const std::vector<std::uint16_t>& members) {
+    ForkTable::Transition way{static_cast<std::uint16_t>(to), members, 0, 0, 0};
+    if (members.size() == 1) {
+      const ForkTable::Segment& segment = table.segments[members.front()];
+      way.run = segment.run;
+      way.begin = segment.begin;
+      way.end = segment.end;
+      return std::optional(way);
+    }
+    std::vector<std::uint16_t> branches;
+    for (const std::uint16_t member : members) {
+      if (!table.segments[member].whole) return std::optional<ForkTable::Transition>();
+      branches.push_back(table.segments[member].branch);
+    }
+    const auto group = fork.groups.find(branches);
+    if (group == fork.groups.end()) return std::optional<ForkTable::Transition>();
+    way.run = tree_.runs[group->second].like;
+    way.end = tree_.runs[group->second].items.size();
+    return std::optional(way);
+  };
+  const bool subsets = count <= kAnySubset;
+  table.ways.resize(subsets ? (std::size_t{1} << count) : count + 1);
+  if (subsets) {  // a state is the set of segments that are done
+    const std::size_t all = table.ways.size() - 1;
+    for (std::size_t done = 0; done < all; ++done) {
+      std::size_t first = 0;
+      while ((done >> first & 1) != 0) ++first;
+      for (std::size_t more = 1; more <= all; ++more) {
+        if ((more & done) != 0 || (more >> first & 1) == 0) continue;
+        std::vector<std::uint16_t> members;
+        for (std::size_t b = 0; b < count; ++b) {
+          if ((more >> b & 1) != 0) members.push_back(static_cast<std::uint16_t>(b));
+        }
+        if (auto way = way_of(done | more, members)) table.ways[done].push_back(*std::move(way));
+      }
+    }
+    return;
+  }
+  for (std::size_t first = 0; first < count; ++first) {
+    std::vector<std::uint16_t> members;
+    for (std::size_t b = first; b < count; ++b) {
+      members.push_back(static_cast<std::uint16_t>(b));
+      auto way = way_of(b + 1, members);
+      if (!way) break;
+      table.ways[first].push_back(*std::move(way));
+    }
+  }
+}
+
+PipeSearch::ForkEntry* PipeSearch::fork_cell(ForkTable& table, std::size_t state, std::size_t position,
+                                             std::size_t devices) const {
+  return &table.states[state][place_of(position) * (table.high + 1) + std::min(devices, table.high)];
+}
+
+const PipeSearch::ForkTable& PipeSearch::fork_table(std::uint32_t fork, Cuts cuts, After after,
+                                                    std::size_t size) {
+  std::unique_ptr<ForkTable>& known = fork_tables_[{fork, cuts, after, size}];
+  if (known) return *known;
+  known = std::make_unique<ForkTable>();
+  ForkTable& table = *known;
+  add_segments(table, fork, cuts);
+  add_transitions(table, tree_.forks[fork]);
+  table.work_left.resize(table.ways.size());
+  for (std::size_t state = table.ways.size() - 1; state-- > 0;) {
+    for (const ForkTable::Transition& way : table.ways[state]) {
+      Weight work = table.work_left[way.to];
+      for (const std::uint16_t member : way.members) {
+        const ForkTable::Segment& segment = table.segments[member];
+        work += work_of(segment.run, segment.begin, segment.end);
+      }
+      table.work_left[state] = work;
+    }
+  }
+  const Weight work = table.work_left.front();
+  table.low = least_devices(work);
+  table.high = has_pins_ ? devices_ : most_devices(work);
+  table.states.resize(table.ways.size());
+  if (table.low > table.high) {
+    table.high = 0;
+    table.low = 1;
+    return table;
+  }
+  std::vector<char> reached(table.ways.size(), 0);
+  reached.front() = 1;
+  for (std::size_t state = 0; state < table.ways.size(); ++state) {
+    for (const ForkTable::Transition& way : table.ways[state]) reached[way.to] |= reached[state];
+  }
+  for (std::size_t state = table.ways.size(); state-- > 0 && !ended();) {
+    if (reached[state] == 0) continue;
+    table.states[state].resize(positions() * (table.high + 1));
+    if (state + 1 == table.ways.size()) {
+      for (ForkEntry& entry : table.states[state]) entry.samples = after.samples;
+    } else {
+      solve_state(table, state, after, size);
+    }
+  }
+  return table;
+}
+
+void PipeSearch::solve_state(ForkTable& table, std::size_t state, After after, std::size_t size) {
+  for (std::size_t number = 0; number < table.ways[state].size() && !ended(); ++number) {
+    add_way(table, state, static_cast<std::uint16_t>(number), after, size);
+  }
+}
+
+// a devices for a branch or a group, the rest for the others. Where all devices are alike both sides hold
+// less with more devices, so the best a is where they cross.
+void PipeSearch::add_way(ForkTable& table, std::size_t state, std::uint16_t number, After after,
+                         std::size_t size) {
+  const ForkTable::Transition& way = table.ways[state][number];
+  const RunTable& run = run_table(way.run, way.end, after);
+  if (ended()) return;
+  const Row& row = run.rows[way.begin];
+  if (row.width == 0) return;
+  const std::size_t least = least_devices(table.work_left[state]);
+  const std::size_t least_of_others = least_devices(table.work_left[way.to]);
+  for (std::size_t p = 0; p < positions(); ++p) {
+    const std::size_t room_here = std::min(table.high, room(p));
+    for (std::size_t n = least; n <= room_here; ++n) {
+      ForkEntry& entry = *fork_cell(table, state, p, n);
+      std::size_t low = row.low;
+      if (n < low + least_of_others) continue;
+      std::size_t high = std::min(row.high, n - least_of_others);
+      const auto look = [&](std::size_t a) {
+        const Entry& mine = at(run, way.begin, size, p, a);
+        const ForkEntry& others = *fork_cell(table, way.to, p + a, n - a);
+        if (!mine.fits() || others.samples < 0) return;
+        const std::int64_t samples = std::max(mine.samples, others.samples);
+        const std::uint32_t depth = std::max(mine.depth, others.depth);
+        if (entry.samples < 0 || better(samples, depth, entry.samples, entry.depth)) {
+          entry = {samples, depth, narrow(a), number};
+        }
+      };
+      if (!alike_ || high < low + 4) {
+        for (std::size_t a = low; a <= high; ++a) look(a);
+        continue;
+      }
+      while (low < high) {  // the fewest devices with which the branch is no worse than the others
+        const std::size_t a = (low + high) / 2;
+        const Entry& mine = at(run, way.begin, size, p, a);
+        const ForkEntry& others = *fork_cell(table, way.to, p + a, n - a);
+        const bool no_worse = mine.fits() && (others.samples < 0 || !better(others.samples, others.depth,
+                                                                            mine.samples, mine.depth));
+        if (no_worse) {
+          high = a;
+        } else {
+          low = a + 1;
+        }
+      }
+      look(low);
+      if (low > row.low) look(low - 1);
+    }
+  }
+}
+
+// Puts a fork before what stands at `position` and takes `used` devices.
+void PipeSearch::spread(Row& row, const ForkTable& fork, std::size_t size, std::size_t position,
+                        const Entry& step, std::uint32_t depth, std::size_t used) const {
+  if (fork.states.front().empty()) return;
+  for (std::size_t n1 = fork.low; n1 <= fork.high; ++n1) {
+    if (!alike_ && n1 > position) return;
+    const std::size_t p = alike_ ? 0 : position - n1, n = n1 + used;
+    if (n > std::min(row.high, room(p))) {
+      if (alike_) return;
+      continue;
+    }
+    if (n < row.low) continue;
+    const ForkEntry& held = fork.states.front()[p * (fork.high + 1) + n1];
+    Entry& entry = row.entries[(size * positions() + p) * row.width + n - row.low];
+    if (held.samples < 0 || !improves(held.samples, held.depth + depth, entry)) continue;
+    entry = step;
+    entry.samples = held.samples;
+    entry.depth = held.depth + depth;
+    entry.behind = narrow(used);
+  }
+}
+
+void PipeSearch::add_forks(RunTable& table, Row& row, std::size_t item, Cuts cuts) {
+  const std::uint32_t fork = *tree_.runs[table.run].items[item].fork;
+  for (std::size_t q = 0; q < positions(); ++q) {
+    for (const NextValue& next : nexts(table, item + 1, q)) {
+      for (std::size_t s = 0; s < sizes_.size() && !ended(); ++s) {
+        const ForkTable& before = fork_table(fork, cuts, {next.samples, next.size}, s);
+        const Entry step{
+            .step = Step::kFork, .next_size = next.size, .next = static_cast<std::uint16_t>(item + 1)};
+        spread(row, before, s, q, step, next.depth, next.devices);
+      }
+    }
+  }
+  add_tails(table, row, item, cuts);
+}
+
+// One branch of each sort, a few of them; `apart`, which is cut already, is a sort of its own.
+std::vector<std::uint16_t> PipeSearch::branches_to_join(std::uint32_t fork, std::uint16_t apart) const {
+  const std::vector<std::uint32_t>& branches = tree_.forks[fork].branches;
+  std::vector<std::uint16_t> result;
+  std::vector<std::uint32_t> met;
+  for (std::size_t each = 0; each < branches.size(); ++each) {
+    const auto b = static_cast<std::uint16_t>(each);
+    const std::uint32_t like = tree_.runs[branches[b]].like;
+    if (b != apart && std::find(met.begin(), met.end(), like) != met.end()) continue;
+    if (b != apart) met.push_back(like);
+    result.push_back(b);
+  }
+  const std::size_t most = options_.most_joined_branches;
+  if (result.size() > most) {  // half of them the heaviest, half the lightest
+    result.erase(result.begin() + static_cast<std::ptrdiff_t>((most + 1) / 2),
+                 result.end() - static_cast<std::ptrdiff_t>(most / 2));
+  }
+  return result;
+}
+
+// The end of one branch with what follows the join, up to some item, as one stage.
+void PipeSearch::add_tails(RunTable& table, Row& row, std::size_t item, Cuts cuts) {
+  const PipeRun& run = tree_.runs[table.run];
+  const std::uint32_t fork = *run.items[item].fork;
+  const bool exact = table.end - item <= options_.exact_items;
+  const std::vector<std::uint16_t> joined = branches_to_join(fork, cuts.front);
+  std::vector<std::size_t> ends;
+  for (std::size_t j = item + 2; j <= table.end; ++j) {
+    ends.push_back(j);
+  }
+  if (!exact && ends.size() > kEndsTried) {
+    for (std::size_t i = 1; i < kEndsTried; ++i) ends[i] = ends[i * (ends.size() - 1) / (kEndsTried - 1)];
+    ends.resize(kEndsTried);
+  }
+  for (const std::size_t j : ends) {
+    const PlaceRanges behind = tree_.places(table.run, item + 1, j);
+    for (std::size_t x = 0; x < sizes_.size(); ++x) {
+      for (const std::size_t r : sizes_[x]->degrees) {
+        for (std::size_t q = 0; q < positions(); ++q) {
+          if (r > room(q)) continue;
+          const std::uint32_t run_class = class_of(x, q, r);
+          const RunClass& on = sizes_[x]->row.classes()[run_class];
+          const std::int64_t work = sizes_[x]->prices.compute_alone(on.loads.front().compute, behind);
+          if (work < 0 || !within(x, on, work)) continue;
+          const std::vector<NextValue> values = nexts(table, j, place_of(q + r));
+          for (const std::uint16_t branch : joined) {
+            if (!context_.take_state()) return;
+            const std::uint32_t actual = tree_.forks[fork].branches[branch];
+            const std::uint16_t least = cuts.front == branch ? cuts.front_cut : std::uint16_t{0};
+            std::vector<Tail> of_branch = tails(actual, least, x, run_class, work);
+            for (const NextValue& next : values) {
+              const std::int64_t w = in_flight(x, r, next.samples, next.size);
+              if (w < 1 || next.devices + r > devices_) continue;
+              for (const std::uint16_t cut : tail_cuts(of_branch, actual, x, run_class, behind, w)) {
+                Cuts both = cuts;
+                both.tail = branch;
+                both.tail_cut = cut;
+                for (std::size_t s = 0; s < sizes_.size() && !ended(); ++s) {
+                  const ForkTable& before =
+                      fork_table(fork, both, {held(x, r, w), static_cast<std::uint8_t>(x)}, s);
+                  const Entry step{.step = Step::kForkTail,
+                                   .size = static_cast<std::uint8_t>(x),
+                                   .next_size = next.size,
+                                   .replicas = static_cast<std::uint16_t>(r),
+                                   .next = static_cast<std::uint16_t>(j),
+                                   .branch = branch,
+                                   .cut = cut};
+                  spread(row, before, s, q, step, next.depth + 1, r + next.devices);
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace espalier::internal
