@@ -293,6 +293,27 @@ std::vector<OperatorId> Chain::operators(std::size_t first, std::size_t last) co
   return result;
 }
 
+const OperatorSet& Chain::set(std::size_t first, std::size_t last) const {
+  const auto [it, fresh] = sets_.try_emplace({first, last});
+  if (fresh) it->second = operators(first, last);
+  return it->second;
+}
+
+bool Chain::is_like(const Chain& other) const {
+  const auto free = [](const BlockPin& pin) { return pin == BlockPin(); };
+  const bool looks_like = members_.size() == other.members_.size() && begin_ == other.begin_ &&
+                          micro_batch_ == other.micro_batch_ && work_ == other.work_ &&
+                          forbidden_ == other.forbidden_ && forward_bytes_ == other.forward_bytes_ &&
+                          backward_bytes_ == other.backward_bytes_ && writers_ == other.writers_ &&
+                          std::all_of(pins_.begin(), pins_.end(), free) &&
+                          std::all_of(other.pins_.begin(), other.pins_.end(), free);
+  if (!looks_like) return false;
+  for (std::size_t block = 0; block < blocks(); ++block) {
+    if (price(block, block + 1) != other.price(block, block + 1)) return false;
+  }
+  return price(0, blocks()) == other.price(0, blocks());
+}
+
 std::vector<OperatorId> chain_order(const Graph& graph) {
   return without_duplicables(graph, graph_order(graph));
 }

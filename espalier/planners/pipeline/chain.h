@@ -11,10 +11,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "espalier/planners/operator_set.h"
 #include "espalier/planners/planner.h"
 #include "espalier/sim/stage_price.h"
 
@@ -91,6 +94,8 @@ class Chain {
   BatchSize micro_batch() const { return micro_batch_; }
   std::size_t blocks() const { return begin_.size() - 1; }
   std::vector<OperatorId> operators(std::size_t first, std::size_t last) const;  // of blocks [first, last)
+  // The same as a set, remembered: not for two threads at a time.
+  const OperatorSet& set(std::size_t first, std::size_t last) const;
 
   // Forward and backward of one micro-batch of blocks [0, last), without the overhead of actions.
   Duration work_before(KindId kind, Crowd crowd, std::size_t last) const {
@@ -117,6 +122,10 @@ class Chain {
   // workspace.
   const BlockPrice& price(std::size_t first, std::size_t last) const;
 
+  // Whether the other, of the same line, has the same blocks at the same prices, and neither has pins: what
+  // is found for one of them holds for the other. It compares each block and all of them together. O(blocks).
+  bool is_like(const Chain& other) const;
+
  private:
   struct Cells;
   void choose_blocks(std::size_t max_blocks);
@@ -139,6 +148,7 @@ class Chain {
   std::unique_ptr<StagePrices::Scratch, void (*)(StagePrices::Scratch*)> scratch_;
   mutable std::vector<BlockPrice> prices_;  // by first, last
   mutable std::vector<char> asked_;
+  mutable std::map<std::pair<std::size_t, std::size_t>, OperatorSet> sets_;  // by first, last
 };
 
 // All operators that are not duplicable (each stage computes those itself), in graph order.

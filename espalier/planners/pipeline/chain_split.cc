@@ -52,7 +52,7 @@ std::vector<ChainSplit> min_max_splits(const Chain& chain, const DeviceTable& ta
 std::vector<StageDraft> drafts_of(const Chain& chain, const ChainSplit& split) {
   std::vector<StageDraft> drafts;
   for (const ChainStage& stage : split.stages) {
-    drafts.push_back({chain.operators(stage.first_block, stage.last_block), stage.devices, {}});
+    drafts.push_back({chain.set(stage.first_block, stage.last_block), stage.devices, {}});
   }
   return drafts;
 }

@@ -105,6 +105,22 @@ const Chain& PartSplits::chain_of(std::size_t number) {
   return *part.chain;
 }
 
+std::size_t PartSplits::first_like(std::size_t number) {
+  Part& part = parts_[number];
+  if (part.like) return *part.like;
+  part.like = number;
+  if (part.pinned > 0) return number;
+  for (std::size_t other = 0; other < parts_.size(); ++other) {
+    const Part& earlier = parts_[other];
+    if (other == number || earlier.like != other || earlier.work != part.work) continue;
+    if (chain_of(number).is_like(chain_of(other))) {
+      part.like = other;
+      break;
+    }
+  }
+  return *part.like;
+}
+
 bool PartSplits::alike(std::size_t a, std::size_t b, std::size_t count) const {
   for (std::size_t i = 0; i < count; ++i) {
     const DeviceId x = row_[a + i], y = row_[b + i];
@@ -130,12 +146,13 @@ const std::vector<ChainSplit>& PartSplits::splits(std::size_t number, std::size_
                                                   Context& context) {
   // The links of a pinned device to runs that are alike may differ.
   const std::size_t place = parts_[number].pinned > 0 ? first : like(first, count);
-  const auto [it, fresh] = splits_.try_emplace({number, place, count});
+  const std::size_t equal = first_like(number);
+  const auto [it, fresh] = splits_.try_emplace({equal, place, count});
   if (fresh) {
     const std::int64_t m = line_.problem().training.batch.count() / micro_batch_.count();
     const std::vector<DeviceId> devices(row_.begin() + static_cast<std::ptrdiff_t>(place),
                                         row_.begin() + static_cast<std::ptrdiff_t>(place + count));
-    it->second = min_max_splits(chain_of(number), table_, devices, m, options_, context);
+    it->second = min_max_splits(chain_of(equal), table_, devices, m, options_, context);
   }
   return it->second;
 }

@@ -2,7 +2,7 @@
 
 // Parts of a linearization, each cut over a run of a row of devices: what planners ask that try many ways to
 // deal devices to parts. Equal questions are answered once: runs of equal devices with equal links between
-// them are alike.
+// them are alike, and so are parts whose blocks cost the same, such as equal branches.
 
 #include <cstdint>
 #include <deque>
@@ -61,8 +61,10 @@ class PartSplits {
     Duration fastest;  // on the fastest kind
     std::size_t pinned = 0;
     std::optional<Chain> chain = {};
+    std::optional<std::size_t> like = {};  // the first part whose chain is like this one's
   };
   const Chain& chain_of(std::size_t part);
+  std::size_t first_like(std::size_t part);
   // The first place whose run of that length is like the one at `first`.
   std::size_t like(std::size_t first, std::size_t count);
   bool alike(std::size_t a, std::size_t b, std::size_t count) const;
@@ -78,7 +80,7 @@ class PartSplits {
   std::map<std::vector<std::uint32_t>, std::size_t> numbers_;
   std::map<std::size_t, std::vector<std::size_t>> likes_;  // by length: places of runs that differ
   std::map<std::tuple<std::size_t, std::size_t, std::size_t>, std::vector<ChainSplit>>
-      splits_;  // by part, place, length
+      splits_;  // by first part like it, place, length
 };
 
 }  // namespace espalier
