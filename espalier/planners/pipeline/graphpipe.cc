@@ -39,6 +39,9 @@ using PipeSizes = std::vector<std::unique_ptr<PipeSize>>;
 
 constexpr std::size_t kLikeliest = 12;   // plans by estimate, that are judged one by one
 constexpr std::size_t kPlansToTune = 4;  // of those, simulated: for more in flight, and larger k
+// Of the budget, dealt to a round's searches: more changed no plan of twelve models and made some ten times
+// as slow.
+constexpr std::uint64_t kStatesOfRound = 1'500'000, kStatesForAnOperator = 150;
 constexpr std::int64_t kMemoryRounds[] = {1000, 900, 750, 600, 450};  // per mille: what a search counts on
 
 // A plan with all that it takes to propose it.
@@ -139,8 +142,13 @@ class GraphPipe {
   std::vector<PipeCandidate> search(std::optional<std::int64_t> memory_per_mille) {
     const std::vector<PipeJob> all = jobs();
     std::vector<std::vector<PipeCandidate>> found(all.size());
+    const std::uint64_t most =
+        (kStatesOfRound + kStatesForAnOperator * problem_.graph.operators().size()) / all.size();
     context_.for_each(all.size(), [&](std::size_t number, Context& own) {
+      const bool limited = most < own.budget.max_states;
+      own.budget.max_states = std::min(own.budget.max_states, most);
       found[number] = search_one(all[number], memory_per_mille, own);
+      if (limited && !found[number].empty()) own.budget_spent = false;  // a larger one would change nothing
     });
     std::vector<PipeCandidate> candidates;
     for (std::vector<PipeCandidate>& each : found) {

@@ -43,7 +43,8 @@ struct GraphPipeOptions {
 // no other beats in (bottleneck, depth) are proposed as well, each on two layouts of devices, and simulated.
 // kUnsupported where a graph has nothing to plan; a chain has chain plans.
 //
-// A state is one entry of the tables of a probe; bisection needs some 20 probes for each micro-batch size.
+// A state is one entry of the tables of a probe; bisection needs some 20 probes for each micro-batch size. A
+// round of searches takes at most 1.5 million states of the budget, and 150 more for each operator.
 Outcome graphpipe(const Problem& problem, const GraphPipeOptions& options, Context& context);
 
 }  // namespace espalier
