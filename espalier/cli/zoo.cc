@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 
 #include "espalier/app/training_graph.h"
 #include "espalier/base/check.h"
@@ -25,25 +26,16 @@ struct ZooFlags {
   CLI::App* verb = nullptr;
 };
 
-// Settings of all models, each name once. One that says different things of different models says where to
-// look.
-std::vector<ZooSetting> all_settings() {
-  std::vector<ZooSetting> result;
+std::set<std::string> all_settings() {
+  std::set<std::string> names;
   for (const ZooModel& model : zoo_models()) {
-    for (const ZooSetting& setting : model.settings) {
-      const auto known = std::find_if(result.begin(), result.end(),
-                                      [&](const ZooSetting& other) { return other.name == setting.name; });
-      if (known == result.end()) {
-        result.push_back(setting);
-      } else if (known->what != setting.what) {
-        known->what = "see --list: it depends on the model";
-      }
-    }
+    for (const ZooSetting& setting : model.settings) names.insert(setting.name);
   }
-  return result;
+  return names;
 }
 
-int list_models(Console& console) {
+// All models, or the one of this name.
+int list_models(Console& console, const std::string& name) {
   Table models{{{"model", "model"}, {"what", "what"}, {"source", "source"}}, {}};
   Table settings{{{"model", "model"},
                   {"setting", "setting"},
@@ -53,6 +45,7 @@ int list_models(Console& console) {
                   {"what", "what"}},
                  {}};
   for (const ZooModel& model : zoo_models()) {
+    if (!name.empty() && model.name != name) continue;
     models.rows.push_back({model.name, model.what, model.source});
     for (const ZooSetting& setting : model.settings) {
       settings.rows.push_back(
@@ -81,8 +74,8 @@ std::int64_t trained_elements(const Graph& graph) {
 int zoo(Program& program, const ZooFlags& flags) {
   Console& console = program.console;
   if (flags.list) {
-    if (!flags.name.empty()) throw InputError("zoo: --list names all models; leave '" + flags.name + "' out");
-    return list_models(console);
+    if (!flags.name.empty()) find_zoo_model(flags.name);
+    return list_models(console, flags.name);
   }
   if (flags.name.empty())
     throw InputError("zoo: expected the name of a model (`espalier zoo --list` lists all)");
@@ -127,9 +120,10 @@ void add_zoo(Program& program) {
                             "espalier zoo gnmt --layers 4 -o gnmt.json");
   flags->verb = verb;
   verb->add_option("model", flags->name, "see --list")->type_name("NAME");
-  verb->add_flag("--list", flags->list, "every model and its settings");
-  for (const ZooSetting& setting : all_settings()) {
-    verb->add_option("--" + setting.name, flags->values[setting.name], setting.what)->type_name("N");
+  verb->add_flag("--list", flags->list,
+                 "every model and its settings, such as --layers N; with NAME, of that one");
+  for (const std::string& name : all_settings()) {  // sixty: --list tells what they are
+    verb->add_option("--" + name, flags->values[name])->group("");
   }
   verb->add_flag("--training", flags->training, "with backward and update operators, for placements");
   verb->add_option("-o,--output", flags->output, "the graph to write: JSON, or text as FILE.txt")

@@ -79,7 +79,9 @@ class Zoo(Command):
         depth = next(row for row in told if row["model"] == "resnet" and row["setting"] == "--depth")
         self.assertEqual((depth["least"], depth["usual"], depth["most"]), (18, 50, 152))
         self.assertEqual(what["t5", "--layers"], "layers of the encoder, and of the decoder")
-        self.assertIn("see --list: it depends on the model", self.espalier("zoo", "--help").stdout)
+        one = json.loads(self.espalier("zoo", "t5", "--list", "--json").stdout)
+        self.assertEqual([row["model"] for row in one["models"]], ["t5"])
+        self.assertEqual({row["model"] for row in one["settings"]}, {"t5"})
 
     def test_a_training_graph_takes_as_long_as_its_forward_graph(self):
         forward = json.loads(self.espalier("inspect", self.write_model("gnmt"), "-c", "1xA100-80GB", "-b", "8",
@@ -101,7 +103,7 @@ class Zoo(Command):
         self.refused("zoo", "mmt", "--length", "5", "-o", "g.json", says="mmt has no setting 'length'")
         self.refused("zoo", "gnmt", "--layers", "1", "-o", "g.json", says="expected 2 to 100")
         self.refused("zoo", "mmt", "--heads", "7", "-o", "g.json", says="7 heads do not divide")
-        self.refused("zoo", "mmt", "--list", says="leave 'mmt' out")
+        self.refused("zoo", "mmm", "--list", says="mmt")
         self.refused("zoo", "mmt", "-o", "gone/g.json", says="there is no folder 'gone'")
 
 
