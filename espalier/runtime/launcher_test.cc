@@ -164,13 +164,13 @@ TEST(Launch, ManyAtOnceHaveAPortEachThatNobodyElseGets) {
   EXPECT_THAT(statuses, ::testing::Each(0));
 }
 
-// The launcher of the test below, in a process of its own. A worker is one process that waits for `end` to be
-// written: a shell that starts others would not count as stopped while a child of it is stopped between vfork
-// and exec.
+// The launcher of the test below, in a process of its own. A worker is one process that waits for somebody to
+// open its `end`: a shell that starts others would not count as stopped while a child of it is stopped
+// between vfork and exec.
 TEST(Launcher, DISABLED_RunsAsAJob) {
   const std::string folder = std::getenv("ESPALIER_TEST_FOLDER");
   const Launched run("echo $$ > " + folder + "/$RANK.part; mv " + folder + "/$RANK.part " + folder +
-                     "/$RANK; exec cat " + folder + "/end");
+                     "/$RANK; exec cat " + folder + "/end.$RANK");
   write_file_atomically(folder + "/result",
                         std::to_string(run.status) + (run.said.empty() ? "" : run.said[0]));
 }
@@ -184,7 +184,8 @@ char state_of(const std::string& pid) {  // 'S' sleeping, 'R' running, 'T' stopp
 
 TEST(Launch, CtrlZStopsTheJobAndFgLetsItGoOn) {
   const LaunchFolder folder;
-  ASSERT_EQ(::mkfifo((folder / "end").c_str(), 0600), 0);
+  const std::string ends[] = {folder / "end.0", folder / "end.1"};
+  for (const std::string& end : ends) ASSERT_EQ(::mkfifo(end.c_str(), 0600), 0);
   std::string name = "launcher", filter = "--gtest_filter=Launcher.DISABLED_RunsAsAJob",
               disabled = "--gtest_also_run_disabled_tests", brief = "--gtest_brief=1";
   char* arguments[] = {name.data(), filter.data(), disabled.data(), brief.data(), nullptr};
@@ -212,7 +213,7 @@ TEST(Launch, CtrlZStopsTheJobAndFgLetsItGoOn) {
   std::this_thread::sleep_for(std::chrono::milliseconds(700));  // longer than a worker alone may be stopped
   ASSERT_EQ(::kill(-job, SIGCONT), 0);
   EXPECT_TRUE(all_are(false));
-  std::ofstream(folder / "end").close();
+  for (const std::string& end : ends) std::ofstream(end).close();  // waits for its reader
   ASSERT_EQ(::waitpid(job, &status, 0), job);
   EXPECT_EQ(line_of(folder / "result"), "0");
 }
