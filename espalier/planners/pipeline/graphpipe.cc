@@ -93,7 +93,7 @@ class GraphPipe {
     if (structure_.empty()) {
       return {.status = Status::kUnsupported, .why = "the graph has no operator that a stage could hold"};
     }
-    line_.emplace(problem_, structure_.operators);
+    line_ = std::make_unique<Linearization>(problem_, structure_.operators);
     const OperatorCosts costs(problem_.graph, problem_.cluster, problem_.costs, micro_batches_.back());
     rows_ = device_rows(problem_.cluster, unpinned_devices(problem_), whole_times(*line_, costs));
     Judge judge(problem_, context_);
@@ -427,7 +427,7 @@ class GraphPipe {
   const std::vector<BatchSize> micro_batches_;
   const Structure structure_;
   const DeviceTable table_;
-  std::optional<Linearization> line_;
+  std::unique_ptr<Linearization> line_;
   std::vector<std::vector<DeviceId>> rows_;
 };
 
