@@ -254,12 +254,14 @@ class Reference {
     return result;
   }
 
-  // Has everything that carries this sample arrived? (With unequal micro-batches two messages may.)
-  bool arrived(DeviceId from, std::size_t to, Message::Direction direction, std::size_t crossing,
-               std::uint32_t sample) const {
+  // Has everything that carries this sample from one of these arrived? (With unequal micro-batches two
+  // messages may.)
+  bool arrived(const std::vector<DeviceId>& from, std::size_t to, Message::Direction direction,
+               std::size_t crossing, std::uint32_t sample) const {
     bool any = false;
     for (const InFlight& flight : flights_) {
-      if (flight.from != from || flight.to.index() != to || flight.message.direction != direction) continue;
+      if (!has(from, flight.from.index())) continue;
+      if (flight.to.index() != to || flight.message.direction != direction) continue;
       if (flight.message.crossing != crossing || !flight.samples.count(sample)) continue;
       if (!flight.arrival || *flight.arrival > now_) return false;
       any = true;
@@ -281,9 +283,9 @@ class Reference {
         for (const Crossing::Reader& reader : crossing.readers) {
           if (forward && reader.stage.index() == stage) {
             const std::vector<DeviceId>& there = owners(crossing.from.index(), sample);
-            if (has(there, d)
-                    ? !ended(d, {ActionKind::kForward}, crossing.from.index(), sample)
-                    : !arrived(there[rank % there.size()], d, Message::Direction::kForward, c, sample)) {
+            if (has(there, d) ? !ended(d, {ActionKind::kForward}, crossing.from.index(), sample)
+                              // whoever of the group sends it: one message serves all readers on the device
+                              : !arrived(there, d, Message::Direction::kForward, c, sample)) {
               return false;
             }
           }
@@ -292,7 +294,7 @@ class Reference {
             if (has(there, d)
                     ? !ended(d, {ActionKind::kBackward, ActionKind::kInputGradient}, reader.stage.index(),
                              sample)
-                    : !arrived(there[rank % there.size()], d, Message::Direction::kBackward, c, sample)) {
+                    : !arrived({there[rank % there.size()]}, d, Message::Direction::kBackward, c, sample)) {
               return false;
             }
           }

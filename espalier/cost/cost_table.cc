@@ -450,6 +450,15 @@ Duration update_time(const KindOverhead& overhead, OptimizerKind optimizer, Byte
   return Duration();
 }
 
+void refuse_missing_cell(const Operator& op, const DeviceKind& kind, Variant variant) {
+  throw InputError("operator '" + op.name + "' (class '" + op.op_class + "') has no cost on device kind '" +
+                   kind.name + "'" +
+                   (variant.tensor_parallel == 1
+                        ? std::string()
+                        : " for " + std::to_string(variant.tensor_parallel) + " devices") +
+                   "; profile the model on that kind, or leave the cost file out");
+}
+
 OperatorCosts::OperatorCosts(const Graph& graph, const Cluster& cluster, const CostTable& table,
                              BatchSize micro_batch, Variant variant) {
   Columns columns(graph);
@@ -460,14 +469,7 @@ OperatorCosts::OperatorCosts(const Graph& graph, const Cluster& cluster, const C
     for (const auto& [index, part] : columns.first) {
       const Operator& op = graph.operators()[index];
       const CostRow* row = table.find(op.op_class, kind.name, variant);
-      if (!row) {
-        throw InputError("operator '" + op.name + "' (class '" + op.op_class +
-                         "') has no cost on device kind '" + kind.name + "'" +
-                         (variant.tensor_parallel == 1
-                              ? std::string()
-                              : " for " + std::to_string(variant.tensor_parallel) + " devices") +
-                         "; profile the model on that kind, or leave the cost file out");
-      }
+      if (!row) refuse_missing_cell(op, kind, variant);
       costs_.push_back(part_of(cost_at(*row, micro_batch), part, kind.speed));
     }
   }

@@ -194,6 +194,9 @@ class OperatorCosts {
   std::vector<OperatorCost> costs_;      // kind-major
 };
 
+// Throws InputError for an operator that has no cell: "operator 'h1' (class 'linear(…)') has no cost on …".
+[[noreturn]] void refuse_missing_cell(const Operator& op, const DeviceKind& kind, Variant variant);
+
 // The same for one kind, where a missing cell is no error: whoever needs it may choose another kind.
 class KindCosts {
  public:

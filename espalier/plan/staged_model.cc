@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "espalier/base/check.h"
 
@@ -205,20 +206,32 @@ class Stager {
     }
     std::sort(kinds_.begin(), kinds_.end());
     kinds_.erase(std::unique(kinds_.begin(), kinds_.end()), kinds_.end());
-    const auto key = std::pair(s.micro_batch, group_size_);
-    auto place = costs_.find(key);
-    if (place == costs_.end()) {
-      Variant variant;
-      variant.tensor_parallel = static_cast<std::uint32_t>(group_size_);
-      place = costs_.emplace(key, OperatorCosts(graph_, cluster_, table_, s.micro_batch, variant)).first;
+    cost_of_kind_.assign(cluster_.kinds().size(), nullptr);
+    for (const KindId kind : kinds_) {
+      const std::tuple key(s.micro_batch, group_size_, kind);
+      auto place = costs_.find(key);
+      if (place == costs_.end()) {
+        const KindCosts fresh(graph_, cluster_.kind(kind), table_, s.micro_batch, variant());
+        place = costs_.emplace(key, fresh).first;
+      }
+      cost_of_kind_[kind.index()] = &place->second;
     }
-    cost_ = &place->second;
+  }
+  Variant variant() const {
+    Variant variant;
+    variant.tensor_parallel = static_cast<std::uint32_t>(group_size_);
+    return variant;
+  }
+  const OperatorCost& cost_of(OperatorId op, KindId kind) const {
+    const OperatorCost* cost = cost_of_kind_[kind.index()]->of(op);
+    if (cost == nullptr) refuse_missing_cell(graph_.op(op), cluster_.kind(kind), variant());
+    return *cost;
   }
 
   // Bytes that any kind needs: replicas of one stage hold the same.
   Bytes largest(OperatorId op, Bytes OperatorCost::*field) const {
     Bytes most;
-    for (const KindId kind : kinds_) most = std::max(most, cost_->of(op, kind).*field);
+    for (const KindId kind : kinds_) most = std::max(most, cost_of(op, kind).*field);
     return most;
   }
 
@@ -226,7 +239,7 @@ class Stager {
   Bytes for_weights(OperatorId op) const {
     Bytes most;
     for (const KindId kind : kinds_) {
-      const OperatorCost& cost = cost_->of(op, kind);
+      const OperatorCost& cost = cost_of(op, kind);
       most = std::max(most, cost.private_bytes - cost.private_for_input);
     }
     return most;
@@ -326,7 +339,7 @@ class Stager {
     for (std::size_t i = 0; i < s.operators.size(); ++i) {
       const Operator& op = graph_.op(s.operators[i]);
       for (const KindId kind : kinds_) {
-        for (const SavedTensor& saved : cost_->of(s.operators[i], kind).saved) {
+        for (const SavedTensor& saved : cost_of(s.operators[i], kind).saved) {
           LocalStorage& storage = local(saved_tensor(op, saved));
           storage.for_weights |= !saved.for_input_only;
           (recomputed_[i] && storage.produced_again ? storage.kept_again : storage.kept) = true;
@@ -486,7 +499,7 @@ class Stager {
     const KindOverhead overhead = table_.overhead(description.name);
     StageTimes sum;
     for (std::size_t i = 0; i < s.operators.size(); ++i) {
-      const OperatorCost& cost = cost_->of(s.operators[i], kind);
+      const OperatorCost& cost = cost_of(s.operators[i], kind);
       sum.forward += cost.forward;
       sum.input_gradient += cost.input_gradient;
       sum.weight_gradient += cost.weight_gradient;
@@ -500,7 +513,7 @@ class Stager {
     }
     if (replica.devices.size() > 1) {
       for (std::size_t i = 0; i < s.operators.size(); ++i) {
-        const OperatorCost& cost = cost_->of(s.operators[i], kind);
+        const OperatorCost& cost = cost_of(s.operators[i], kind);
         const Duration forward = reduce_time(cluster_, replica.devices, cost.reduced_forward);
         sum.forward += forward;
         sum.input_gradient += reduce_time(cluster_, replica.devices, cost.reduced_backward);
@@ -567,16 +580,16 @@ class Stager {
   const StateCopies copies_;
   StagedModel model_;
 
-  std::vector<std::uint32_t> held_;                                   // by stage, where orders are lists
-  std::vector<StageId> owner_;                                        // by operator
-  std::vector<std::uint32_t> busy_in_group_;                          // by group: devices that host a stage
-  std::vector<std::uint32_t> crossing_of_;                            // by tensor
-  std::vector<std::vector<StageId>> holders_;                         // by parameter
-  std::set<std::pair<DeviceId, StorageId>> on_device_;                // copies of those stages' devices
-  std::map<std::pair<BatchSize, std::size_t>, OperatorCosts> costs_;  // by micro-batch and group size
+  std::vector<std::uint32_t> held_;                     // by stage, where orders are lists
+  std::vector<StageId> owner_;                          // by operator
+  std::vector<std::uint32_t> busy_in_group_;            // by group: devices that host a stage
+  std::vector<std::uint32_t> crossing_of_;              // by tensor
+  std::vector<std::vector<StageId>> holders_;           // by parameter
+  std::set<std::pair<DeviceId, StorageId>> on_device_;  // copies of those stages' devices
+  std::map<std::tuple<BatchSize, std::size_t, KindId>, KindCosts> costs_;  // by micro-batch, group size, kind
 
   // Of the stage at hand.
-  const OperatorCosts* cost_ = nullptr;
+  std::vector<const KindCosts*> cost_of_kind_;  // of those in kinds_
   std::size_t group_size_ = 1;
   BatchSize micro_batch_;
   std::vector<KindId> kinds_;

@@ -130,7 +130,7 @@ enum class StateCopies : std::uint8_t { kOfEachStage, kOfEachDevice };
 // lists what they hold. What recomputed operators read from outside their set is kept; what only they keep is
 // dropped. A tensor-parallel group takes cells of its variant, the all-reduces that they name over the links
 // of its devices, and an even part of the parameters. Throws
-// InputError where a cell is missing or names a tensor that its operator lacks.
+// InputError where a cell that a stage needs is missing, or names a tensor that its operator lacks.
 StagedModel stage_model(const Graph& graph, const Cluster& cluster, const CostTable& costs,
                         const Training& training, const PipelinePlan& plan,
                         StateCopies copies = StateCopies::kOfEachStage);

@@ -9,6 +9,7 @@
 #include "espalier/base/rng.h"
 #include "espalier/graph/text.h"
 #include "espalier/sim/simulate.h"
+#include "testing/evaluations.h"
 #include "testing/random_orders.h"
 
 namespace espalier {
@@ -300,18 +301,6 @@ PipelinePlan RandomProblem::plan(PlanOptions options) {
   return plan;
 }
 
-std::string text(const Evaluation& evaluation) {
-  std::ostringstream out;
-  out << evaluation.iteration.count() << " ns";
-  for (const MemoryByCategory& peak : evaluation.peak) {
-    out << " [";
-    for (const Bytes bytes : peak.bytes) out << ' ' << bytes.count();
-    out << " ]";
-  }
-  if (evaluation.overflow) out << " overflow " << evaluation.overflow->index();
-  return out.str();
-}
-
 struct Tally {
   Evaluator::Counts counts;
   std::size_t plans = 0, refused = 0;
@@ -337,10 +326,10 @@ Tally compare(std::uint64_t problems, int plans_each, RandomProblem::PlanOptions
         continue;
       }
       ++tally.plans;
-      const std::string full = text(evaluator.simulate_in_full(plan));
+      const std::string full = testing::text(evaluator.simulate_in_full(plan));
       // Twice: the second time from what the scratch remembers.
-      EXPECT_EQ(text(evaluator.evaluate(plan, *scratch)), full) << "seed " << seed << " plan " << i;
-      EXPECT_EQ(text(evaluator.evaluate(plan, *scratch)), full) << "seed " << seed << " plan " << i;
+      EXPECT_EQ(testing::text(evaluator.evaluate(plan, *scratch)), full) << "seed " << seed << " plan " << i;
+      EXPECT_EQ(testing::text(evaluator.evaluate(plan, *scratch)), full) << "seed " << seed << " plan " << i;
       if (::testing::Test::HasFailure()) return tally;
     }
   }
@@ -403,7 +392,8 @@ TEST(Evaluator, ListsEqualTheFullSimulationOrCannotRun) {
       ASSERT_EQ(evaluation.deadlock, !broken.empty()) << "seed " << seed;
       ++(broken.empty() ? run : broken[0].rfind("deadlock", 0) == 0 ? deadlocks : others);
       if (!broken.empty()) continue;
-      ASSERT_EQ(text(evaluation), text(evaluator.simulate_in_full(plan))) << "seed " << seed;
+      ASSERT_EQ(testing::text(evaluation), testing::text(evaluator.simulate_in_full(plan)))
+          << "seed " << seed;
     }
   }
   EXPECT_GT(run, 300u);

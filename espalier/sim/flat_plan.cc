@@ -352,9 +352,10 @@ void FlatPlan::fill_shape(const PipelinePlan& plan) {
                                  narrow(stage.replicas.size()), narrow(stage.replicas[0].devices.size())});
     for (const Replica& each : stage.replicas) {
       for (const DeviceId device : each.devices) shape_.push_back(narrow(device.index()));
-      again = again || times_[replica].recompute > Duration();
-      halves = halves || times_[replica].weight_gradient > Duration();
-      update = update || times_[replica++].update > Duration();
+      const StageTimes& times = times_[replica++];
+      again = again || times.recompute > Duration();
+      halves = halves || times.weight_gradient > Duration();
+      update = update || times.update > Duration();
     }
     const bool reduce = stage.replicas.size() > 1 && trained;
     shape_.push_back((again ? 1u : 0u) | (update ? 2u : 0u) | (reduce ? 4u : 0u) | (halves ? 8u : 0u));

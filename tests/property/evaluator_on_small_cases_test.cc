@@ -12,6 +12,7 @@
 #include "espalier/graph/text.h"
 #include "espalier/sim/evaluator.h"
 #include "espalier/sim/simulate.h"
+#include "testing/evaluations.h"
 #include "testing/reference_simulator.h"
 #include "testing/small_cases.h"
 
@@ -192,34 +193,6 @@ class Case {
   Training training_;
 };
 
-// What a trace says that an Evaluation says too, each byte class at the first largest total.
-Evaluation summary(const Trace& trace, const Cluster& cluster) {
-  Evaluation result{trace.iteration, std::vector<MemoryByCategory>(cluster.devices().size()), {}};
-  for (std::size_t d = cluster.devices().size(); d-- > 0;) {
-    Bytes most(-1);
-    for (const MemorySample& sample : trace.memory) {
-      if (sample.device.index() != d) continue;
-      Bytes total;
-      for (const Bytes bytes : sample.held.bytes) total += bytes;
-      if (total > most) most = total, result.peak[d] = sample.held;
-    }
-    if (most > cluster.devices()[d].memory) result.overflow = DeviceId(d);
-  }
-  return result;
-}
-
-std::string text(const Evaluation& evaluation) {
-  std::ostringstream out;
-  out << evaluation.iteration.count() << " ns";
-  for (const MemoryByCategory& peak : evaluation.peak) {
-    out << " [";
-    for (const Bytes bytes : peak.bytes) out << ' ' << bytes.count();
-    out << " ]";
-  }
-  if (evaluation.overflow) out << " overflow " << evaluation.overflow->index();
-  return out.str();
-}
-
 TEST(Evaluator, EqualsBothSimulatorsOnAllDagsOfUpToFourStages) {
   const auto scratch = Evaluator::make_scratch();
   std::size_t cases = 0, refused = 0, overflows = 0;
@@ -244,8 +217,9 @@ TEST(Evaluator, EqualsBothSimulatorsOnAllDagsOfUpToFourStages) {
         }
         const Evaluator evaluator(small.graph(), cluster, costs, small.training());
         const Evaluation full = evaluator.simulate_in_full(plan);
-        ASSERT_EQ(text(evaluator.evaluate(plan, *scratch)), text(full));
-        ASSERT_EQ(text(full), text(summary(testing::reference_simulate(model, cluster, schedule), cluster)));
+        ASSERT_EQ(testing::text(evaluator.evaluate(plan, *scratch)), testing::text(full));
+        ASSERT_EQ(testing::text(full), testing::text(testing::summary_of(
+                                           testing::reference_simulate(model, cluster, schedule), cluster)));
         ++cases;
         overflows += full.overflow ? 1 : 0;
       }
