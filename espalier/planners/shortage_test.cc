@@ -27,7 +27,9 @@ struct TightCase {
   Training training;
 
   TightCase(std::size_t layers, std::int64_t width, Bytes memory, std::size_t devices, BatchSize micro_batch)
-      : graph(parse_graph(text_of(layers, width))),
+      : TightCase(text_of(layers, width), memory, devices, micro_batch) {}
+  TightCase(const std::string& text, Bytes memory, std::size_t devices, BatchSize micro_batch)
+      : graph(parse_graph(text)),
         cluster(parse_cluster_lines(cluster_text(memory, devices))),
         costs(CostTableParts{}) {
     training.batch = BatchSize(256);
@@ -263,6 +265,45 @@ TEST(Shortage, WhatItSaysIsTrueOnSmallCases) {
                                   Remedy::Kind::kOptimizer, Remedy::Kind::kDevices}) {
     EXPECT_GE(kept[kind], 1) << to_text(kind);
   }
+}
+
+TEST(Shortage, RecomputationIsARemedyWhereSeveralInFlightKeepMuch) {
+  // Two stages, so the first has two micro-batches in flight, and each keeps what five gelus read.
+  std::string text = "batch 1..256\nx = input() : f32[b,64]\nw = parameter(w) : f32[64]\n";
+  text += "h0 = mul(x, w) : f32[b,64]\n";
+  for (int i = 1; i < 7; ++i) {
+    text += "h" + std::to_string(i) + " = gelu(h" + std::to_string(i - 1) + ") : f32[b,64]\n";
+  }
+  text += "loss = mean(h6) : f32[]\n";
+  PipelinePlan plan;
+  plan.batch = BatchSize(256);
+  for (std::size_t s = 0; s < 2; ++s) {
+    Stage stage{.name = s == 0 ? "front" : "back",
+                .operators = {},
+                .replicas = {{{DeviceId(s)}, round_robin(16, 0, 1)}},
+                .after = {},
+                .micro_batch = BatchSize(16)};
+    for (std::size_t op = s == 0 ? 0 : 6; op < (s == 0 ? 6 : 8); ++op)
+      stage.operators.push_back(OperatorId(op));
+    if (s == 1) stage.after = {StageId(0)};
+    stage.in_flight = s == 0 ? 2 : 1;
+    plan.stages.push_back(std::move(stage));
+  }
+  PipelinePlan with = plan;
+  with.stages[0].recompute = with.stages[0].operators;
+
+  const TightCase ample(text, gibibytes(1), 2, BatchSize(16));
+  const Measured less = measure(ample.problem(), with), more = measure(ample.problem(), plan);
+  ASSERT_LT(less.peak[0], more.peak[0]);
+  const TightCase tight(text, std::max(less.peak[0], less.peak[1]), 2, BatchSize(16));
+  ASSERT_EQ(check_plan(tight.graph, tight.cluster, plan), std::vector<std::string>());
+  const Problem problem = tight.problem();
+  const auto none = [](const Problem&) { return Outcome{.status = Status::kInfeasible}; };
+  const std::vector<Remedy> remedies = find_remedies(problem, plan, shortage_of(problem, plan, "all"), none);
+  ASSERT_EQ(remedies.size(), 1u);
+  EXPECT_EQ(remedies[0].kind, Remedy::Kind::kRecompute);
+  EXPECT_EQ(remedies[0].text, "the closest plan with all of stage front recomputed");
+  EXPECT_EQ(remedies[0].iteration, measure(problem, with).iteration);
 }
 
 TEST(Shortage, SaysItInAFewLines) {

@@ -229,7 +229,7 @@ TEST(JudgePlacement, IsTheStepByHandForEveryPlacementOfEverySmallGraph) {
 
 TEST(JudgePlacement, IsTheReferenceSimulatorsOnRandomCases) {
   Rng rng(6);
-  std::size_t several = 0;
+  std::size_t several = 0, overflows = 0;
   for (int round = 0; round < 150; ++round) {
     Graph graph = testing::random_graph(
         rng, {.operators = 1 + rng.below(18), .mutations = true, .max_batch = BatchSize(16)});
@@ -258,20 +258,28 @@ TEST(JudgePlacement, IsTheReferenceSimulatorsOnRandomCases) {
     ASSERT_THAT(check_trace(model, cluster, schedule, trace), IsEmpty());
     ASSERT_EQ(trace, testing::reference_simulate(model, cluster, schedule));
 
-    const Evaluation verdict = judge_placement(graph, cluster, costs, training, placement, options);
+    // Memory from little to twice the need of each device.
+    ClusterParts tight = cluster.parts();
+    std::optional<DeviceId> full;
+    for (std::size_t d = tight.devices.size(); d-- > 0;) {
+      const Bytes peak = peak_memory(trace)[d].total();
+      tight.devices[d].memory =
+          Bytes(1 + static_cast<std::int64_t>(rng.below(2 * static_cast<std::uint64_t>(peak.count()) + 1)));
+      if (tight.devices[d].memory < peak) full = DeviceId(d);
+    }
+    const Evaluation verdict = judge_placement(graph, Cluster(tight), costs, training, placement, options);
     ASSERT_EQ(verdict.iteration, trace.iteration);
     ASSERT_EQ(verdict.peak, peak_memory(trace));
-    std::optional<DeviceId> full;
-    for (std::size_t d = cluster.devices().size(); d-- > 0;) {
-      if (cluster.devices()[d].memory < verdict.peak[d].total()) full = DeviceId(d);
-    }
     ASSERT_EQ(verdict.overflow, full);
+    overflows += full ? 1 : 0;
     if (!is_training_graph(graph.operators())) {
       ASSERT_LE(any_plan_bound(graph, cluster, costs, training).time, verdict.iteration);
     }
     several += plan.stages.size() > 2 && options.micro_batch ? 1 : 0;
   }
   EXPECT_GT(several, 20u);
+  EXPECT_GT(overflows, 20u);
+  EXPECT_LT(overflows, 150u);
 }
 
 TEST(JudgePlacement, WhatCannotRunIsAVerdict) {
