@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <span>
 #include <tuple>
 
 #include "espalier/base/check.h"
@@ -25,8 +26,8 @@
 // Two towers on a track each, a head behind both: depth 2 where the chain has 3.
 //
 // A shape says how many devices what stands before, the tracks and what stands behind get. The step takes at
-// least the work per device of each; so shapes are tried in that order, and those at or above the best
-// iteration found are not tried at all.
+// least the work per device of each; so shapes are tried in that order, a few at a time, and those at or
+// above the best iteration found are not tried at all.
 //
 // Known bad cases: branches inside branches are one branch here; several groups in a row are planned one at a
 // time, the others as chains.
@@ -36,6 +37,7 @@ namespace {
 
 constexpr std::uint64_t kStatesForAShape = 40'000;  // of the budget
 constexpr std::uint64_t kFewestShapes = 16;
+constexpr std::size_t kShapesAtOnce = 8;
 constexpr std::int64_t kNear = 125;  // per cent of the best iteration
 
 // A parallel part of the structure, as places in the linearization.
@@ -87,11 +89,15 @@ class BranchSearch {
     std::stable_sort(shapes.begin(), shapes.end(), [](const Shape& a, const Shape& b) {
       return std::tuple(a.most, a.next) < std::tuple(b.most, b.next);
     });
-    std::uint64_t left = std::max(kFewestShapes, context_.budget.max_states / kStatesForAShape);
-    for (const Shape& shape : shapes) {
-      if (context_.stop() || context_.budget_spent || left-- == 0) return;
-      if (best && shape.most > *best) return;
-      consider(shape, best);
+    const std::uint64_t most = std::max(kFewestShapes, context_.budget.max_states / kStatesForAShape);
+    if (shapes.size() > most) shapes.resize(most);
+    for (std::size_t begin = 0; begin < shapes.size();) {
+      const std::size_t end = std::min(begin + kShapesAtOnce, shapes.size());
+      answer_for({shapes.data() + begin, shapes.data() + end}, best);
+      for (; begin < end; ++begin) {
+        if (context_.stop() || context_.budget_spent || (best && shapes[begin].most > *best)) return;
+        consider(shapes[begin], best);
+      }
     }
   }
 
@@ -195,17 +201,36 @@ class BranchSearch {
     }
   }
 
+  // One question for each part.
+  static std::vector<PartSplits::Question> questions_of(const Shape& shape) {
+    std::vector<PartSplits::Question> questions;
+    std::size_t next = 0;
+    for (std::size_t p = 0; p < shape.parts.size(); ++p) {
+      questions.push_back({shape.parts[p], next, shape.devices[p]});
+      next += shape.devices[p];
+    }
+    return questions;
+  }
+
+  void answer_for(std::span<const Shape> shapes, const std::optional<Duration>& best) {
+    std::vector<PartSplits::Question> questions;
+    for (const Shape& shape : shapes) {
+      if (best && shape.most > *best) break;
+      const std::vector<PartSplits::Question> of_shape = questions_of(shape);
+      questions.insert(questions.end(), of_shape.begin(), of_shape.end());
+    }
+    parts_.answer(questions, best.value_or(Duration::max()), context_);
+  }
+
   // Each part with the least bottleneck; and, where that comes near the best, with the fewest stages that
   // keep every part below the largest of those, or a little above: fewer stages fill sooner.
   void consider(const Shape& shape, std::optional<Duration>& best) {
     std::vector<const std::vector<ChainSplit>*> splits;
     Duration bottleneck;
-    std::size_t next = 0;
-    for (std::size_t p = 0; p < shape.parts.size(); ++p) {
-      splits.push_back(&parts_.splits(shape.parts[p], next, shape.devices[p], context_));
+    for (const PartSplits::Question& question : questions_of(shape)) {
+      splits.push_back(&parts_.splits(question, context_));
       if (splits.back()->empty()) return;
       bottleneck = std::max(bottleneck, splits.back()->front().bottleneck);
-      next += shape.devices[p];
     }
     std::set<std::vector<std::size_t>> tried;
     std::vector<std::size_t> choice(splits.size(), 0);
@@ -226,12 +251,10 @@ class BranchSearch {
   std::optional<Duration> judge(const Shape& shape, const std::vector<const std::vector<ChainSplit>*>& splits,
                                 const std::vector<std::size_t>& choice) {
     std::vector<StageDraft> drafts;
-    std::size_t next = 0;
-    for (std::size_t p = 0; p < shape.parts.size(); ++p) {
-      const std::vector<StageDraft> of_part =
-          parts_.drafts(shape.parts[p], next, shape.devices[p], (*splits[p])[choice[p]]);
+    const std::vector<PartSplits::Question> questions = questions_of(shape);
+    for (std::size_t p = 0; p < questions.size(); ++p) {
+      const std::vector<StageDraft> of_part = parts_.drafts(questions[p], (*splits[p])[choice[p]]);
       drafts.insert(drafts.end(), of_part.begin(), of_part.end());
-      next += shape.devices[p];
     }
     const Verdict verdict = judge_.consider(drafts, parts_.micro_batch(), options_.schedule);
     return verdict.fits() ? std::optional(verdict.iteration) : std::nullopt;

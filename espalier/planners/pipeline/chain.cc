@@ -280,6 +280,12 @@ const BlockPrice& Chain::price(std::size_t first, std::size_t last) const {
   return result = block_price(line_, micro_batch_, price, *scratch_);
 }
 
+void Chain::price_all() const {
+  for (std::size_t first = 0; first < blocks(); ++first) {
+    for (std::size_t last = first; last <= blocks(); ++last) price(first, last);
+  }
+}
+
 std::vector<Duration> Chain::times_by_kind() const {
   std::vector<Duration> times(forbidden_.size());
   for (const KindId kind : kinds_) times[kind.index()] = work_before(kind, Crowd::kAlone, blocks());

@@ -121,6 +121,8 @@ class Chain {
   // will find at least, with 1F1B: states, slots, what micro-batches in flight keep, gradients on their way,
   // workspace.
   const BlockPrice& price(std::size_t first, std::size_t last) const;
+  // Asks for all of them; from then on any threads may. O(blocks²) prices.
+  void price_all() const;
 
   // Whether the other, of the same line, has the same blocks at the same prices, and neither has pins: what
   // is found for one of them holds for the other. It compares each block and all of them together. O(blocks).

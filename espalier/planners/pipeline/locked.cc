@@ -310,9 +310,10 @@ class LockedSearch {
     }
     std::size_t first = 0;
     for (std::size_t p = 0; p < numbers.size(); ++p) {
-      const std::vector<ChainSplit>& splits = parts.splits(numbers[p], first, counts[p], context_);
+      const PartSplits::Question question{numbers[p], first, counts[p]};
+      const std::vector<ChainSplit>& splits = parts.splits(question, context_);
       if (splits.empty()) return;
-      const std::vector<StageDraft> cut = parts.drafts(numbers[p], first, counts[p], splits.front());
+      const std::vector<StageDraft> cut = parts.drafts(question, splits.front());
       drafts.insert(drafts.end(), cut.begin(), cut.end());
       first += counts[p];
     }

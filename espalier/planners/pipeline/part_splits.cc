@@ -142,30 +142,53 @@ std::size_t PartSplits::like(std::size_t first, std::size_t count) {
   return first;
 }
 
-const std::vector<ChainSplit>& PartSplits::splits(std::size_t number, std::size_t first, std::size_t count,
-                                                  Context& context) {
+PartSplits::Key PartSplits::key_of(const Question& question) {
   // The links of a pinned device to runs that are alike may differ.
-  const std::size_t place = parts_[number].pinned > 0 ? first : like(first, count);
-  const std::size_t equal = first_like(number);
-  const auto [it, fresh] = splits_.try_emplace({equal, place, count});
+  const bool pinned = parts_[question.part].pinned > 0;
+  const std::size_t place = pinned ? question.first : like(question.first, question.count);
+  return {first_like(question.part), place, question.count};
+}
+
+std::vector<ChainSplit> PartSplits::solve(const Key& key, Context& context) const {
+  const auto [part, place, count] = key;
+  const std::int64_t m = line_.problem().training.batch.count() / micro_batch_.count();
+  const std::vector<DeviceId> devices(row_.begin() + static_cast<std::ptrdiff_t>(place),
+                                      row_.begin() + static_cast<std::ptrdiff_t>(place + count));
+  return min_max_splits(*parts_[part].chain, table_, devices, m, options_, context);
+}
+
+const std::vector<ChainSplit>& PartSplits::splits(const Question& question, Context& context) {
+  const Key key = key_of(question);
+  const auto [it, fresh] = splits_.try_emplace(key);
   if (fresh) {
-    const std::int64_t m = line_.problem().training.batch.count() / micro_batch_.count();
-    const std::vector<DeviceId> devices(row_.begin() + static_cast<std::ptrdiff_t>(place),
-                                        row_.begin() + static_cast<std::ptrdiff_t>(place + count));
-    it->second = min_max_splits(chain_of(equal), table_, devices, m, options_, context);
+    chain_of(std::get<0>(key));
+    it->second = solve(key, context);
   }
   return it->second;
 }
 
-std::vector<StageDraft> PartSplits::drafts(std::size_t number, std::size_t first, std::size_t count,
-                                           const ChainSplit& split) {
-  const std::size_t place = parts_[number].pinned > 0 ? first : like(first, count);
-  std::vector<StageDraft> drafts = drafts_of(chain_of(number), split);
-  if (place == first) return drafts;
+void PartSplits::answer(const std::vector<Question>& questions, Duration limit, Context& context) {
+  options_.limit = std::min(options_.limit, limit);
+  std::vector<std::pair<Key, std::vector<ChainSplit>*>> fresh;
+  for (const Question& question : questions) {
+    const Key key = key_of(question);
+    const auto [it, is_fresh] = splits_.try_emplace(key);
+    if (!is_fresh) continue;
+    chain_of(std::get<0>(key)).price_all();
+    fresh.emplace_back(key, &it->second);
+  }
+  context.for_each(fresh.size(),
+                   [&](std::size_t i, Context& share) { *fresh[i].second = solve(fresh[i].first, share); });
+}
+
+std::vector<StageDraft> PartSplits::drafts(const Question& question, const ChainSplit& split) {
+  const std::size_t place = std::get<1>(key_of(question));
+  std::vector<StageDraft> drafts = drafts_of(chain_of(question.part), split);
+  if (place == question.first) return drafts;
   for (StageDraft& draft : drafts) {
     for (DeviceId& device : draft.devices) {
       const auto at = std::find(row_.begin(), row_.end(), device);
-      device = row_[static_cast<std::size_t>(at - row_.begin()) - place + first];
+      device = row_[static_cast<std::size_t>(at - row_.begin()) - place + question.first];
     }
   }
   return drafts;

@@ -46,13 +46,18 @@ class PartSplits {
   // Some device of the part is busy at least this long in a step, if the part has so many of the row's.
   Duration least_busy(std::size_t part, std::size_t devices) const;
 
-  // The splits of a part over the row's devices [first, first + count) that are worth a try: min_max_splits.
-  // Empty if none fits. The run may stand for another that is like it: drafts() puts that right.
-  const std::vector<ChainSplit>& splits(std::size_t part, std::size_t first, std::size_t count,
-                                        Context& context);
+  struct Question {
+    std::size_t part = 0;
+    std::size_t first = 0, count = 0;  // the row's devices [first, first + count)
+  };
+  // The splits of a part over some of the row's devices that are worth a try: min_max_splits. Empty if none
+  // fits. The run may stand for another that is like it: drafts() puts that right.
+  const std::vector<ChainSplit>& splits(const Question& question, Context& context);
+  // Answers several at a time, on all threads, with equal shares of the budget. No bottleneck above `limit`
+  // is looked for, here and in later calls, which may lower it.
+  void answer(const std::vector<Question>& questions, Duration limit, Context& context);
   // The stages of one of them.
-  std::vector<StageDraft> drafts(std::size_t part, std::size_t first, std::size_t count,
-                                 const ChainSplit& split);
+  std::vector<StageDraft> drafts(const Question& question, const ChainSplit& split);
 
  private:
   struct Part {
@@ -63,6 +68,9 @@ class PartSplits {
     std::optional<Chain> chain = {};
     std::optional<std::size_t> like = {};  // the first part whose chain is like this one's
   };
+  using Key = std::tuple<std::size_t, std::size_t, std::size_t>;  // first part like it, place, length
+  Key key_of(const Question& question);
+  std::vector<ChainSplit> solve(const Key& key, Context& context) const;
   const Chain& chain_of(std::size_t part);
   std::size_t first_like(std::size_t part);
   // The first place whose run of that length is like the one at `first`.
@@ -79,8 +87,7 @@ class PartSplits {
   std::deque<Part> parts_;
   std::map<std::vector<std::uint32_t>, std::size_t> numbers_;
   std::map<std::size_t, std::vector<std::size_t>> likes_;  // by length: places of runs that differ
-  std::map<std::tuple<std::size_t, std::size_t, std::size_t>, std::vector<ChainSplit>>
-      splits_;  // by first part like it, place, length
+  std::map<Key, std::vector<ChainSplit>> splits_;
 };
 
 }  // namespace espalier

@@ -79,7 +79,7 @@ std::uint16_t SplitSearch::link(DeviceId from, DeviceId to) {
 void SplitSearch::prepare(std::vector<std::size_t> cuts, const std::vector<ChainSplit>& known) {
   cuts_ = std::move(cuts);
   ESP_CHECK(cuts_.size() >= 2 && last_cut() < 0xffff && row_.size() < 0xffff, cuts_.size(), row_.size());
-  limits_.assign(last_cut() + 2, kNever);
+  limits_.assign(last_cut() + 2, options_.limit.count());
   const bool least = options_.keep == SplitOptions::Keep::kLeastBottleneck;
   for (const ChainSplit& split : known) {
     for (std::size_t s = least ? 0 : split.stages.size(); s < limits_.size(); ++s) {
