@@ -13,9 +13,7 @@ namespace espalier::testing {
 inline std::int64_t trained_parameters(const Graph& graph) {
   std::int64_t sum = 0;
   for (const Parameter& parameter : graph.parameters()) {
-    std::int64_t elements = parameter.trainable ? 1 : 0;
-    for (const std::int64_t size : parameter.sizes) elements *= size;
-    sum += elements;
+    if (parameter.trainable) sum += parameter.elements();
   }
   return sum;
 }

@@ -21,9 +21,7 @@ void add_parameters(const Graph& graph, ModelSummary& summary) {
       summary.buffers += parameter.bytes();
       continue;
     }
-    std::int64_t elements = 1;
-    for (const std::int64_t size : parameter.sizes) elements *= size;
-    summary.parameter_elements += elements;
+    summary.parameter_elements += parameter.elements();
     summary.parameters += parameter.bytes();
     if (parameter.names.size() > 1) summary.ties.push_back(parameter.names);
   }

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kMaxDepth = 200;
 constexpr std::size_t kColumns = 100;
+constexpr std::size_t kFew = 24;  // keys of an object that are compared one by one
 
 // Builds the document from parser events, so that depth and duplicate keys are refused while reading.
 class Builder : public nlohmann::json_sax<Json> {
@@ -33,7 +34,7 @@ class Builder : public nlohmann::json_sax<Json> {
   bool start_object(std::size_t) override { return open(Json::object()); }
   bool start_array(std::size_t) override { return open(Json::array()); }
   bool key(string_t& value) override {
-    if (!keys_.back().insert(value).second) {
+    if (stands(value)) {
       throw InputError(std::string(where_) + ": key '" + value.substr(0, 80) +
                        "' stands twice in one object");
     }
@@ -79,11 +80,23 @@ class Builder : public nlohmann::json_sax<Json> {
     keys_.pop_back();
     return true;
   }
+  // Whether the open object has the key. A set of them is kept once they are many.
+  bool stands(const std::string& key) {
+    const auto& members = stack_.back()->get_ref<const Json::object_t&>();
+    std::set<std::string>& many = keys_.back();
+    if (members.size() < kFew) {
+      return std::any_of(members.begin(), members.end(), [&](const auto& one) { return one.first == key; });
+    }
+    if (many.empty()) {
+      for (const auto& [name, value] : members) many.insert(name);
+    }
+    return !many.insert(key).second;
+  }
 
   std::string_view where_;
   Json root_;
   std::vector<Json*> stack_;
-  std::vector<std::set<std::string>> keys_;
+  std::vector<std::set<std::string>> keys_;  // of the open objects that have many
   std::string key_;
 };
 
@@ -109,6 +122,26 @@ void print(const Json& json, std::size_t indent, std::string& out) {
   out += brackets[1];
 }
 
+// Appends the way from `from` to `place` to `path`: ": stages[2].name", where `name` shows no place yet.
+bool find_place(const Json& from, const Json* place, std::string& path, bool document) {
+  if (&from == place) return true;
+  const std::size_t length = path.size();
+  if (from.is_object()) {
+    for (const auto& [key, value] : from.get_ref<const Json::object_t&>()) {
+      path.append(document ? ": " : ".").append(key);
+      if (find_place(value, place, path, false)) return true;
+      path.resize(length);
+    }
+  } else if (from.is_array()) {
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      path.append("[").append(std::to_string(i)).append("]");
+      if (find_place(from[i], place, path, document)) return true;
+      path.resize(length);
+    }
+  }
+  return false;
+}
+
 std::string shown(const Json& json) {
   std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   return text.size() > 60 ? text.substr(0, 60) + "…" : text;
@@ -129,24 +162,37 @@ std::string print_json(const Json& json) {
   return out;
 }
 
+std::string JsonCursor::where() const {
+  std::string path = document_->name;
+  find_place(*document_->root, json_, path, path.find(": ") == std::string::npos);
+  return path;
+}
+
 void JsonCursor::fail(const std::string& problem) const {
-  throw InputError(where_ + ": " + problem);
+  throw InputError(where() + ": " + problem);
 }
 
 bool JsonCursor::has(std::string_view key) const {
+  return member(key) != nullptr;
+}
+
+const Json* JsonCursor::member(std::string_view key) const {
   if (!json_->is_object()) fail("is " + shown(*json_) + "; expected an object");
-  return json_->contains(std::string(key));
+  for (const auto& [name, value] : json_->get_ref<const Json::object_t&>()) {
+    if (name == key) return &value;
+  }
+  return nullptr;
 }
 
 JsonCursor JsonCursor::at(std::string_view key) const {
-  if (!has(key)) fail("'" + std::string(key) + "' is missing");
-  const bool document = where_.find(": ") == std::string::npos;
-  return {json_->at(std::string(key)), where_ + (document ? ": " : ".") + std::string(key)};
+  const Json* value = member(key);
+  if (value == nullptr) fail("'" + std::string(key) + "' is missing");
+  return {*value, document_};
 }
 
 JsonCursor JsonCursor::at(std::size_t index) const {
   if (index >= size()) fail("has no element " + std::to_string(index));
-  return {(*json_)[index], where_ + "[" + std::to_string(index) + "]"};
+  return {(*json_)[index], document_};
 }
 
 std::size_t JsonCursor::size() const {
@@ -156,10 +202,9 @@ std::size_t JsonCursor::size() const {
 
 std::vector<std::pair<std::string, JsonCursor>> JsonCursor::members() const {
   if (!json_->is_object()) fail("is " + shown(*json_) + "; expected an object");
-  const bool document = where_.find(": ") == std::string::npos;
   std::vector<std::pair<std::string, JsonCursor>> result;
-  for (const auto& [key, value] : json_->items()) {
-    result.emplace_back(key, JsonCursor(value, where_ + (document ? ": " : ".") + key));
+  for (const auto& [key, value] : json_->get_ref<const Json::object_t&>()) {
+    result.emplace_back(key, JsonCursor(value, document_));
   }
   return result;
 }
@@ -181,14 +226,14 @@ bool JsonCursor::boolean() const {
 }
 
 std::int64_t JsonCursor::integer(std::int64_t min, std::int64_t max) const {
-  const std::string expected =
-      "; expected a whole number from " + std::to_string(min) + " to " + std::to_string(max);
-  if (!json_->is_number_integer()) fail("is " + shown(*json_) + expected);
-  if (json_->is_number_unsigned() && json_->get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX)) {
-    fail("is " + shown(*json_) + expected);
+  const bool whole = json_->is_number_integer();
+  const bool beyond =
+      json_->is_number_unsigned() && json_->get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX);
+  const std::int64_t value = whole && !beyond ? json_->get<std::int64_t>() : 0;
+  if (!whole || beyond || value < min || value > max) {
+    fail("is " + shown(*json_) + "; expected a whole number from " + std::to_string(min) + " to " +
+         std::to_string(max));
   }
-  const auto value = json_->get<std::int64_t>();
-  if (value < min || value > max) fail("is " + shown(*json_) + expected);
   return value;
 }
 
@@ -202,7 +247,8 @@ double JsonCursor::number(double min, double max) const {
 }
 
 void JsonCursor::only(std::initializer_list<std::string_view> keys) const {
-  for (const auto& [key, cursor] : members()) {
+  if (!json_->is_object()) fail("is " + shown(*json_) + "; expected an object");
+  for (const auto& [key, value] : json_->get_ref<const Json::object_t&>()) {
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
     const auto nearest = nearest_word(key, {keys.begin(), keys.size()});
     fail("'" + key.substr(0, 80) + "' is not known here" +

@@ -5,10 +5,12 @@
 // (<nlohmann/json_fwd.hpp> is enough there).
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
+#include "espalier/base/check.h"
 #include "espalier/base/units.h"
 
 namespace espalier {
@@ -22,14 +24,18 @@ Json parse_json(std::string_view text, std::string_view where);
 // Two-space indent, short arrays and objects (up to 100 columns) on one line, newline at the end.
 std::string print_json(const Json& json);
 
-// A place in a JSON document, for error messages: "plan.json: stages[2].micro_batch". Cheap to extend.
+// A place in a JSON document, for error messages: "plan.json: stages[2].micro_batch". A step further costs
+// nothing: what the place is called is looked up when somebody asks. The document must outlive it.
 // Every getter throws InputError naming the place, what is there and what would be right.
 class JsonCursor {
  public:
-  JsonCursor(const Json& json, std::string where) : json_(&json), where_(std::move(where)) {}
+  // `where` is what the document is called: "plan.json", or "plan.json: costs" for a part of another.
+  JsonCursor(const Json& document, std::string where)
+      : json_(&document),
+        document_(std::make_shared<const Document>(Document{&document, std::move(where)})) {}
 
   const Json& json() const { return *json_; }
-  const std::string& where() const { return where_; }
+  std::string where() const;                                 // O(document)
   [[noreturn]] void fail(const std::string& problem) const;  // "<where>: <problem>"
 
   bool has(std::string_view key) const;                             // also refuses a non-object
@@ -46,6 +52,17 @@ class JsonCursor {
   Duration duration() const { return Duration(integer(0, kMax)); }
   Bytes bytes() const { return Bytes(integer(0, kMax)); }
 
+  // What `read` makes of the string here. An InputError of its own gets this place in front.
+  template <class Read>
+  auto parsed(const Read& read) const {
+    const std::string text = string();
+    try {
+      return read(text);
+    } catch (const InputError& error) {
+      fail(error.what());
+    }
+  }
+
   // Refuses members that are not listed, naming the nearest known key.
   void only(std::initializer_list<std::string_view> keys) const;
 
@@ -54,8 +71,17 @@ class JsonCursor {
 
  private:
   static constexpr std::int64_t kMax = std::int64_t{1} << 62;
+  struct Document {
+    const Json* root;
+    std::string name;
+  };
+  JsonCursor(const Json& json, std::shared_ptr<const Document> document)
+      : json_(&json), document_(std::move(document)) {}
+
+  const Json* member(std::string_view key) const;  // null where it is missing; refuses a non-object
+
   const Json* json_;
-  std::string where_;
+  std::shared_ptr<const Document> document_;
 };
 
 }  // namespace espalier

@@ -64,9 +64,7 @@ int list_models(Console& console, const std::string& name) {
 std::int64_t trained_elements(const Graph& graph) {
   std::int64_t sum = 0;
   for (const Parameter& parameter : graph.parameters()) {
-    std::int64_t elements = parameter.trainable ? 1 : 0;
-    for (const std::int64_t size : parameter.sizes) elements *= size;
-    sum += elements;
+    if (parameter.trainable) sum += parameter.elements();
   }
   return sum;
 }

@@ -81,7 +81,7 @@ class Measure {
  private:
   const Tensor& input(std::size_t i) const { return graph_.tensor(op_.inputs[i]); }
   double bytes(TensorId id) const { return static_cast<double>(graph_.tensor(id).bytes(batch_).count()); }
-  double elements(TensorId id) const { return static_cast<double>(graph_.tensor(id).elements().at(batch_)); }
+  double elements(TensorId id) const { return static_cast<double>(graph_.tensor(id).elements(batch_)); }
   double size(const Tensor& tensor, std::size_t from_end) const {
     if (from_end > tensor.sizes.size()) return 1;
     return static_cast<double>(tensor.sizes[tensor.sizes.size() - from_end].at(batch_));
@@ -299,7 +299,7 @@ Bytes private_bytes(const Graph& graph, const Operator& op, const OperatorFamily
   if (op.inputs.empty() || op.outputs.empty()) return Bytes();
   const Tensor& in = graph.tensor(op.inputs[0]);
   const Tensor& out = graph.tensor(op.outputs[0]);
-  const std::int64_t elements = in.elements().at(batch);
+  const std::int64_t elements = in.elements(batch);
   const auto size = [&](const Tensor& tensor, std::size_t i) {
     return i < tensor.sizes.size() ? std::max<std::int64_t>(1, tensor.sizes[i].at(batch)) : 1;
   };
@@ -309,11 +309,11 @@ Bytes private_bytes(const Graph& graph, const Operator& op, const OperatorFamily
     case Keeps::kNothing:
       return Bytes();
     case Keeps::kMask:  // one byte an element on an accelerator; on a CPU PyTorch keeps the scaled noise
-      return is_cpu(kind) ? out.bytes(batch) : Bytes(out.elements().at(batch));
+      return is_cpu(kind) ? out.bytes(batch) : Bytes(out.elements(batch));
     case Keeps::kChannelMask:
       return Bytes(size(in, 0) * size(in, 1)) * element_size(in.dtype).count();
     case Keeps::kIndices:  // of the maxima, int64
-      return native ? Bytes() : Bytes(8 * out.elements().at(batch));
+      return native ? Bytes() : Bytes(8 * out.elements(batch));
     case Keeps::kRowStatistics:  // mean and reciprocal deviation of each row, f32
       return native ? Bytes() : Bytes(8 * rows);
     case Keeps::kGroupStatistics:  // the number of groups is not in the graph: at most one a channel
@@ -322,7 +322,7 @@ Bytes private_bytes(const Graph& graph, const Operator& op, const OperatorFamily
       return native ? Bytes() : Bytes(8 * size(in, 1));
     case Keeps::kLogSumExp: {  // of each row of q, f32
       const bool mask = converts_mask(graph, op, family);
-      const Bytes converted = mask ? 4 * Bytes(graph.tensor(op.inputs[3]).elements().at(batch)) : Bytes();
+      const Bytes converted = mask ? 4 * Bytes(graph.tensor(op.inputs[3]).elements(batch)) : Bytes();
       return (native ? Bytes() : Bytes(4 * rows)) + converted;
     }
     case Keeps::kScores: {  // q, k and v as they were multiplied; softmax, dropout's noise, and their product

@@ -27,14 +27,14 @@ std::int64_t random_numbers(const Graph& graph, const Operator& op, const Operat
   };
   if (family.keeps == Keeps::kScores && op.inputs.size() >= 2) {
     const Tensor& queries = graph.tensor(op.inputs[0]);
-    return queries.elements().at(batch) / size(queries, 1) * size(graph.tensor(op.inputs[1]), 2);
+    return queries.elements(batch) / size(queries, 1) * size(graph.tensor(op.inputs[1]), 2);
   }
   const Tensor& out = graph.tensor(op.outputs[0]);
   if (family.keeps == Keeps::kChannelMask) {  // one for each channel of a sample
     const std::size_t n = out.sizes.size();
     return size(out, n) * (n > 1 ? size(out, n - 1) : 1);
   }
-  return out.elements().at(batch);
+  return out.elements(batch);
 }
 
 }  // namespace

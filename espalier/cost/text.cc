@@ -279,17 +279,6 @@ Json point_to_json(const CostRow::Point& point) {
   return json;
 }
 
-template <class Read>
-auto parsed_at(const JsonCursor& json, const Read& read) {
-  try {
-    return read(json.string());
-  } catch (const InputError& error) {
-    const std::string text = error.what();
-    if (text.rfind(json.where(), 0) == 0) throw;
-    json.fail(text);
-  }
-}
-
 CostRow::Point point_from_json(const JsonCursor& json) {
   json.only({"batch", "forward_ns", "input_gradient_ns", "weight_gradient_ns", "saved", "private_bytes",
              "private_for_input_bytes", "between_halves_bytes", "workspace_bytes", "reduced_forward_bytes",
@@ -302,7 +291,7 @@ CostRow::Point point_from_json(const JsonCursor& json) {
   cost.weight_gradient = json.at("weight_gradient_ns").duration();
   if (json.has("saved")) {
     const JsonCursor saved = json.at("saved");
-    for (std::size_t i = 0; i < saved.size(); ++i) cost.saved.push_back(parsed_at(saved.at(i), parse_saved));
+    for (std::size_t i = 0; i < saved.size(); ++i) cost.saved.push_back(saved.at(i).parsed(parse_saved));
   }
   if (json.has("private_bytes")) cost.private_bytes = json.at("private_bytes").bytes();
   if (json.has("private_for_input_bytes")) {
@@ -312,7 +301,7 @@ CostRow::Point point_from_json(const JsonCursor& json) {
   if (json.has("workspace_bytes")) cost.workspace = json.at("workspace_bytes").bytes();
   if (json.has("reduced_forward_bytes")) cost.reduced_forward = json.at("reduced_forward_bytes").bytes();
   if (json.has("reduced_backward_bytes")) cost.reduced_backward = json.at("reduced_backward_bytes").bytes();
-  cost.origin = parsed_at(json.at("origin"), parse_origin);
+  cost.origin = json.at("origin").parsed(parse_origin);
   cost.extrapolated = json.has("extrapolated") && json.at("extrapolated").boolean();
   return point;
 }

@@ -75,14 +75,22 @@ SizeExpr Tensor::elements() const {
   return product;
 }
 
+std::int64_t Tensor::elements(BatchSize batch) const {
+  return product_at(sizes, batch);
+}
+
 Bytes Tensor::bytes(BatchSize batch) const {
-  return checked_bytes(elements().at(batch), dtype, name);
+  return checked_bytes(elements(batch), dtype, name);
+}
+
+std::int64_t Parameter::elements() const {
+  SizeExpr product = 1;
+  for (const std::int64_t size : sizes) product = product * size;
+  return *product.constant();
 }
 
 Bytes Parameter::bytes() const {
-  SizeExpr product = 1;
-  for (const std::int64_t size : sizes) product = product * size;
-  return checked_bytes(*product.constant(), dtype, names.empty() ? "" : names[0]);
+  return checked_bytes(elements(), dtype, names.empty() ? "" : names[0]);
 }
 
 bool is_training_graph(std::span<const Operator> operators) {

@@ -75,7 +75,8 @@ struct Tensor {
   std::optional<TensorId> gradient_of = {};  // in a training graph: it is that tensor's gradient, or a part
 
   SizeExpr elements() const;
-  Bytes bytes(BatchSize batch) const;  // elements × element size; throws InputError on overflow
+  std::int64_t elements(BatchSize batch) const;  // throws InputError beyond 2^62
+  Bytes bytes(BatchSize batch) const;            // elements × element size; throws InputError on overflow
   friend bool operator==(const Tensor&, const Tensor&) = default;
 };
 
@@ -85,7 +86,8 @@ struct Parameter {
   bool trainable = true;
   DType dtype = DType::kF32;
   std::vector<std::int64_t> sizes = {};
-  bool persistent = true;  // a buffer that checkpoints leave out is not
+  bool persistent = true;         // a buffer that checkpoints leave out is not
+  std::int64_t elements() const;  // throws InputError beyond 2^62
   Bytes bytes() const;
   friend bool operator==(const Parameter&, const Parameter&) = default;
 };

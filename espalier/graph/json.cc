@@ -34,11 +34,7 @@ Json size_to_json(const SizeExpr& size) {
 SizeExpr size_from_json(const JsonCursor& cursor) {
   constexpr std::int64_t kMax = std::int64_t{1} << 62;
   if (!cursor.json().is_string()) return cursor.integer(0, kMax);
-  try {
-    return parse_size_expr(cursor.string());
-  } catch (const InputError& error) {
-    cursor.fail(error.what());
-  }
+  return cursor.parsed([](const std::string& text) { return parse_size_expr(text); });
 }
 
 Json names_to_json(const Graph& graph, std::span<const TensorId> ids) {
@@ -101,9 +97,11 @@ class GraphJsonReader {
     each("operators", [&](const JsonCursor& cursor) { read_operator(cursor); });
     parts_.outputs = tensor_list(root_.at("outputs"));
     if (root_.has("loss")) parts_.loss = tensor(root_.at("loss"));
-    parts_ = with_colocation(std::move(parts_));
-    if (const auto violations = check_graph(parts_); !violations.empty()) root_.fail(violations[0]);
-    return Graph(std::move(parts_));
+    try {
+      return Graph(with_colocation(std::move(parts_)));
+    } catch (const InputError& error) {
+      root_.fail(error.what());
+    }
   }
 
  private:

@@ -315,6 +315,16 @@ std::string SizeExpr::text() const {
   return stack.back().text;
 }
 
+std::int64_t product_at(std::span<const SizeExpr> factors, BatchSize batch) {
+  std::int64_t constant = 1;
+  std::int64_t rest = 1;
+  for (const SizeExpr& factor : factors) {
+    std::int64_t& product = factor.constant() ? constant : rest;
+    product = SizeExpr::apply(SizeExpr::Op::kMul, product, factor.at(batch));
+  }
+  return SizeExpr::apply(SizeExpr::Op::kMul, constant, rest);
+}
+
 SizeExpr parse_size_expr(std::string_view text) {
   return SizeParser(text).parse();
 }

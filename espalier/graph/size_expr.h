@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,7 @@ class SizeExpr {
   friend SizeExpr power(const SizeExpr& a, const SizeExpr& b);
   friend SizeExpr max(const SizeExpr& a, const SizeExpr& b);
   friend SizeExpr min(const SizeExpr& a, const SizeExpr& b);
+  friend std::int64_t product_at(std::span<const SizeExpr> factors, BatchSize batch);
 
   // Structural equality after folding: b*2 == 2*b, but 2*b and b+b are different texts of one function.
   friend bool operator==(const SizeExpr&, const SizeExpr&) = default;
@@ -56,6 +58,9 @@ class SizeExpr {
 
   std::vector<Step> steps_;
 };
+
+// What the product of the factors is at a batch; throws as it does. Makes no expression.
+std::int64_t product_at(std::span<const SizeExpr> factors, BatchSize batch);
 
 // Throws InputError naming the text and the place in it. At most 4096 characters, 100 levels of brackets and
 // 1000 parts.

@@ -324,11 +324,7 @@ EditedPlan parse_edited_plan(std::string_view text, const std::string& where) {
   plan.had_lists = !version_1 && staged.at("orders").has("lists");
   if (plan.had_lists) return plan;
   const JsonCursor rule = version_1 ? staged.at("schedule") : staged.at("orders").at("rule");
-  try {
-    plan.file.staged.orders = parse_order_rule(rule.string());
-  } catch (const InputError& error) {
-    rule.fail(error.what());
-  }
+  plan.file.staged.orders = rule.parsed([](const std::string& name) { return parse_order_rule(name); });
   return plan;
 }
 

@@ -114,18 +114,16 @@ class Reader {
     json.only({"rule", "lists"});
     if (json.has("rule")) {
       if (json.has("lists")) json.at("lists").fail("stand beside a rule; expected one of the two");
-      try {
-        return parse_order_rule(json.at("rule").string());
-      } catch (const InputError& error) {
-        json.at("rule").fail(error.what());
-      }
+      return json.at("rule").parsed([](const std::string& rule) { return parse_order_rule(rule); });
     }
     const OrderNames names = order_names(model, cluster_);
     OrderLists lists(names.devices.size());
-    for (const auto& [device, list] : json.at("lists").members()) {
+    const JsonCursor all = json.at("lists");
+    const std::string where = all.where() + ".";
+    for (const auto& [device, list] : all.members()) {
       const auto id = cluster_.find_device(device);
       if (!id) list.fail("is no device");
-      lists[id->index()] = parse_order(list.string(), *id, names, list.where());
+      lists[id->index()] = parse_order(list.string(), *id, names, where + device);
     }
     return Orders(std::move(lists));
   }

@@ -92,8 +92,8 @@ Schedule schedule_from_json(const nlohmann::ordered_json& json, const std::strin
     std::vector<Action>& list = schedule.devices[device_at(entry.at("device"), cluster).index()];
     if (!list.empty()) entry.fail("this device stands here twice");
     for (std::size_t a = 0; a < actions.size(); ++a) {
-      const JsonCursor action = actions.at(a);
-      list.push_back(parse_action(action.string(), model, std::nullopt, action.where()));
+      list.push_back(actions.at(a).parsed(
+          [&](const std::string& action) { return parse_action(action, model, std::nullopt); }));
     }
   }
   const JsonCursor channels = root.at("channels");

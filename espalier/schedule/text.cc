@@ -33,11 +33,11 @@ std::optional<std::uint32_t> number(std::string_view text) {
   return value;
 }
 
-StageId stage_named(std::string_view name, const StagedModel& model, const std::string& where) {
+StageId stage_named(std::string_view name, const StagedModel& model) {
   for (std::size_t s = 0; s < model.stages.size(); ++s) {
     if (model.stages[s].name == name) return StageId(s);
   }
-  fail(where, "stage '" + std::string(name) + "' is not in the plan");
+  throw InputError("stage '" + std::string(name) + "' is not in the plan");
 }
 
 }  // namespace
@@ -51,32 +51,31 @@ std::string action_name(const StagedModel& model, const Action& action, StageNam
   return (stage < model.stages.size() ? model.stages[stage].name : "#" + std::to_string(stage)) + ":" + text;
 }
 
-Action parse_action(std::string_view text, const StagedModel& model, std::optional<StageId> only_stage,
-                    const std::string& where) {
+Action parse_action(std::string_view text, const StagedModel& model, std::optional<StageId> only_stage) {
   const std::size_t colon = text.rfind(':');
   const std::string_view rest = colon == std::string_view::npos ? text : text.substr(colon + 1);
   const std::size_t kind = rest.empty() ? std::string_view::npos : kLetters.find(rest.front());
   if (kind == std::string_view::npos) {
-    fail(where, "'" + std::string(text) + "' is not an action; expected such as F0, img:B3, A, T0 or U");
+    throw InputError("'" + std::string(text) + "' is not an action; expected such as F0, img:B3, A, T0 or U");
   }
   const bool tie = static_cast<ActionKind>(kind) == ActionKind::kTieSum;
   const bool once = once_per_step(static_cast<ActionKind>(kind)) && !tie;
   const auto index = rest.size() == 1 && once ? std::optional<std::uint32_t>(0) : number(rest.substr(1));
   if (!index) {
-    fail(where, "'" + std::string(text) + "' has no " + (tie ? "tie" : "micro-batch") +
-                    "; expected a number after " + rest.front());
+    throw InputError("'" + std::string(text) + "' has no " + (tie ? "tie" : "micro-batch") +
+                     "; expected a number after " + rest.front());
   }
   if (tie) {
     if (*index >= model.ties.size())
-      fail(where, "'" + std::string(text) + "': there is no tie " + std::to_string(*index));
+      throw InputError("'" + std::string(text) + "': there is no tie " + std::to_string(*index));
     return Action(TieId(*index));
   }
   if (colon == std::string_view::npos && !only_stage) {
-    fail(where, "'" + std::string(text) + "' names no stage; expected 'stage:" + std::string(rest) +
-                    "', because this device has not exactly one stage");
+    throw InputError("'" + std::string(text) + "' names no stage; expected 'stage:" + std::string(rest) +
+                     "', because this device has not exactly one stage");
   }
   const StageId stage =
-      colon == std::string_view::npos ? *only_stage : stage_named(text.substr(0, colon), model, where);
+      colon == std::string_view::npos ? *only_stage : stage_named(text.substr(0, colon), model);
   return {static_cast<ActionKind>(kind), stage, *index};
 }
 
@@ -133,8 +132,12 @@ Schedule parse_schedule(std::string_view text, const StagedModel& model, const C
     if (!device) fail(where, "device '" + std::string(parts.front()) + "' is not in the cluster");
     if (seen[device->index()]) fail(where, "device '" + std::string(parts.front()) + "' stands here twice");
     seen[device->index()] = true;
-    for (std::size_t i = 1; i < parts.size(); ++i) {
-      devices[device->index()].push_back(parse_action(parts[i], model, only[device->index()], where));
+    try {
+      for (std::size_t i = 1; i < parts.size(); ++i) {
+        devices[device->index()].push_back(parse_action(parts[i], model, only[device->index()]));
+      }
+    } catch (const InputError& error) {
+      fail(where, error.what());
     }
   }
   return with_channels(model, std::move(devices));
