@@ -19,7 +19,7 @@ Inbox::Inbox(const DeviceView& view, Transport& transport, StepRecorder& recorde
 }
 
 void Inbox::make_channels() {
-  for (const espalier::Channel& channel : view_.job().schedule.channels) {
+  for (const espalier::Channel& channel : view_.schedule().channels) {
     if (channel.to != view_.device()) continue;
     Channel& in = channels_.emplace_back(Channel{channel.from, {}, 0});
     for (const Message& message : channel.messages) {
@@ -48,7 +48,7 @@ void Inbox::make_slots() {
     if (message.direction == kBackwardWay) {
       const StageId producer = view_.crossing(message.crossing).from;
       expected.posted_after = Action{ActionKind::kForward, producer, message.producer_micro_batch};
-      expected.waiter = Action{ActionKind::kBackward, producer, message.producer_micro_batch};
+      expected.waiter = view_.backward_start(producer, message.producer_micro_batch);
       continue;
     }
     edges[{message.crossing, message.reader}].push_back(i);
@@ -60,7 +60,7 @@ void Inbox::make_slots() {
     std::sort(messages.begin(), messages.end(), [&](std::size_t a, std::size_t b) {
       return expected_[a].message->consumer_micro_batch < expected_[b].message->consumer_micro_batch;
     });
-    const std::size_t slots = view_.job().staged.stages[edge.second.index()].receive_slots();
+    const std::size_t slots = view_.staged().stages[edge.second.index()].receive_slots();
     for (std::size_t i = slots; i < messages.size(); ++i) {
       expected_[messages[i]].slot_of = messages[i - slots];
     }
@@ -97,15 +97,13 @@ void Inbox::post_receive(Expected& expected) {
     expected.payload = transport_.post_receive(link, at::kByte, 1);
     return;
   }
-  const Program& program = view_.job().program;
-  const std::vector<std::int64_t> sizes = program.sizes(view_.tensor(crossing));
-  if (asked_for_strides_.insert(strides_key(expected)).second && !sizes.empty()) {
-    expected.strides = transport_.post_receive(link, at::kLong, static_cast<std::int64_t>(sizes.size()));
+  const Payload payload = view_.payload(*expected.message);
+  if (asked_for_strides_.insert(strides_key(expected)).second && !payload.sizes.empty()) {
+    expected.strides =
+        transport_.post_receive(link, at::kLong, static_cast<std::int64_t>(payload.sizes.size()));
   }
-  const std::int64_t elements = c10::multiply_integers(sizes);
-  if (elements > 0) {
-    expected.payload = transport_.post_receive(link, program.type(view_.tensor(crossing)), elements);
-  }
+  const std::int64_t elements = c10::multiply_integers(payload.sizes);
+  if (elements > 0) expected.payload = transport_.post_receive(link, payload.type, elements);
 }
 
 at::Tensor Inbox::await_tensor(const Passage& passage) {
@@ -124,7 +122,7 @@ std::map<StageId, at::Tensor> Inbox::await_gradients(const Passage& passage) {
   return gradients;
 }
 
-void Inbox::await_tokens(const Passage& passage) {
+void Inbox::await_all(const Passage& passage) {
   for (const std::size_t i : messages_of(passage)) await(expected_[i]);
 }
 
@@ -153,10 +151,9 @@ void Inbox::take(Expected& expected) {
   const auto arrived = std::max(expected.posted, completed.value_or(Clock::now()));
   Bytes bytes;
   if (!view_.crossing(crossing).token) {
-    const Program& program = view_.job().program;
-    const TensorId tensor = view_.tensor(crossing);
-    if (!flat.defined()) flat = at::empty({0}, program.type(tensor));
-    expected.value = from_wire(flat, program.sizes(tensor), strides).to(program.device());
+    const Payload form = view_.payload(*expected.message);
+    if (!flat.defined()) flat = at::empty({0}, form.type);
+    expected.value = from_wire(flat, form.sizes, strides).to(view_.computes_on());
     bytes = bytes_of(expected.value);
   }
   expected.taken = true;

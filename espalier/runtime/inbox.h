@@ -39,7 +39,8 @@ class Inbox {
   // Waits for its gradients from other devices, by the lowest stage that reads it there. The inbox then
   // forgets them.
   std::map<StageId, at::Tensor> await_gradients(const Passage& passage);
-  void await_tokens(const Passage& passage);
+  // Waits for whatever comes: tokens, or values that nobody looks at.
+  void await_all(const Passage& passage);
 
   // One of the stages here that read it needs it no more: the last one gives the slot back.
   void release(const Passage& passage);

@@ -20,10 +20,8 @@ at::Tensor sum_of(const GradientParts& parts) {
   return sum;
 }
 
-std::size_t LocalGradients::add(const Passage& passage, StageId reader, at::Tensor part) {
-  GradientParts& parts = parts_[passage];
-  parts[reader] = std::move(part);
-  return parts.size();
+void LocalGradients::add(const Passage& passage, StageId reader, at::Tensor part) {
+  parts_[passage][reader] = std::move(part);
 }
 
 GradientParts LocalGradients::take(const Passage& passage) {

@@ -40,8 +40,7 @@ at::Tensor sum_of(const GradientParts& parts);
 class LocalGradients {
  public:
   void clear() { parts_.clear(); }
-  // How many parts there are then.
-  std::size_t add(const Passage& passage, StageId reader, at::Tensor part);
+  void add(const Passage& passage, StageId reader, at::Tensor part);
   // The parts so far, which it then forgets.
   GradientParts take(const Passage& passage);
 

@@ -6,7 +6,7 @@ namespace espalier {
 
 Outbox::Outbox(const DeviceView& view, Transport& transport, StepRecorder& recorder)
     : view_(view), transport_(transport), recorder_(recorder) {
-  for (const espalier::Channel& channel : view.job().schedule.channels) {
+  for (const espalier::Channel& channel : view.schedule().channels) {
     if (channel.from != view.device()) continue;
     Channel& out = channels_.emplace_back(Channel{channel.to, {}, 0});
     for (const Message& message : channel.messages) out.messages.push_back({&message, {}, false});
@@ -22,12 +22,16 @@ void Outbox::start_step() {
 }
 
 void Outbox::hand_in(const Passage& passage, const at::Tensor& value) {
+  hand_in(passage, [&](const Message&) { return value; });
+}
+
+void Outbox::hand_in(const Passage& passage, const std::function<at::Tensor(const Message&)>& value_of) {
   for (Channel& channel : channels_) {
     for (std::size_t i = channel.next; i < channel.messages.size(); ++i) {
       Outgoing& outgoing = channel.messages[i];
       const Message& message = *outgoing.message;
       if (Passage{message.direction, message.crossing, message.producer_micro_batch} != passage) continue;
-      outgoing.value = value;
+      outgoing.value = value_of(message);
       outgoing.ready = true;
     }
   }

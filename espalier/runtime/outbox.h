@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -31,6 +32,7 @@ class Outbox {
   // The value of every message of that passage; of a token any tensor of one byte. Until it is sent, nobody
   // may write the value.
   void hand_in(const Passage& passage, const at::Tensor& value);
+  void hand_in(const Passage& passage, const std::function<at::Tensor(const Message&)>& value_of);
 
   // Sends what has its turn, and drops what has been sent; `after` is the action that ended.
   void post(const Action& after);

@@ -11,7 +11,7 @@ PlannedJob planned_job(const PlanFile& file, const Graph& graph) {
   if (file.placement) throw InputError("the plan is a placement of operators, which cannot run yet");
   const Cluster cluster(file.cluster);
   PlannedJob job{resolve_plan(file, graph), file.staged, schedule_of(file, "the plan"), {}, {}};
-  require_runnable(job.staged, job.schedule);
+  require_runnable(job.staged);
   for (const Device& device : cluster.devices()) {
     job.device_names.push_back(device.name);
     job.device_memory.push_back(device.memory);
@@ -19,7 +19,7 @@ PlannedJob planned_job(const PlanFile& file, const Graph& graph) {
   return job;
 }
 
-void require_runnable(const StagedModel& model, const Schedule& schedule) {
+void require_runnable(const StagedModel& model) {
   for (const StagedStage& stage : model.stages) {
     if (stage.micro_batches != model.stages.front().micro_batches) {
       throw InputError("stage '" + stage.name + "' has " + std::to_string(stage.micro_batches) +
@@ -31,13 +31,6 @@ void require_runnable(const StagedModel& model, const Schedule& schedule) {
       if (replica.devices.size() == 1) continue;
       throw InputError("stage '" + stage.name +
                        "' is split over a tensor-parallel group; the runtime runs a stage on one device");
-    }
-  }
-  for (const std::vector<Action>& list : schedule.devices) {
-    for (const Action& action : list) {
-      if (action.kind != ActionKind::kInputGradient) continue;
-      throw InputError("stage '" + model.stages[action.stage().index()].name +
-                       "' has backward in two halves (I and W); the runtime runs both as one B");
     }
   }
 }

@@ -21,9 +21,9 @@ struct PlannedJob {
 // Throws InputError where the plan is for another model, or asks for what the runtime cannot do.
 PlannedJob planned_job(const PlanFile& file, const Graph& graph);
 
-// Throws InputError where a legal schedule asks for what the runtime cannot do: backward in two halves,
-// micro-batches of unequal sizes, tensor-parallel groups. Any other it runs.
-void require_runnable(const StagedModel& model, const Schedule& schedule);
+// Throws InputError where a legal plan asks for what the runtime cannot do: micro-batches of unequal sizes,
+// tensor-parallel groups. Any other it runs, in every order that check_schedule accepts.
+void require_runnable(const StagedModel& model);
 
 // Everything on one device, one micro-batch after the other: the reference.
 PlannedJob one_stage_job(const Graph& graph, BatchSize batch, BatchSize micro_batch);
