@@ -124,7 +124,8 @@ void ModelProfiler::round() {
 void ModelProfiler::measure_passes(Size& size) {
   std::vector<PassTimes> plain = size.profiler.in_flight(1 + kPassesOfRound);
   plain.erase(plain.begin());  // it filled the caches
-  size.samples.add(plain, size.profiler.stamped());
+  const PassTimes stamped = size.profiler.stamped();
+  size.samples.add(plain, stamped, size.profiler.stamped_halves());
 }
 
 // What an action takes beside its operators: the model cut into stages against the model as one stage, in the
