@@ -19,9 +19,9 @@ namespace espalier {
 namespace {
 
 // A piece of graph, as a stage records it: x enters, y leaves, each call of op() is an operator.
-class Piece {
+class Recorded {
  public:
-  explicit Piece(std::uint64_t seed = 1) { at::manual_seed(seed); }
+  explicit Recorded(std::uint64_t seed = 1) { at::manual_seed(seed); }
 
   at::Tensor parameter(at::IntArrayRef sizes) {
     parameters.push_back(at::randn(sizes).requires_grad_(true));
@@ -67,10 +67,10 @@ class Piece {
   std::vector<std::uint64_t> first_nodes;
 };
 
-using Build = std::function<void(Piece&)>;
+using Build = std::function<void(Recorded&)>;
 
 void expect_equal_bits(const Build& build) {
-  Piece one, two;
+  Recorded one, two;
   at::manual_seed(5);
   build(one);
   const std::vector<at::Tensor> expected = one.at_once();
@@ -86,7 +86,7 @@ void expect_equal_bits(const Build& build) {
   }
 }
 
-void chain(Piece& p) {
+void chain(Recorded& p) {
   at::Tensor h = p.enters({4, 8});
   for (int layer = 0; layer < 3; ++layer) {
     const at::Tensor w = p.parameter({8, 8}), b = p.parameter({8}), g = p.parameter({8});
@@ -104,7 +104,7 @@ TEST(BackwardHalves, AChainWithResiduals) {
 }
 
 TEST(BackwardHalves, AWeightThatIsReadThreeTimes) {
-  expect_equal_bits([](Piece& p) {
+  expect_equal_bits([](Recorded& p) {
     const at::Tensor w = p.parameter({8, 8});
     at::Tensor h = p.enters({4, 8});
     for (int i = 0; i < 3; ++i) {
@@ -116,7 +116,7 @@ TEST(BackwardHalves, AWeightThatIsReadThreeTimes) {
 }
 
 TEST(BackwardHalves, AWeightThatAnotherOperatorTransposes) {
-  expect_equal_bits([](Piece& p) {
+  expect_equal_bits([](Recorded& p) {
     const at::Tensor w = p.parameter({6, 8});
     const at::Tensor x = p.enters({4, 8});
     const at::Tensor t = p.op([&] { return w.t(); });
@@ -127,7 +127,7 @@ TEST(BackwardHalves, AWeightThatAnotherOperatorTransposes) {
 }
 
 TEST(BackwardHalves, AnOperatorThatReadsItsWeightsManyTimes) {
-  expect_equal_bits([](Piece& p) {
+  expect_equal_bits([](Recorded& p) {
     const at::Tensor x = p.enters({5, 3, 4});
     const std::vector<at::Tensor> weights{p.parameter({24, 4}), p.parameter({24, 6}), p.parameter({24}),
                                           p.parameter({24})};
@@ -139,7 +139,7 @@ TEST(BackwardHalves, AnOperatorThatReadsItsWeightsManyTimes) {
 }
 
 TEST(BackwardHalves, TwoWaysInAndTwoOut) {
-  expect_equal_bits([](Piece& p) {
+  expect_equal_bits([](Recorded& p) {
     const at::Tensor a = p.enters({4, 8}), b = p.enters({4, 8}), w = p.parameter({8, 8});
     const at::Tensor h = p.op([&] { return at::linear(a, w); });
     const at::Tensor both = p.op([&] { return at::mul(h, b); });
@@ -149,7 +149,7 @@ TEST(BackwardHalves, TwoWaysInAndTwoOut) {
 }
 
 TEST(BackwardHalves, ViewsAndWritesInPlace) {
-  expect_equal_bits([](Piece& p) {
+  expect_equal_bits([](Recorded& p) {
     const at::Tensor x = p.enters({4, 8}), w = p.parameter({8, 8}), b = p.parameter({4});
     const at::Tensor h = p.op([&] { return at::linear(x, w); });
     const at::Tensor half = p.op([&] { return h.narrow(1, 0, 4); });
@@ -159,7 +159,7 @@ TEST(BackwardHalves, ViewsAndWritesInPlace) {
 }
 
 TEST(BackwardHalves, NothingEntersTheFirstStage) {
-  expect_equal_bits([](Piece& p) {
+  expect_equal_bits([](Recorded& p) {
     const at::Tensor x = at::randn({4, 8}), w = p.parameter({8, 8}), v = p.parameter({8, 8});
     const at::Tensor h = p.op([&] { return at::linear(x, w); });
     p.leaves(p.op([&] { return at::linear(h, v); }));
@@ -167,7 +167,7 @@ TEST(BackwardHalves, NothingEntersTheFirstStage) {
 }
 
 TEST(BackwardHalves, AParameterLeavesAndIsRead) {
-  expect_equal_bits([](Piece& p) {
+  expect_equal_bits([](Recorded& p) {
     const at::Tensor x = p.enters({4, 8}), w = p.parameter({8, 8});
     p.leaves(w);
     p.leaves(p.op([&] { return at::linear(x, w); }));
@@ -177,7 +177,7 @@ TEST(BackwardHalves, AParameterLeavesAndIsRead) {
 TEST(BackwardHalves, AGradientThatIsAddedUpIsNoOtherStagesToo) {
   // The gradient of x + w is that of both, in one memory: w's next micro-batch would be added to what is on
   // its way.
-  Piece p;
+  Recorded p;
   const at::Tensor x = p.enters({4, 8}), w = p.parameter({4, 8});
   p.leaves(p.op([&] { return at::add(x, w); }));
   InputHalf half = run_input_half(std::move(p.roots), std::move(p.gradients), p.entries, p.first_nodes);
@@ -188,7 +188,7 @@ TEST(BackwardHalves, AGradientThatIsAddedUpIsNoOtherStagesToo) {
 
 // Nodes that run in either half, by name.
 std::vector<std::string> runs_of(const Build& build, std::vector<std::string>& in_weight_half) {
-  Piece p;
+  Recorded p;
   build(p);
   std::vector<std::string> ran;
   class Count final : public torch::autograd::FunctionPreHook {
@@ -226,7 +226,7 @@ std::vector<std::string> runs_of(const Build& build, std::vector<std::string>& i
 TEST(BackwardHalves, EachHalfRunsOnlyTheNodesThatItNeeds) {
   std::vector<std::string> weight_half;
   const std::vector<std::string> input_half = runs_of(
-      [](Piece& p) {
+      [](Recorded& p) {
         const at::Tensor x = p.enters({4, 8}), w = p.parameter({8, 8});
         const at::Tensor h = p.op([&] { return at::linear(x, w); });
         p.leaves(p.op([&] { return at::gelu(h); }));
@@ -237,7 +237,7 @@ TEST(BackwardHalves, EachHalfRunsOnlyTheNodesThatItNeeds) {
 }
 
 TEST(BackwardHalves, WhatTheWeightHalfDoesNotNeedGoesWithTheFirst) {
-  Piece p;
+  Recorded p;
   const at::Tensor w = p.parameter({8, 8}), v = p.parameter({8, 8});
   const at::Tensor x = p.enters({4, 8});
   at::Tensor h = p.op([&] { return at::linear(x, w); });

@@ -184,6 +184,10 @@ void add_parameters(const ComparedModel& model, Difference::What when, const Mea
 
 bool is_bit_equality_due(const Graph& graph, const PipelinePlan& plan, const Schedule& schedule) {
   if (!adds_up_in_order(schedule)) return false;
+  const auto has_another_size = [&](const Stage& stage) {
+    return stage.micro_batch != plan.stages[0].micro_batch;
+  };
+  if (std::any_of(plan.stages.begin(), plan.stages.end(), has_another_size)) return false;
   // Sums of two terms have no order; backward adds a parameter's up over micro-batches too.
   struct Reads {
     std::set<std::pair<std::size_t, std::size_t>> segments;  // stage, segment

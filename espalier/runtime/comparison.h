@@ -37,9 +37,10 @@ struct ComparedModel {
   std::uint64_t steps = 1;
 };
 
-// The plan has no replicas, nothing that needs a gradient is read in two segments of backward, and each stage
-// adds to its parameters' gradients in the order of its micro-batches (a list may have a B before the W of an
-// earlier one): then no sum depends on the plan, so neither does a bit of the result.
+// The plan has no replicas and one size of micro-batches, nothing that needs a gradient is read in two
+// segments of backward, and each stage adds to its parameters' gradients in the order of its micro-batches (a
+// list may have a B before the W of an earlier one): then no sum depends on the plan, so neither does a bit
+// of the result.
 bool is_bit_equality_due(const Graph& graph, const PipelinePlan& plan, const Schedule& schedule);
 
 // 1e-5 in single precision. 2^-29 of that in double, which is as many units in the last place; in f16 and

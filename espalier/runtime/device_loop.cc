@@ -88,53 +88,49 @@ void DeviceLoop::carry_out(const Action& action) {
   });
 }
 
-bool DeviceLoop::is_last_to_return(std::uint32_t crossing, std::uint32_t micro_batch, StageId now) const {
-  const auto readers = view_.readers_here(crossing, micro_batch);
-  return std::all_of(readers.begin(), readers.end(), [&](StageId reader) {
-    const bool returns = view_.crossing(crossing).token || view_.gradient_returns(crossing, reader);
-    return !returns || reader == now || done_.contains(view_.backward_start(reader, micro_batch));
+bool DeviceLoop::is_last_to_return(std::uint32_t crossing, const SampleRange& samples,
+                                   const Share& now) const {
+  const auto readers = view_.readers_here(crossing, samples);
+  return std::all_of(readers.begin(), readers.end(), [&](const Share& reader) {
+    const bool returns = view_.crossing(crossing).token || view_.gradient_returns(crossing, reader.stage);
+    return !returns || reader == now || done_.contains(view_.backward_start(reader));
   });
 }
 
-void DeviceLoop::pass_tokens_on(const Traffic& traffic, std::uint32_t micro_batch) {
-  for (const std::uint32_t c : traffic.token_sends) {
-    outbox_.hand_in(forward_passage(c, micro_batch), token());
+void DeviceLoop::pass_tokens_on(const Share& share) {
+  for (const std::uint32_t c : traffic(share.stage).token_sends) {
+    outbox_.hand_in(kForwardWay, c, share.micro_batch, [](const Message&) { return token(); });
   }
 }
 
-void DeviceLoop::return_tokens(const Traffic& traffic, std::uint32_t micro_batch) {
-  for (const std::uint32_t c : traffic.token_reads) {
-    if (view_.crossing(c).returns && is_last_to_return(c, micro_batch, traffic.stage)) {
-      outbox_.hand_in(backward_passage(c, micro_batch), token());
+void DeviceLoop::return_tokens(const Share& share) {
+  for (const std::uint32_t c : traffic(share.stage).token_reads) {
+    if (!view_.crossing(c).returns) continue;
+    for (const Share& producer : view_.shares(view_.crossing(c).from, view_.samples(share))) {
+      outbox_.hand_in(kBackwardWay, c, producer.micro_batch, [&](const Message& message) {
+        return is_last_to_return(c, view_.samples(message), share) ? token() : at::Tensor();
+      });
     }
   }
 }
 
 // F gives back what is not saved; of the rest I what W does not need, and B or W all else.
 bool DeviceLoop::gives_slot_back(const Action& action, const Crossing::Reader& reader) const {
+  const Share share{action.stage(), action.micro_batch};
   if (!reader.saved) return action.kind == ActionKind::kForward;
-  if (reader.for_input_only) return action == view_.backward_start(action.stage(), action.micro_batch);
-  return action == view_.backward_end(action.stage(), action.micro_batch);
+  return action == (reader.for_input_only ? view_.backward_start(share) : view_.backward_end(share));
 }
 
 void DeviceLoop::release(const Action& action) {
   if (once_per_step(action.kind)) return;
   const Traffic& here = traffic(action.stage());
+  const SampleRange samples = view_.samples({action.stage(), action.micro_batch});
   for (const auto* list : {&here.reads, &here.token_reads}) {
     for (const std::uint32_t c : *list) {
-      if (gives_slot_back(action, *view_.reader(c, here.stage))) {
-        inbox_.release(forward_passage(c, action.micro_batch));
-      }
+      // The data itself is wanted until every stage here has run forward on it; autograd holds what it saved.
+      if (action.kind == ActionKind::kForward) inbox_.read(c, samples);
+      if (gives_slot_back(action, *view_.reader(c, here.stage))) inbox_.release(c, samples);
     }
-  }
-  // The data itself is wanted until every stage here has run forward on it; autograd holds what it saved.
-  if (action.kind != ActionKind::kForward) return;
-  for (const std::uint32_t c : here.reads) {
-    const auto readers = view_.readers_here(c, action.micro_batch);
-    const bool read = std::all_of(readers.begin(), readers.end(), [&](StageId reader) {
-      return done_.contains({ActionKind::kForward, reader, action.micro_batch});
-    });
-    if (read) inbox_.forget(forward_passage(c, action.micro_batch));
   }
 }
 

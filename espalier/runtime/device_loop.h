@@ -50,10 +50,11 @@ class DeviceLoop {
 
   const std::vector<Traffic>& traffic() const { return traffic_; }
   const Traffic& traffic(StageId stage) const;
-  // Have all stages here that send something back along this crossing done so, with `now` as the last?
-  bool is_last_to_return(std::uint32_t crossing, std::uint32_t micro_batch, StageId now) const;
-  void pass_tokens_on(const Traffic& traffic, std::uint32_t micro_batch);
-  void return_tokens(const Traffic& traffic, std::uint32_t micro_batch);
+  // Have all that send these samples back along this crossing from here done so, with `now` as the last?
+  bool is_last_to_return(std::uint32_t crossing, const SampleRange& samples, const Share& now) const;
+  // Of a stage here, as the action has ended.
+  void pass_tokens_on(const Share& share);
+  void return_tokens(const Share& share);
 
   const DeviceView view_;
   MemoryMeter meter_;

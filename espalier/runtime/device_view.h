@@ -5,32 +5,40 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "espalier/runtime/executor.h"
 
 namespace espalier {
 
-// One micro-batch of a crossing in one direction: a tensor on its way to its readers, or its gradient on the
-// way back. On the wire it is one message for each device that wants it.
-struct Passage {
-  Message::Direction direction = Message::Direction::kForward;
-  std::uint32_t crossing = 0;
-  std::uint32_t micro_batch = 0;  // producer's and consumer's alike: the runtime has equal sizes
-  friend auto operator<=>(const Passage&, const Passage&) = default;
+// A part of the batch, half open. It is counted in units: the largest number of samples that divides all
+// micro-batches of the plan.
+struct SampleRange {
+  std::int64_t begin = 0, end = 0;
+  std::int64_t size() const { return end - begin; }
+  friend auto operator<=>(const SampleRange&, const SampleRange&) = default;
 };
+inline SampleRange common(const SampleRange& a, const SampleRange& b) {
+  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+}
+inline bool overlap(const SampleRange& a, const SampleRange& b) {
+  return common(a, b).size() > 0;
+}
 
-constexpr Passage forward_passage(std::uint32_t crossing, std::uint32_t micro_batch) {
-  return {Message::Direction::kForward, crossing, micro_batch};
-}
-constexpr Passage backward_passage(std::uint32_t crossing, std::uint32_t micro_batch) {
-  return {Message::Direction::kBackward, crossing, micro_batch};
-}
+constexpr auto kForwardWay = Message::Direction::kForward;
+constexpr auto kBackwardWay = Message::Direction::kBackward;
+
+// A micro-batch of a stage.
+struct Share {
+  StageId stage;
+  std::uint32_t micro_batch = 0;
+  friend auto operator<=>(const Share&, const Share&) = default;
+};
 
 // What a message carries.
 struct Payload {
@@ -57,18 +65,28 @@ class DeviceView {
   const Crossing& crossing(std::uint32_t index) const { return staged_->crossings[index]; }
   TensorId tensor(std::uint32_t crossing) const;  // of one that is no token
   Payload payload(const Message& message) const;  // of no token
+  std::vector<std::int64_t> sizes(std::uint32_t crossing, const SampleRange& samples) const;
+  // `value` has the samples `of`; those of `wanted` alone, in the same memory.
+  at::Tensor part(std::uint32_t crossing, const at::Tensor& value, const SampleRange& of,
+                  const SampleRange& wanted) const;
+  std::int64_t sample_dimension(std::uint32_t crossing) const;
 
-  // Does this device run that micro-batch of the stage?
-  bool hosts(StageId stage, std::uint32_t micro_batch) const;
-  // The reading stages whose replica for that micro-batch is here, ascending.
-  std::vector<StageId> readers_here(std::uint32_t crossing, std::uint32_t micro_batch) const;
+  SampleRange samples(const Share& share) const;
+  SampleRange samples(const Message& message) const;
+  // The micro-batches of a stage that have some of these samples, ascending.
+  std::vector<Share> shares(StageId stage, const SampleRange& samples) const;
+
+  // Does this device run that micro-batch?
+  bool hosts(const Share& share) const;
+  // What reads some of these samples of the crossing here, ascending.
+  std::vector<Share> readers_here(std::uint32_t crossing, const SampleRange& samples) const;
   // Null where the stage does not read it.
   const Crossing::Reader* reader(std::uint32_t crossing, StageId stage) const;
   bool gradient_returns(std::uint32_t crossing, StageId reader) const;
 
   // Of a stage here: B, or I and W where its backward is split.
-  Action backward_start(StageId stage, std::uint32_t micro_batch) const;
-  Action backward_end(StageId stage, std::uint32_t micro_batch) const;
+  Action backward_start(const Share& share) const;
+  Action backward_end(const Share& share) const;
 
   // "the gradient of 'add_1', micro-batch 3"
   std::string describe(const Message& message) const;
@@ -82,8 +100,10 @@ class DeviceView {
   const std::vector<std::string>* names_;
   const Program* program_ = nullptr;
   DeviceId device_;
-  std::vector<std::optional<TensorId>> tensors_;       // by crossing
-  std::set<std::pair<StageId, std::uint32_t>> split_;  // stage and micro-batch of each I here
+  std::int64_t units_ = 1;                        // of the batch
+  std::int64_t samples_of_unit_ = 0;              // 0: without a program
+  std::vector<std::optional<TensorId>> tensors_;  // by crossing
+  std::set<Share> split_;                         // those with an I here
 };
 
 }  // namespace espalier

@@ -52,8 +52,9 @@ DeviceWorker::StageHere DeviceWorker::make_stage(const Traffic& traffic) {
   here.id = traffic.stage;
   here.traffic = &traffic;
   here.holding = &session_.holding(here.id, view_.device(),
-                                   StageRunner::parameters_of(job_.program.graph(), interface.operators));
-  here.runner = std::make_unique<StageRunner>(job_.program, session_, *here.holding, std::move(interface));
+                                   StageRunner::parameters_of(job_.graph(), interface.operators));
+  here.runner = std::make_unique<StageRunner>(*job_.programs[here.id.index()], session_, *here.holding,
+                                              std::move(interface));
   return here;
 }
 
@@ -141,23 +142,23 @@ void DeviceWorker::dispatch(const Action& action) {
 
 void DeviceWorker::forward(const Action& action) {
   StageHere& here = stage(action.stage());
-  const std::uint32_t j = action.micro_batch;
-  std::vector<at::Tensor> received = receive(here, j);
+  const Share share{action.stage(), action.micro_batch};
+  std::vector<at::Tensor> received = receive(here, share);
   const auto start = recorder_.now();
   const std::vector<at::Tensor> inputs = read_inputs(action, here);
   hooks_.received(action, received);
   if (options_.purpose == ExecutorOptions::Purpose::kEvaluate) {
-    return pass_on(here, j, evaluate(action, here, inputs, received));
+    return pass_on(here, share, evaluate(action, here, inputs, received));
   }
-  OutputRecorder outputs(job_.program.graph(), j, outcome_.outputs);
+  OutputRecorder outputs(job_.graph(), share.micro_batch, outcome_.outputs);
   if (options_.record == ExecutorOptions::Record::kOutputs) here.runner->set_observer(&outputs);
   const std::vector<at::Tensor> sent = here.runner->forward(key_of(action), inputs, received);
   here.runner->set_observer(nullptr);
-  const at::Tensor loss = here.runner->loss(j);
-  if (loss.defined()) losses_.emplace_back(j, not_written_again(here, loss.detach()));
+  const at::Tensor loss = here.runner->loss(share.micro_batch);
+  if (loss.defined()) losses_.emplace_back(share.micro_batch, not_written_again(here, loss.detach()));
   received.clear();
   recorder_.action(action, Stream::kCompute, start);
-  pass_on(here, j, sent);
+  pass_on(here, share, sent);
 }
 
 // Nothing is kept: there will be no backward.
@@ -165,7 +166,7 @@ std::vector<at::Tensor> DeviceWorker::evaluate(const Action& action, StageHere& 
                                                const std::vector<at::Tensor>& inputs,
                                                const std::vector<at::Tensor>& received) {
   const at::NoGradGuard no_grad;
-  OutputSummer outputs(job_.program.graph(), outcome_.output_sums);
+  OutputSummer outputs(job_.graph(), outcome_.output_sums);
   here.runner->set_observer(&outputs);
   std::vector<at::Tensor> sent = here.runner->forward(key_of(action), inputs, received);
   here.runner->set_observer(nullptr);
@@ -173,23 +174,27 @@ std::vector<at::Tensor> DeviceWorker::evaluate(const Action& action, StageHere& 
   return sent;
 }
 
-std::vector<at::Tensor> DeviceWorker::receive(const StageHere& here, std::uint32_t micro_batch) {
-  for (const std::uint32_t c : here.traffic->token_reads) inbox_.await_all(forward_passage(c, micro_batch));
+std::vector<at::Tensor> DeviceWorker::receive(const StageHere& here, const Share& share) {
+  const SampleRange samples = view_.samples(share);
+  for (const std::uint32_t c : here.traffic->token_reads) inbox_.await_all(kForwardWay, c, samples);
   std::vector<at::Tensor> received;
   for (const std::uint32_t c : here.traffic->reads) {
-    const Passage passage = forward_passage(c, micro_batch);
-    const std::optional<at::Tensor> local = tensors_.take(passage);
-    received.push_back(local ? *local : inbox_.await_tensor(passage));
+    std::vector<Piece> pieces = inbox_.await_tensors(c, samples);
+    for (const Share& producer : view_.shares(view_.crossing(c).from, samples)) {
+      const std::vector<Piece> local = tensors_.take({c, producer.micro_batch});
+      pieces.insert(pieces.end(), local.begin(), local.end());
+    }
+    received.push_back(joined(view_, c, pieces, samples));
   }
   return received;
 }
 
 std::vector<at::Tensor> DeviceWorker::read_inputs(const Action& action, const StageHere& here) const {
-  const BatchSize size = job_.program.micro_batch();
+  const BatchSize size = job_.programs[here.id.index()]->micro_batch();
   const BatchSize first = BatchSize(hooks_.samples_of(action) * size.count());
   std::vector<at::Tensor> inputs;
   for (const std::size_t input : here.runner->inputs()) {
-    inputs.push_back(data_.read(session_.step(), input, first, size).to(job_.program.device()));
+    inputs.push_back(data_.read(session_.step(), input, first, size).to(view_.computes_on()));
   }
   return inputs;
 }
@@ -204,17 +209,18 @@ at::Tensor DeviceWorker::not_written_again(const StageHere& here, const at::Tens
   return tensor;
 }
 
-void DeviceWorker::pass_on(const StageHere& here, std::uint32_t micro_batch,
-                           const std::vector<at::Tensor>& sent) {
+void DeviceWorker::pass_on(const StageHere& here, const Share& share, const std::vector<at::Tensor>& sent) {
+  const SampleRange samples = view_.samples(share);
   for (std::size_t i = 0; i < sent.size(); ++i) {
     const std::uint32_t c = here.traffic->sends[i];
-    const Passage passage = forward_passage(c, micro_batch);
     const at::Tensor value = not_written_again(here, sent[i]);
-    outbox_.hand_in(passage, value);
-    const auto readers = view_.readers_here(c, micro_batch).size();
-    tensors_.keep(passage, value, static_cast<std::uint32_t>(readers));
+    outbox_.hand_in(kForwardWay, c, share.micro_batch, [&](const Message& message) {
+      return view_.part(c, value, samples, view_.samples(message));
+    });
+    tensors_.keep({c, share.micro_batch}, {share.stage, samples, value},
+                  view_.readers_here(c, samples).size());
   }
-  pass_tokens_on(*here.traffic, micro_batch);
+  pass_tokens_on(share);
 }
 
 void DeviceWorker::recompute(const Action& action) {
@@ -225,9 +231,11 @@ void DeviceWorker::recompute(const Action& action) {
 
 void DeviceWorker::backward(const Action& action) {
   StageHere& here = stage(action.stage());
-  const std::uint32_t j = action.micro_batch;
-  for (const std::uint32_t c : here.traffic->token_sends) inbox_.await_all(backward_passage(c, j));
-  const std::vector<at::Tensor> gradients = gradients_of_sent(here, j);
+  const Share share{action.stage(), action.micro_batch};
+  for (const std::uint32_t c : here.traffic->token_sends) {
+    inbox_.await_all(kBackwardWay, c, view_.samples(share));
+  }
+  const std::vector<at::Tensor> gradients = gradients_of_sent(here, share);
   const auto start = recorder_.now();
   const double mean = 1.0 / job_.staged.stages[action.stage().index()].micro_batches;
   const double scale = hooks_.loss_scale(action, mean);
@@ -235,7 +243,7 @@ void DeviceWorker::backward(const Action& action) {
                                            ? here.runner->backward(key_of(action), gradients, scale)
                                            : here.runner->input_half(key_of(action), gradients, scale);
   recorder_.action(action, Stream::kCompute, start);
-  hand_back(here, j, back);
+  hand_back(here, share, back);
 }
 
 void DeviceWorker::weight_half(const Action& action) {
@@ -246,41 +254,73 @@ void DeviceWorker::weight_half(const Action& action) {
 
 // Each device with readers adds theirs up and sends the sum in the name of its lowest reader; the sums are
 // added up here, in that order.
-std::vector<at::Tensor> DeviceWorker::gradients_of_sent(const StageHere& here, std::uint32_t micro_batch) {
+std::vector<at::Tensor> DeviceWorker::gradients_of_sent(const StageHere& here, const Share& share) {
+  const SampleRange samples = view_.samples(share);
   std::vector<at::Tensor> gradients;
   for (const std::uint32_t c : here.traffic->sends) {
-    const Passage passage = backward_passage(c, micro_batch);
-    GradientParts parts = inbox_.await_gradients(passage);
-    const GradientParts local = gradients_.take(passage);
-    if (!local.empty()) parts[local.begin()->first] = sum_of(local);
-    gradients.push_back(sum_of(parts));
+    std::vector<Piece> pieces = inbox_.await_gradients(c, samples);
+    const Produced produced{c, share.micro_batch};
+    for (Piece& local : added_up(view_, c, gradients_.of(produced), samples)) {
+      pieces.push_back(std::move(local));
+    }
+    gradients_.drop(produced);
+    const std::vector<Piece> sums = added_up(view_, c, pieces, samples);
+    gradients.push_back(sums.empty() ? at::Tensor() : joined(view_, c, sums, samples));
   }
   return gradients;
 }
 
-void DeviceWorker::hand_back(const StageHere& here, std::uint32_t micro_batch,
+void DeviceWorker::hand_back(const StageHere& here, const Share& share,
                              const std::vector<at::Tensor>& gradients) {
   for (std::size_t i = 0; i < here.traffic->reads.size(); ++i) {
     const std::uint32_t c = here.traffic->reads[i];
-    if (!view_.gradient_returns(c, here.id)) {
+    if (view_.gradient_returns(c, here.id)) {
+      hand_back(here, share, c, gradients[i]);
+    } else {
       ESP_CHECK(!gradients[i].defined(), view_.crossing(c).tensor);
-      continue;
     }
-    // Zeros where nothing flowed: traffic does not depend on data.
-    const Program& program = job_.program;
-    const TensorId id = view_.tensor(c);
-    const Passage passage = backward_passage(c, micro_batch);
-    gradients_.add(
-        passage, here.id,
-        gradients[i].defined()
-            ? not_written_again(here, gradients[i])
-            : at::zeros(program.sizes(id), at::TensorOptions(program.type(id)).device(program.device())));
-    if (!is_last_to_return(c, micro_batch, here.id) || view_.hosts(view_.crossing(c).from, micro_batch)) {
-      continue;
-    }
-    outbox_.hand_in(passage, sum_of(gradients_.take(passage)));
   }
-  return_tokens(*here.traffic, micro_batch);
+  return_tokens(share);
+}
+
+void DeviceWorker::hand_back(const StageHere& here, const Share& share, std::uint32_t crossing,
+                             const at::Tensor& gradient) {
+  const SampleRange samples = view_.samples(share);
+  const Program& program = *job_.programs[here.id.index()];
+  // Zeros where nothing flowed: traffic does not depend on data.
+  const at::Tensor value =
+      gradient.defined()
+          ? not_written_again(here, gradient)
+          : at::zeros(view_.sizes(crossing, samples),
+                      at::TensorOptions(program.type(view_.tensor(crossing))).device(program.device()));
+  for (const Share& producer : view_.shares(view_.crossing(crossing).from, samples)) {
+    const SampleRange all = view_.samples(producer), mine = common(all, samples);
+    const Produced produced{crossing, producer.micro_batch};
+    gradients_.add(produced, {here.id, mine, view_.part(crossing, value, samples, mine)});
+    if (view_.hosts(producer)) continue;
+    outbox_.hand_in(kBackwardWay, crossing, producer.micro_batch, [&](const Message& message) {
+      return is_last_to_return(crossing, view_.samples(message), share) ? returned(message) : at::Tensor();
+    });
+    if (is_last_to_return(crossing, all, share)) gradients_.drop(produced);
+  }
+}
+
+at::Tensor DeviceWorker::returned(const Message& message) const {
+  const SampleRange samples = view_.samples(message);
+  std::vector<Piece> sums = added_up(
+      view_, message.crossing, gradients_.of({message.crossing, message.producer_micro_batch}), samples);
+  for (const Message* const other :
+       outbox_.messages(kBackwardWay, message.crossing, message.producer_micro_batch)) {
+    if (!(*other < message)) continue;
+    const SampleRange carried = common(view_.samples(*other), samples);
+    for (Piece& sum : sums) {
+      const SampleRange twice = common(carried, sum.samples);
+      if (twice.size() <= 0) continue;
+      sum.value = sum.value.clone();
+      view_.part(message.crossing, sum.value, sum.samples, twice).zero_();
+    }
+  }
+  return joined(view_, message.crossing, sums, samples);
 }
 
 void DeviceWorker::sum_gradients(const Action& action) {
@@ -293,7 +333,7 @@ void DeviceWorker::sum_gradients(const Action& action) {
     std::map<StageId, Holding*> holdings;
     for (const StageHere& here : stages_) holdings[here.id] = here.holding;
     sum_over_copies(transport_, view_.device(), job_.staged, tie,
-                    parameter_named(job_.program.graph(), tie.parameter), holdings);
+                    parameter_named(job_.graph(), tie.parameter), holdings);
   }
   recorder_.action(action, Stream::kCollective, start);
 }

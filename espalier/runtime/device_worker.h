@@ -54,17 +54,21 @@ class DeviceWorker final : public DeviceLoop {
   std::vector<at::Tensor> evaluate(const Action& action, StageHere& here,
                                    const std::vector<at::Tensor>& inputs,
                                    const std::vector<at::Tensor>& received);
-  std::vector<at::Tensor> receive(const StageHere& here, std::uint32_t micro_batch);
+  std::vector<at::Tensor> receive(const StageHere& here, const Share& share);
   std::vector<at::Tensor> read_inputs(const Action& action, const StageHere& here) const;
   // For tensors that leave a stage: a copy where the memory is one that the stage writes again, a
   // parameter's, a buffer's or a parameter's gradient's.
   static at::Tensor not_written_again(const StageHere& here, const at::Tensor& tensor);
-  void pass_on(const StageHere& here, std::uint32_t micro_batch, const std::vector<at::Tensor>& sent);
+  void pass_on(const StageHere& here, const Share& share, const std::vector<at::Tensor>& sent);
   void recompute(const Action& action);
   void backward(const Action& action);  // B or I
   void weight_half(const Action& action);
-  std::vector<at::Tensor> gradients_of_sent(const StageHere& here, std::uint32_t micro_batch);
-  void hand_back(const StageHere& here, std::uint32_t micro_batch, const std::vector<at::Tensor>& gradients);
+  std::vector<at::Tensor> gradients_of_sent(const StageHere& here, const Share& share);
+  void hand_back(const StageHere& here, const Share& share, const std::vector<at::Tensor>& gradients);
+  void hand_back(const StageHere& here, const Share& share, std::uint32_t crossing,
+                 const at::Tensor& gradient);
+  // What a gradient's message carries: the sum of the readers here, without what a message before it carries.
+  at::Tensor returned(const Message& message) const;
   void sum_gradients(const Action& action);
   void apply_update(const Action& action);
   RandomKey key_of(const Action& action) const;

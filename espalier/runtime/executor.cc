@@ -1,5 +1,6 @@
 #include "espalier/runtime/executor.h"
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 
@@ -9,12 +10,19 @@
 
 namespace espalier {
 
-Job make_job(const Program& program, const PlannedJob& planned) {
-  const Graph& graph = program.graph();
+Job make_job(const std::vector<const Program*>& programs, const PlannedJob& planned) {
+  const Graph& graph = programs.at(0)->graph();
   const PipelinePlan& plan = planned.plan;
   if (!graph.loss()) throw InputError(graph.name() + ": has no loss, so it cannot be trained");
   require_runnable(planned.staged);
-  Job job{program, plan, planned.staged, planned.schedule, planned.device_names, {}};
+  Job job{{}, plan, planned.staged, planned.schedule, planned.device_names, {}};
+  for (const Stage& stage : plan.stages) {
+    const auto program = std::find_if(programs.begin(), programs.end(), [&](const Program* each) {
+      return each->micro_batch() == stage.micro_batch;
+    });
+    ESP_CHECK(program != programs.end(), stage.name, stage.micro_batch.count());
+    job.programs.push_back(*program);
+  }
   job.owners.resize(graph.parameters().size());
   for (std::size_t s = plan.stages.size(); s-- > 0;) {
     for (const ParameterId id : StageRunner::parameters_of(graph, plan.stages[s].operators)) {

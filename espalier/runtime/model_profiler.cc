@@ -176,7 +176,7 @@ void ModelProfiler::measure_update(Size& size) {
 // Between two actions of a device stands its worker's own work, which is seen in a step of one stage.
 void ModelProfiler::measure_gap(Size& size) {
   const PlannedJob planned = one_stage_job(graph(), BatchSize(2 * size.batch.count()), size.batch);
-  const Job job = make_job(size.program, planned);
+  const Job job = make_job({&size.program}, planned);
   InProcessTransport transport(milliseconds(60'000));
   Executor executor(job, *session_, *data_, transport, {.threads = options_.threads, .update = false});
   const StepOutcome outcome = executor.step();

@@ -89,32 +89,46 @@ void PacedDevice::meet(const Action& action) {
 void PacedDevice::await_inputs(const Action& action) {
   if (once_per_step(action.kind)) return;
   const Traffic& here = traffic(action.stage());
+  const Share share{action.stage(), action.micro_batch};
+  const SampleRange samples = view_.samples(share);
   if (action.kind == ActionKind::kForward) {
     for (const auto* crossings : {&here.reads, &here.token_reads}) {
-      for (const std::uint32_t c : *crossings) inbox_.await_all(forward_passage(c, action.micro_batch));
+      for (const std::uint32_t c : *crossings) inbox_.await_all(kForwardWay, c, samples);
     }
-  } else if (action == view_.backward_start(action.stage(), action.micro_batch)) {
-    for (const std::uint32_t c : here.sends) inbox_.await_gradients(backward_passage(c, action.micro_batch));
-    for (const std::uint32_t c : here.token_sends) inbox_.await_all(backward_passage(c, action.micro_batch));
+  } else if (action == view_.backward_start(share)) {
+    for (const std::uint32_t c : here.sends) inbox_.await_gradients(c, samples);
+    for (const std::uint32_t c : here.token_sends) {
+      inbox_.await_all(kBackwardWay, c, samples);
+    }
   }
 }
 
 void PacedDevice::send_outputs(const Action& action) {
   if (once_per_step(action.kind)) return;
   const Traffic& here = traffic(action.stage());
-  const std::uint32_t j = action.micro_batch;
+  const Share share{action.stage(), action.micro_batch};
   const auto beginning = [&](const Message& message) {
     return bytes_.narrow(0, 0, view_.payload(message).sizes.at(0));
   };
   if (action.kind == ActionKind::kForward) {
-    for (const std::uint32_t c : here.sends) outbox_.hand_in(forward_passage(c, j), beginning);
-    pass_tokens_on(here, j);
-  } else if (action == view_.backward_start(action.stage(), j)) {
-    for (const std::uint32_t c : here.reads) {
-      const bool sends = view_.gradient_returns(c, here.stage) && !view_.hosts(view_.crossing(c).from, j);
-      if (sends && is_last_to_return(c, j, here.stage)) outbox_.hand_in(backward_passage(c, j), beginning);
+    for (const std::uint32_t c : here.sends) {
+      outbox_.hand_in(kForwardWay, c, share.micro_batch, beginning);
     }
-    return_tokens(here, j);
+    pass_tokens_on(share);
+  } else if (action == view_.backward_start(share)) {
+    for (const std::uint32_t c : here.reads) {
+      if (view_.gradient_returns(c, here.stage)) send_gradient(c, share, beginning);
+    }
+    return_tokens(share);
+  }
+}
+
+void PacedDevice::send_gradient(std::uint32_t crossing, const Share& share, const Outbox::ValueOf& value_of) {
+  for (const Share& producer : view_.shares(view_.crossing(crossing).from, view_.samples(share))) {
+    outbox_.hand_in(kBackwardWay, crossing, producer.micro_batch, [&](const Message& message) {
+      const bool last = is_last_to_return(crossing, view_.samples(message), share);
+      return last ? value_of(message) : at::Tensor();
+    });
   }
 }
 

@@ -33,6 +33,7 @@ class PacedDevice final : public DeviceLoop {
   void meet(const Action& action);  // A, T
   void await_inputs(const Action& action);
   void send_outputs(const Action& action);
+  void send_gradient(std::uint32_t crossing, const Share& share, const Outbox::ValueOf& value_of);
   Duration time_of(const Action& action) const;
   // From when on the action could run, given what `wait` waits for.
   template <class Wait>

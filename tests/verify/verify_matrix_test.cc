@@ -41,6 +41,7 @@ enum class Shape : std::uint8_t {
   kLateHalves,  // the same by lists that have all weight halves at their end
   kShared,      // two devices with two stages each in turn, in two halves, recomputed
   kReplicatedHalves,  // two stages on two devices and one, in two halves
+  kSizes,             // three stages with micro-batches of four, two and eight samples
 };
 
 struct Model {
@@ -65,8 +66,8 @@ struct Case {
 };
 
 std::string shape_name(Shape shape) {
-  return std::array{"chain",  "graph",       "replicated", "uneven",
-                    "halves", "late_halves", "shared",     "replicated_halves"}
+  return std::array{"chain",       "graph",  "replicated",        "uneven", "halves",
+                    "late_halves", "shared", "replicated_halves", "sizes"}
       .at(static_cast<std::size_t>(shape));
 }
 
@@ -98,6 +99,8 @@ Layout layout_of(Shape shape) {
       return {.devices = 2, .orders = parse_order_rule("gpipe,split")};
     case Shape::kReplicatedHalves:
       return {.devices = 3, .micro_batches = 5, .orders = parse_order_rule("1f1b,split")};
+    case Shape::kSizes:
+      return {.devices = 3, .micro_batches = 8};
   }
   return {};
 }
@@ -167,6 +170,18 @@ PipelinePlan branch_plan(const PlanningJob& job, const CutOptions& options) {
   return plan_from_cuts(job.graph, {count / 4, count * 3 / 5}, options);
 }
 
+// Its stages with micro-batches of these sizes.
+PipelinePlan with_sizes(PipelinePlan plan, const std::vector<std::int64_t>& sizes) {
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    Stage& stage = plan.stages[s];
+    stage.micro_batch = BatchSize(sizes.at(s));
+    stage.replicas.at(0).micro_batches = round_robin(plan.micro_batches(StageId(s)), 0, 1);
+  }
+  const std::vector<std::uint32_t> limits = in_flight_limits(plan);
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) plan.stages[s].in_flight = limits[s];
+  return plan;
+}
+
 PipelinePlan plan_of(const Case& c, const PlanningJob& job) {
   const auto operators = static_cast<double>(job.graph.operators().size());
   const auto at = [&](double part) { return static_cast<std::size_t>(part * operators); };
@@ -194,6 +209,8 @@ PipelinePlan plan_of(const Case& c, const PlanningJob& job) {
     case Shape::kReplicatedHalves:
       options.devices = {{DeviceId(0), DeviceId(1)}, {DeviceId(2)}};
       return plan_from_cuts(job.graph, {at(0.5)}, options);
+    case Shape::kSizes:
+      return with_sizes(plan_from_cuts(job.graph, {at(1.0 / 3), at(2.0 / 3)}, options), {4, 2, 8});
   }
   return {};
 }
@@ -216,6 +233,7 @@ void expect_shape(const Case& c, const PipelinePlan& plan) {
     case Shape::kUneven:
     case Shape::kHalves:
     case Shape::kLateHalves:
+    case Shape::kSizes:
       EXPECT_EQ(plan.stages.size(), 3U);
       break;
     case Shape::kShared:
@@ -312,6 +330,7 @@ std::vector<Case> cases() {
       all.push_back({model, shape});
     }
   }
+  all.push_back({kModels[4], Shape::kSizes});     // dlrm
   for (const std::size_t model : {1, 2, 3, 5}) {  // three_branch, gpt, resnet, unet
     for (const Shape shape : {Shape::kLateHalves, Shape::kShared, Shape::kReplicatedHalves}) {
       all.push_back({kModels[model], shape});
