@@ -23,12 +23,17 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// gpt in two stages that share a weight, four micro-batches.
-PlanFile gpt_in_two(const CutOptions& options, int devices) {
+// gpt in two stages that share a weight; the second with micro-batches of `second`.
+PlanFile gpt_in_two(const CutOptions& options, int devices, BatchSize second = BatchSize(2)) {
   const LoadedModel model(kFixtures + "gpt.pt2");
   const Graph& graph = model.graph();
-  const PipelinePlan plan =
-      plan_from_cuts(graph, {graph.find_operator("layer_norm_2").value().index()}, options);
+  PipelinePlan plan = plan_from_cuts(graph, {graph.find_operator("layer_norm_2").value().index()}, options);
+  if (second != plan.stages[1].micro_batch) {
+    plan.stages[1].micro_batch = second;
+    plan.stages[1].replicas[0].micro_batches = round_robin(plan.micro_batches(StageId(1)), 0, 1);
+    const std::vector<std::uint32_t> limits = in_flight_limits(plan);
+    for (std::size_t s = 0; s < limits.size(); ++s) plan.stages[s].in_flight = limits[s];
+  }
   PlanFile file = make_plan_file(graph, cpus(devices), {plan.batch, {BatchSize(2)}, {}}, plan,
                                  staged_for_tests(graph, cpus(devices), plan, {}));
   file.model = "not-there.pt2";
@@ -84,6 +89,10 @@ TEST(Paced, StagesOfOneDeviceSendNothing) {
   options.devices = {{DeviceId(0)}, {DeviceId(0)}};
   options.chain = true;
   expect_kept(gpt_in_two(options, 1), 2);
+}
+
+TEST(Paced, MicroBatchesOfDifferentSizesAreKeptToo) {
+  expect_kept(gpt_in_two({.batch = BatchSize(16)}, 2, BatchSize(4)), 2);
 }
 
 TEST(Paced, AGroupOfDevicesIsRefusedInOneLine) {
