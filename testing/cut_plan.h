@@ -14,7 +14,7 @@ namespace espalier::testing {
 struct CutOptions {
   BatchSize batch{8};
   BatchSize micro_batch{2};
-  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+  Orders schedule = ScheduleKind::kOneFOneB;
   // Devices of each stage, one per replica; empty: stage i on device i.
   std::vector<std::vector<DeviceId>> devices = {};
   bool recompute = false;  // every operator that may be

@@ -99,7 +99,7 @@ const std::vector<ScheduleEntry>& schedule_catalog() {
       {"1f1b,k=N", "kFkB: Ada-Grouper, arXiv 2303.01675",
        "N forwards, N backwards in turn; k=N/N/… for each stage: more in flight, messages less urgent"},
       {"1f1b,split", "ZB-H1: Zero Bubble, ICLR'24",
-       "backward in two halves, that of the weights when nothing else can run; simulated, not run yet"},
+       "backward in two halves, that of the weights when nothing else can run"},
       {"gpipe", "GPipe, NeurIPS'19", "all forwards, then all backwards: all micro-batches in flight"},
       {"gpipe,split", "", "the same with backward in two halves"},
       {"FILE", "", "an order for each device, such as 'gpu0 3F 29(B F) 3B' (docs/formats.md)"},

@@ -26,6 +26,8 @@ struct RunFlags {
   std::string load, save, record, resume, checkpoints, log, evaluation_data;
   bool load_partial = false;
   std::uint64_t steps = 10, save_every = 0, keep = 0, evaluate_every = 0;
+  bool paced = false;
+  double slower = 1;
   double timeout = 300;
   TraceOutputs outputs;
 };
@@ -111,14 +113,18 @@ class Progress {
   StepWatch watch_;  // last: its thread uses the others
 };
 
-// Of the steps after the first, which also allocates.
-Duration median_time(const std::vector<StepReport>& steps) {
-  std::vector<Duration> times;
-  for (std::size_t i = steps.size() > 1 ? 1 : 0; i < steps.size(); ++i) times.push_back(steps[i].time);
+Duration median_of(std::vector<Duration> times) {
   if (times.empty()) return {};
   const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
   std::nth_element(times.begin(), middle, times.end());
   return *middle;
+}
+
+// Of the steps after the first, which also allocates.
+Duration median_time(const std::vector<StepReport>& steps) {
+  std::vector<Duration> times;
+  for (std::size_t i = steps.size() > 1 ? 1 : 0; i < steps.size(); ++i) times.push_back(steps[i].time);
+  return median_of(std::move(times));
 }
 
 Json steps_json(const std::vector<StepReport>& reports) {
@@ -229,9 +235,65 @@ int run_worker(Program& program, const OpenedPlan& opened, const RunFlags& flags
   return code;
 }
 
+int run_paced_worker(Program& program, const OpenedPlan& opened, const RunFlags& flags) {
+  Console& console = program.console;
+  PacedOptions options;
+  options.world = world_from_environment();
+  options.on_stuck = end_stuck_worker;
+  options.steps = flags.steps;
+  options.slower = flags.slower;
+  options.timeout = round_duration(flags.timeout * 1e9);
+  prepare_process(options.world, 1);
+  const PacedResult result = run_paced(opened.file, options);
+  if (options.world.rank != 0) return kDone;
+  const Duration simulated =
+      round_duration(flags.slower * static_cast<double>(opened.trace.iteration.count()));
+  const Duration measured = median_of(result.steps);
+  if (console.json) {
+    Json steps = Json::array();
+    for (const Duration step : result.steps) steps.push_back(step.count());
+    print_json_line(console, {{"plan", flags.execution.plan},
+                              {"workers", options.world.size},
+                              {"slower", flags.slower},
+                              {"simulated_ns", simulated.count()},
+                              {"median_ns", measured.count()},
+                              {"error", relative_difference(simulated, measured)},
+                              {"steps_ns", std::move(steps)}});
+  } else {
+    const std::string slower = flags.slower == 1 ? "" : fmt::format(", each time {:g} times", flags.slower);
+    console.out() << fmt::format(
+                         "{} steps by {} worker{} that computed nothing and kept the plan's times{}\n",
+                         result.steps.size(), options.world.size, options.world.size == 1 ? "" : "s", slower)
+                  << fmt::format("one step: simulated {}, measured {} (median): {:+.1f} %\n",
+                                 to_text(simulated), to_text(measured),
+                                 100 * relative_difference(simulated, measured));
+    console.out().flush();
+  }
+  if (result.trace) flags.outputs.write(console, *result.trace, opened.file.planner + ", paced");
+  return kDone;
+}
+
+// What a paced run does not do.
+void check_paced_flags(const RunFlags& flags) {
+  const std::pair<const char*, bool> others[] = {{"--data", !flags.execution.data.empty()},
+                                                 {"--load", !flags.load.empty()},
+                                                 {"--save", !flags.save.empty()},
+                                                 {"--record", !flags.record.empty()},
+                                                 {"--resume", !flags.resume.empty()},
+                                                 {"--checkpoints", !flags.checkpoints.empty()},
+                                                 {"--log", !flags.log.empty()},
+                                                 {"--evaluation-data", !flags.evaluation_data.empty()}};
+  for (const auto& [name, given] : others) {
+    if (flags.paced && given)
+      throw InputError(std::string(name) + " has no meaning with --paced, which trains nothing");
+  }
+  if (!flags.paced && flags.slower != 1) throw InputError("--slower needs --paced");
+}
+
 // Before any worker starts.
 void check_flags(const RunFlags& flags) {
   flags.training.over({});
+  check_paced_flags(flags);
   if ((flags.save_every > 0 || flags.keep > 0) && flags.checkpoints.empty())
     throw InputError("--save-every and --keep need --checkpoints FOLDER, where checkpoints go");
   if (!flags.resume.empty() && !flags.load.empty())
@@ -249,10 +311,10 @@ int run(Program& program, const RunFlags& flags) {
   std::vector<NamedFile> outputs = flags.outputs.files();
   outputs.push_back({"--save", flags.save});
   check_outputs(outputs, {flags.execution.plan, flags.execution.data});
-  const OpenedPlan opened = flags.execution.open();
+  const OpenedPlan opened = flags.paced ? flags.execution.open_without_model() : flags.execution.open();
   const int workers = flags.execution.workers_for(opened.file);
   if (workers > 1 && !is_worker()) return start_workers(workers, program.arguments);
-  return run_worker(program, opened, flags);
+  return flags.paced ? run_paced_worker(program, opened, flags) : run_worker(program, opened, flags);
 #else
   (void)program, (void)flags;
   needs_runtime("run");
@@ -295,6 +357,10 @@ void add_run(Program& program) {
       ->type_name("FOLDER");
   verb->add_option("--log", flags->log, "every figure as JSON lines; appended with --resume")
       ->type_name("FILE");
+  verb->add_flag("--paced", flags->paced, "compute nothing: real messages, and the plan's times asleep");
+  verb->add_option("--slower", flags->slower, "with --paced: each of the plan's times so many times")
+      ->type_name("X")
+      ->check(positive());
   flags->training.add_rate(verb);
   flags->execution.add_workers(verb);
   verb->add_option("--timeout", flags->timeout, "longest wait for a message, in seconds")

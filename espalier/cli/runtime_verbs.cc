@@ -36,19 +36,24 @@ void ExecutionFlags::add_workers(CLI::App* verb) {
   verb->add_option("--threads", threads, "threads of each device")->type_name("N")->check(positive());
 }
 
-OpenedPlan ExecutionFlags::open() const {
+OpenedPlan ExecutionFlags::open_without_model() const {
   OpenedPlan opened = open_plan(plan);
-  if (opened.file.placement) throw InputError(plan + ": " + std::string(kPlacementsDoNotRun));
   if (!schedule.empty()) opened = with_orders(opened, choose_orders(schedule));
+#if ESPALIER_TORCH
+  require_runnable(opened.file.staged);
+#endif
+  return opened;
+}
+
+OpenedPlan ExecutionFlags::open() const {
+  OpenedPlan opened = open_without_model();
+  if (opened.file.placement) throw InputError(plan + ": " + std::string(kPlacementsDoNotRun));
   if (opened.model.empty()) throw InputError(plan + ": names no model; plan a .pt2 file to execute");
   if (const Precision planned = opened.file.training.precision; planned != Precision::kF32) {
     throw InputError(plan + ": was planned for " + std::string(to_text(planned)) +
                      ", but a run computes in the model's own types; plan it without --precision to execute "
                      "it, or export the model in bf16");
   }
-#if ESPALIER_TORCH
-  require_runnable(opened.file.staged, opened.schedule);
-#endif
   return opened;
 }
 

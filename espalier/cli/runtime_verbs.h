@@ -19,6 +19,7 @@ struct ExecutionFlags {
   void add_workers(CLI::App* verb);  // --workers, --device, --threads
   // Throws InputError, also for a plan that was made from no file, or that the runtime cannot run.
   OpenedPlan open() const;
+  OpenedPlan open_without_model() const;  // for a run that computes nothing
   int workers_for(const PlanFile& file) const;
 };
 

@@ -107,7 +107,7 @@ std::vector<std::string> semantic_warnings(const Graph& graph, const PipelinePla
   if (other != plan.stages.end()) {
     found.push_back("stages '" + plan.stages[0].name + "' and '" + other->name + "' have micro-batches of " +
                     size_text(plan.stages[0].micro_batch) + " and " + size_text(other->micro_batch) +
-                    ": the simulator can time that, the runtime refuses it");
+                    ": a run takes that where no operator mixes samples");
   }
   return found;
 }

@@ -208,6 +208,14 @@ std::vector<Fact> run_facts(const PlanFile& plan, const std::string& model, cons
   return facts;
 }
 
+std::vector<Fact> paced_facts(const PlanFile& plan, const PacedOptions& options) {
+  std::vector<Fact> facts = program_facts("run --paced");
+  facts.push_back(plan_fact(plan));
+  facts.push_back({"steps", std::to_string(options.steps)});
+  facts.push_back({"times slower", std::to_string(options.slower)});
+  return facts;
+}
+
 std::vector<Fact> verify_facts(const PlanFile& plan, const std::string& model, const VerifyOptions& options) {
   std::vector<Fact> facts = program_facts("verify");
   add_plan(facts, plan, model);

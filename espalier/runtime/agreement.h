@@ -52,6 +52,7 @@ std::string disagreement(const Introduction& first, const Introduction& other);
 // What workers of each verb must have alike: the program, its protocol, libtorch's version and the verb;
 // plan, model and data; every option that decides what is computed or what the workers tell each other.
 std::vector<Fact> run_facts(const PlanFile& plan, const std::string& model, const RunOptions& options);
+std::vector<Fact> paced_facts(const PlanFile& plan, const PacedOptions& options);
 std::vector<Fact> verify_facts(const PlanFile& plan, const std::string& model, const VerifyOptions& options);
 std::vector<Fact> profile_facts(const std::string& model, const ProfileOptions& options);
 

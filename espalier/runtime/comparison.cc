@@ -126,6 +126,20 @@ void add_buffers(const ComparedModel& model, const MeasuredRun& run, const Measu
   }
 }
 
+// Do parameter gradients of each stage come in the order of its micro-batches?
+bool adds_up_in_order(const Schedule& schedule) {
+  for (const std::vector<Action>& list : schedule.devices) {
+    std::map<StageId, std::uint32_t> next;
+    for (const Action& action : list) {
+      if (action.kind != ActionKind::kBackward && action.kind != ActionKind::kWeightGradient) continue;
+      std::uint32_t& least = next[action.stage()];
+      if (action.micro_batch < least) return false;
+      least = action.micro_batch + 1;
+    }
+  }
+  return true;
+}
+
 // Adam divides a gradient by its own size. Where sums add in another order, an element whose gradient is
 // zero in theory (an attention's key bias) therefore moves by the learning rate in a random direction.
 // Without bit-equality such elements are left out, and the others judged by how far the reference moved.
@@ -137,8 +151,8 @@ void add_parameters(const ComparedModel& model, Difference::What when, const Mea
   double elements = 0;
   for (const auto& [name, gradient] : reference.gradients) elements += static_cast<double>(gradient.numel());
   const double floor = 1e-3 * norm_of(reference.gradients) / std::sqrt(std::max(elements, 1.0));
-  const bool noisy =
-      model.optimizer.kind != OptimizerKind::kSgd && !is_bit_equality_due(model.graph, model.plan);
+  const bool noisy = model.optimizer.kind != OptimizerKind::kSgd &&
+                     !is_bit_equality_due(model.graph, model.plan, model.schedule);
   const double all = norm_of(after(reference));
   for (std::size_t p = 0; p < model.graph.parameters().size(); ++p) {
     const Parameter& parameter = model.graph.parameters()[p];
@@ -168,7 +182,12 @@ void add_parameters(const ComparedModel& model, Difference::What when, const Mea
 
 }  // namespace
 
-bool is_bit_equality_due(const Graph& graph, const PipelinePlan& plan) {
+bool is_bit_equality_due(const Graph& graph, const PipelinePlan& plan, const Schedule& schedule) {
+  if (!adds_up_in_order(schedule)) return false;
+  const auto has_another_size = [&](const Stage& stage) {
+    return stage.micro_batch != plan.stages[0].micro_batch;
+  };
+  if (std::any_of(plan.stages.begin(), plan.stages.end(), has_another_size)) return false;
   // Sums of two terms have no order; backward adds a parameter's up over micro-batches too.
   struct Reads {
     std::set<std::pair<std::size_t, std::size_t>> segments;  // stage, segment

@@ -12,6 +12,7 @@
 
 #include "espalier/plan/plan.h"
 #include "espalier/runtime/runtime.h"
+#include "espalier/schedule/schedule.h"
 
 namespace espalier {
 
@@ -29,15 +30,18 @@ struct MeasuredRun {
 struct ComparedModel {
   const Graph& graph;
   const PipelinePlan& plan;
+  const Schedule& schedule;
   const Optimizer& optimizer;
   const TensorsByName& initial;  // trainable parameters as training starts
   double tolerance = 0;
   std::uint64_t steps = 1;
 };
 
-// The plan has no replicas, and nothing that needs a gradient is read in two segments of backward: then no
-// sum depends on the plan, so neither does a bit of the result.
-bool is_bit_equality_due(const Graph& graph, const PipelinePlan& plan);
+// The plan has no replicas and one size of micro-batches, nothing that needs a gradient is read in two
+// segments of backward, and each stage adds to its parameters' gradients in the order of its micro-batches (a
+// list may have a B before the W of an earlier one): then no sum depends on the plan, so neither does a bit
+// of the result.
+bool is_bit_equality_due(const Graph& graph, const PipelinePlan& plan, const Schedule& schedule);
 
 // 1e-5 in single precision. 2^-29 of that in double, which is as many units in the last place; in f16 and
 // bf16, where that would be most of a number, four units. Of the types that gradients flow through the one

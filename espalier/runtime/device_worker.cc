@@ -14,10 +14,6 @@
 namespace espalier {
 namespace {
 
-at::Tensor token() {
-  return at::zeros({1}, at::kByte);
-}
-
 ParameterId parameter_named(const Graph& graph, const std::string& name) {
   const auto parameters = graph.parameters();
   const auto found = std::find_if(parameters.begin(), parameters.end(), [&](const Parameter& parameter) {
@@ -31,44 +27,34 @@ ParameterId parameter_named(const Graph& graph, const std::string& name) {
 
 DeviceWorker::DeviceWorker(const Job& job, Session& session, const DataSource& data, Transport& transport,
                            const ExecutorOptions& options, DeviceId device)
-    : job_(job),
+    : DeviceLoop(DeviceView(job, device), transport),
+      job_(job),
       session_(session),
       data_(data),
       transport_(transport),
       options_(options),
-      hooks_(options.hooks != nullptr ? *options.hooks : no_hooks_),
-      view_(job, device),
-      recorder_(view_, meter_),
-      inbox_(view_, transport, recorder_),
-      outbox_(view_, transport, recorder_) {
+      hooks_(options.hooks != nullptr ? *options.hooks : no_hooks_) {
   const MemoryMeter::Scope scope(meter_);
-  for (const StageId id : view_.stages()) {
-    stages_.push_back(make_stage(id));
+  for (const Traffic& here : traffic()) {
+    stages_.push_back(make_stage(here));
     recorder_.watch(*stages_.back().holding);
   }
 }
 
-DeviceWorker::StageHere DeviceWorker::make_stage(StageId id) {
-  StageHere here;
-  here.id = id;
-  const Stage& stage = job_.plan.stages[id.index()];
+DeviceWorker::StageHere DeviceWorker::make_stage(const Traffic& traffic) {
+  const Stage& stage = job_.plan.stages[traffic.stage.index()];
   StageRunner::Interface interface {
     stage.operators, stage.recompute, {}, {}
   };
-  for (std::uint32_t c = 0; c < view_.crossings(); ++c) {
-    const bool reads = view_.reader(c, id) != nullptr;
-    const bool sends = view_.crossing(c).from == id;
-    if (view_.crossing(c).token) {
-      if (reads) here.token_reads.push_back(c);
-      if (sends) here.token_sends.push_back(c);
-      continue;
-    }
-    if (reads) here.reads.push_back(c), interface.received.push_back(view_.tensor(c));
-    if (sends) here.sends.push_back(c), interface.sent.push_back(view_.tensor(c));
-  }
-  here.holding = &session_.holding(id, view_.device(),
-                                   StageRunner::parameters_of(job_.program.graph(), interface.operators));
-  here.runner = std::make_unique<StageRunner>(job_.program, session_, *here.holding, std::move(interface));
+  for (const std::uint32_t c : traffic.reads) interface.received.push_back(view_.tensor(c));
+  for (const std::uint32_t c : traffic.sends) interface.sent.push_back(view_.tensor(c));
+  StageHere here;
+  here.id = traffic.stage;
+  here.traffic = &traffic;
+  here.holding = &session_.holding(here.id, view_.device(),
+                                   StageRunner::parameters_of(job_.graph(), interface.operators));
+  here.runner = std::make_unique<StageRunner>(*job_.programs[here.id.index()], session_, *here.holding,
+                                              std::move(interface));
   return here;
 }
 
@@ -92,53 +78,14 @@ void DeviceWorker::begin() {
   at::set_num_threads(static_cast<int>(options_.threads));
   tensors_.clear();
   gradients_.clear();
-  done_.clear();
   losses_.clear();
   outcome_ = {};
-  outbox_.start_step();
-  inbox_.start_step();
-  recorder_.start_step();
-  inbox_.post(done_);
+  start_step();
 }
 
-void DeviceWorker::run(Part part) {
-  const MemoryMeter::Scope scope(meter_);
-  for (const Action& action : job_.schedule.devices[view_.device().index()]) {
-    const bool is_update = action.kind == ActionKind::kUpdate;
-    if (part == Part::kAllButUpdates && is_update) continue;
-    if (part == Part::kUpdates && !is_update) continue;
-    carry_out(action);
-  }
-}
-
-namespace {
-
-// What a device was doing when another worker failed; an error that says what it waits for knows better.
-template <class Work>
-void explained(const std::string& device, const std::string& doing, const Work& work) {
-  try {
-    work();
-  } catch (const WorkerError& error) {
-    const std::string what = error.what();
-    if (what.find(" waits for ") != std::string::npos) throw;
-    throw WorkerError("device " + device + " waits for others in " + doing + ": " + what);
-  } catch (const std::exception& error) {
-    throw_if_out_of_memory("device " + device + " in " + doing, error);
-    throw;
-  }
-}
-
-}  // namespace
-
-void DeviceWorker::carry_out(const Action& action) {
-  explained(view_.name(view_.device()), letter(action.kind) + std::to_string(action.micro_batch), [&] {
-    Holding* const holding = action.kind == ActionKind::kTieSum ? nullptr : stage(action.stage()).holding;
-    hooks_.around(action, holding, [&] { dispatch(action); });
-    done_.insert(action);
-    release(action);
-    outbox_.post(action);
-    inbox_.post(done_);
-  });
+void DeviceWorker::perform(const Action& action) {
+  Holding* const holding = action.kind == ActionKind::kTieSum ? nullptr : stage(action.stage()).holding;
+  hooks_.around(action, holding, [&] { dispatch(action); });
 }
 
 SquaresOfParameters DeviceWorker::squares() const {
@@ -163,7 +110,7 @@ void DeviceWorker::scale_gradients(double factor) {
 
 StepOutcome DeviceWorker::finish() {
   const MemoryMeter::Scope scope(meter_);
-  explained(view_.name(view_.device()), "the end of its sends", [&] { outbox_.finish(); });
+  finish_sends();
   for (const auto& [micro_batch, loss] : losses_) {
     outcome_.losses.emplace_back(micro_batch, loss.item<double>());
   }
@@ -178,7 +125,10 @@ void DeviceWorker::dispatch(const Action& action) {
     case ActionKind::kForward:
       return forward(action);
     case ActionKind::kBackward:
+    case ActionKind::kInputGradient:
       return backward(action);
+    case ActionKind::kWeightGradient:
+      return weight_half(action);
     case ActionKind::kRecompute:
       return recompute(action);
     case ActionKind::kAllReduce:
@@ -186,32 +136,29 @@ void DeviceWorker::dispatch(const Action& action) {
       return sum_gradients(action);
     case ActionKind::kUpdate:
       return apply_update(action);
-    case ActionKind::kInputGradient:
-    case ActionKind::kWeightGradient:
-      break;  // require_runnable
   }
   ESP_CHECK(false, letter(action.kind));
 }
 
 void DeviceWorker::forward(const Action& action) {
   StageHere& here = stage(action.stage());
-  const std::uint32_t j = action.micro_batch;
-  std::vector<at::Tensor> received = receive(here, j);
+  const Share share{action.stage(), action.micro_batch};
+  std::vector<at::Tensor> received = receive(here, share);
   const auto start = recorder_.now();
   const std::vector<at::Tensor> inputs = read_inputs(action, here);
   hooks_.received(action, received);
   if (options_.purpose == ExecutorOptions::Purpose::kEvaluate) {
-    return pass_on(here, j, evaluate(action, here, inputs, received));
+    return pass_on(here, share, evaluate(action, here, inputs, received));
   }
-  OutputRecorder outputs(job_.program.graph(), j, outcome_.outputs);
+  OutputRecorder outputs(job_.graph(), share.micro_batch, outcome_.outputs);
   if (options_.record == ExecutorOptions::Record::kOutputs) here.runner->set_observer(&outputs);
   const std::vector<at::Tensor> sent = here.runner->forward(key_of(action), inputs, received);
   here.runner->set_observer(nullptr);
-  const at::Tensor loss = here.runner->loss(j);
-  if (loss.defined()) losses_.emplace_back(j, not_written_again(here, loss.detach()));
+  const at::Tensor loss = here.runner->loss(share.micro_batch);
+  if (loss.defined()) losses_.emplace_back(share.micro_batch, not_written_again(here, loss.detach()));
   received.clear();
   recorder_.action(action, Stream::kCompute, start);
-  pass_on(here, j, sent);
+  pass_on(here, share, sent);
 }
 
 // Nothing is kept: there will be no backward.
@@ -219,7 +166,7 @@ std::vector<at::Tensor> DeviceWorker::evaluate(const Action& action, StageHere& 
                                                const std::vector<at::Tensor>& inputs,
                                                const std::vector<at::Tensor>& received) {
   const at::NoGradGuard no_grad;
-  OutputSummer outputs(job_.program.graph(), outcome_.output_sums);
+  OutputSummer outputs(job_.graph(), outcome_.output_sums);
   here.runner->set_observer(&outputs);
   std::vector<at::Tensor> sent = here.runner->forward(key_of(action), inputs, received);
   here.runner->set_observer(nullptr);
@@ -227,23 +174,27 @@ std::vector<at::Tensor> DeviceWorker::evaluate(const Action& action, StageHere& 
   return sent;
 }
 
-std::vector<at::Tensor> DeviceWorker::receive(const StageHere& here, std::uint32_t micro_batch) {
-  for (const std::uint32_t c : here.token_reads) inbox_.await_tokens(forward_passage(c, micro_batch));
+std::vector<at::Tensor> DeviceWorker::receive(const StageHere& here, const Share& share) {
+  const SampleRange samples = view_.samples(share);
+  for (const std::uint32_t c : here.traffic->token_reads) inbox_.await_all(kForwardWay, c, samples);
   std::vector<at::Tensor> received;
-  for (const std::uint32_t c : here.reads) {
-    const Passage passage = forward_passage(c, micro_batch);
-    const std::optional<at::Tensor> local = tensors_.take(passage);
-    received.push_back(local ? *local : inbox_.await_tensor(passage));
+  for (const std::uint32_t c : here.traffic->reads) {
+    std::vector<Piece> pieces = inbox_.await_tensors(c, samples);
+    for (const Share& producer : view_.shares(view_.crossing(c).from, samples)) {
+      const std::vector<Piece> local = tensors_.take({c, producer.micro_batch});
+      pieces.insert(pieces.end(), local.begin(), local.end());
+    }
+    received.push_back(joined(view_, c, pieces, samples));
   }
   return received;
 }
 
 std::vector<at::Tensor> DeviceWorker::read_inputs(const Action& action, const StageHere& here) const {
-  const BatchSize size = job_.program.micro_batch();
+  const BatchSize size = job_.programs[here.id.index()]->micro_batch();
   const BatchSize first = BatchSize(hooks_.samples_of(action) * size.count());
   std::vector<at::Tensor> inputs;
   for (const std::size_t input : here.runner->inputs()) {
-    inputs.push_back(data_.read(session_.step(), input, first, size).to(job_.program.device()));
+    inputs.push_back(data_.read(session_.step(), input, first, size).to(view_.computes_on()));
   }
   return inputs;
 }
@@ -258,16 +209,18 @@ at::Tensor DeviceWorker::not_written_again(const StageHere& here, const at::Tens
   return tensor;
 }
 
-void DeviceWorker::pass_on(const StageHere& here, std::uint32_t micro_batch,
-                           const std::vector<at::Tensor>& sent) {
+void DeviceWorker::pass_on(const StageHere& here, const Share& share, const std::vector<at::Tensor>& sent) {
+  const SampleRange samples = view_.samples(share);
   for (std::size_t i = 0; i < sent.size(); ++i) {
-    const Passage passage = forward_passage(here.sends[i], micro_batch);
+    const std::uint32_t c = here.traffic->sends[i];
     const at::Tensor value = not_written_again(here, sent[i]);
-    outbox_.hand_in(passage, value);
-    const auto readers = view_.readers_here(here.sends[i], micro_batch).size();
-    tensors_.keep(passage, value, static_cast<std::uint32_t>(readers));
+    outbox_.hand_in(kForwardWay, c, share.micro_batch, [&](const Message& message) {
+      return view_.part(c, value, samples, view_.samples(message));
+    });
+    tensors_.keep({c, share.micro_batch}, {share.stage, samples, value},
+                  view_.readers_here(c, samples).size());
   }
-  for (const std::uint32_t c : here.token_sends) outbox_.hand_in(forward_passage(c, micro_batch), token());
+  pass_tokens_on(share);
 }
 
 void DeviceWorker::recompute(const Action& action) {
@@ -278,61 +231,96 @@ void DeviceWorker::recompute(const Action& action) {
 
 void DeviceWorker::backward(const Action& action) {
   StageHere& here = stage(action.stage());
-  const std::uint32_t j = action.micro_batch;
-  for (const std::uint32_t c : here.token_sends) inbox_.await_tokens(backward_passage(c, j));
-  const std::vector<at::Tensor> gradients = gradients_of_sent(here, j);
+  const Share share{action.stage(), action.micro_batch};
+  for (const std::uint32_t c : here.traffic->token_sends) {
+    inbox_.await_all(kBackwardWay, c, view_.samples(share));
+  }
+  const std::vector<at::Tensor> gradients = gradients_of_sent(here, share);
   const auto start = recorder_.now();
   const double mean = 1.0 / job_.staged.stages[action.stage().index()].micro_batches;
-  const std::vector<at::Tensor> back =
-      here.runner->backward(key_of(action), gradients, hooks_.loss_scale(action, mean));
+  const double scale = hooks_.loss_scale(action, mean);
+  const std::vector<at::Tensor> back = action.kind == ActionKind::kBackward
+                                           ? here.runner->backward(key_of(action), gradients, scale)
+                                           : here.runner->input_half(key_of(action), gradients, scale);
   recorder_.action(action, Stream::kCompute, start);
-  hand_back(here, j, back);
+  hand_back(here, share, back);
+}
+
+void DeviceWorker::weight_half(const Action& action) {
+  const auto start = recorder_.now();
+  stage(action.stage()).runner->weight_half(key_of(action).micro_batch);
+  recorder_.action(action, Stream::kCompute, start);
 }
 
 // Each device with readers adds theirs up and sends the sum in the name of its lowest reader; the sums are
 // added up here, in that order.
-std::vector<at::Tensor> DeviceWorker::gradients_of_sent(const StageHere& here, std::uint32_t micro_batch) {
+std::vector<at::Tensor> DeviceWorker::gradients_of_sent(const StageHere& here, const Share& share) {
+  const SampleRange samples = view_.samples(share);
   std::vector<at::Tensor> gradients;
-  for (const std::uint32_t c : here.sends) {
-    const Passage passage = backward_passage(c, micro_batch);
-    GradientParts parts = inbox_.await_gradients(passage);
-    const GradientParts local = gradients_.take(passage);
-    if (!local.empty()) parts[local.begin()->first] = sum_of(local);
-    gradients.push_back(sum_of(parts));
+  for (const std::uint32_t c : here.traffic->sends) {
+    std::vector<Piece> pieces = inbox_.await_gradients(c, samples);
+    const Produced produced{c, share.micro_batch};
+    for (Piece& local : added_up(view_, c, gradients_.of(produced), samples)) {
+      pieces.push_back(std::move(local));
+    }
+    gradients_.drop(produced);
+    const std::vector<Piece> sums = added_up(view_, c, pieces, samples);
+    gradients.push_back(sums.empty() ? at::Tensor() : joined(view_, c, sums, samples));
   }
   return gradients;
 }
 
-void DeviceWorker::hand_back(const StageHere& here, std::uint32_t micro_batch,
+void DeviceWorker::hand_back(const StageHere& here, const Share& share,
                              const std::vector<at::Tensor>& gradients) {
-  for (std::size_t i = 0; i < here.reads.size(); ++i) {
-    const std::uint32_t c = here.reads[i];
-    if (!view_.gradient_returns(c, here.id)) {
+  for (std::size_t i = 0; i < here.traffic->reads.size(); ++i) {
+    const std::uint32_t c = here.traffic->reads[i];
+    if (view_.gradient_returns(c, here.id)) {
+      hand_back(here, share, c, gradients[i]);
+    } else {
       ESP_CHECK(!gradients[i].defined(), view_.crossing(c).tensor);
-      continue;
     }
-    // Zeros where nothing flowed: traffic does not depend on data.
-    const Program& program = job_.program;
-    const TensorId id = view_.tensor(c);
-    const Passage passage = backward_passage(c, micro_batch);
-    const std::size_t parts = gradients_.add(
-        passage, here.id,
-        gradients[i].defined()
-            ? not_written_again(here, gradients[i])
-            : at::zeros(program.sizes(id), at::TensorOptions(program.type(id)).device(program.device())));
-    const auto readers = view_.readers_here(c, micro_batch);
-    const auto expected = static_cast<std::size_t>(std::count_if(
-        readers.begin(), readers.end(), [&](StageId reader) { return view_.gradient_returns(c, reader); }));
-    if (parts < expected || view_.hosts(view_.crossing(c).from, micro_batch)) continue;
-    outbox_.hand_in(passage, sum_of(gradients_.take(passage)));
   }
-  for (const std::uint32_t c : here.token_reads) {
-    const auto readers = view_.readers_here(c, micro_batch);
-    const bool last = std::all_of(readers.begin(), readers.end(), [&](StageId reader) {
-      return reader == here.id || done_.contains({ActionKind::kBackward, reader, micro_batch});
+  return_tokens(share);
+}
+
+void DeviceWorker::hand_back(const StageHere& here, const Share& share, std::uint32_t crossing,
+                             const at::Tensor& gradient) {
+  const SampleRange samples = view_.samples(share);
+  const Program& program = *job_.programs[here.id.index()];
+  // Zeros where nothing flowed: traffic does not depend on data.
+  const at::Tensor value =
+      gradient.defined()
+          ? not_written_again(here, gradient)
+          : at::zeros(view_.sizes(crossing, samples),
+                      at::TensorOptions(program.type(view_.tensor(crossing))).device(program.device()));
+  for (const Share& producer : view_.shares(view_.crossing(crossing).from, samples)) {
+    const SampleRange all = view_.samples(producer), mine = common(all, samples);
+    const Produced produced{crossing, producer.micro_batch};
+    gradients_.add(produced, {here.id, mine, view_.part(crossing, value, samples, mine)});
+    if (view_.hosts(producer)) continue;
+    outbox_.hand_in(kBackwardWay, crossing, producer.micro_batch, [&](const Message& message) {
+      return is_last_to_return(crossing, view_.samples(message), share) ? returned(message) : at::Tensor();
     });
-    if (view_.crossing(c).returns && last) outbox_.hand_in(backward_passage(c, micro_batch), token());
+    if (is_last_to_return(crossing, all, share)) gradients_.drop(produced);
   }
+}
+
+at::Tensor DeviceWorker::returned(const Message& message) const {
+  const SampleRange samples = view_.samples(message);
+  std::vector<Piece> sums = added_up(
+      view_, message.crossing, gradients_.of({message.crossing, message.producer_micro_batch}), samples);
+  for (const Message* const other :
+       outbox_.messages(kBackwardWay, message.crossing, message.producer_micro_batch)) {
+    if (!(*other < message)) continue;
+    const SampleRange carried = common(view_.samples(*other), samples);
+    for (Piece& sum : sums) {
+      const SampleRange twice = common(carried, sum.samples);
+      if (twice.size() <= 0) continue;
+      sum.value = sum.value.clone();
+      view_.part(message.crossing, sum.value, sum.samples, twice).zero_();
+    }
+  }
+  return joined(view_, message.crossing, sums, samples);
 }
 
 void DeviceWorker::sum_gradients(const Action& action) {
@@ -345,7 +333,7 @@ void DeviceWorker::sum_gradients(const Action& action) {
     std::map<StageId, Holding*> holdings;
     for (const StageHere& here : stages_) holdings[here.id] = here.holding;
     sum_over_copies(transport_, view_.device(), job_.staged, tie,
-                    parameter_named(job_.program.graph(), tie.parameter), holdings);
+                    parameter_named(job_.graph(), tie.parameter), holdings);
   }
   recorder_.action(action, Stream::kCollective, start);
 }
@@ -368,27 +356,6 @@ void DeviceWorker::apply_update(const Action& action) {
     if (owns(action.stage(), parameters[i].id)) outcome_.squares.emplace_back(parameters[i].id, squares[i]);
   }
   recorder_.action(action, Stream::kCompute, start);
-}
-
-void DeviceWorker::release(const Action& action) {
-  const bool is_forward = action.kind == ActionKind::kForward;
-  if (!is_forward && action.kind != ActionKind::kBackward) return;
-  const StageHere& here = stage(action.stage());
-  for (const auto* list : {&here.reads, &here.token_reads}) {
-    for (const std::uint32_t c : *list) {
-      // F gives back what is not saved, B the rest.
-      if (view_.reader(c, here.id)->saved == is_forward) continue;
-      inbox_.release(forward_passage(c, action.micro_batch));
-    }
-  }
-  // The data itself is wanted until every stage here has run forward on it; autograd holds what it saved.
-  for (const std::uint32_t c : here.reads) {
-    const auto readers = view_.readers_here(c, action.micro_batch);
-    const bool read = std::all_of(readers.begin(), readers.end(), [&](StageId reader) {
-      return done_.contains({ActionKind::kForward, reader, action.micro_batch});
-    });
-    if (read) inbox_.forget(forward_passage(c, action.micro_batch));
-  }
 }
 
 }  // namespace espalier

@@ -70,7 +70,7 @@ struct ModelEvaluation::Passes {
          std::uint32_t threads)
       : planned(evaluation_job(plan, micro_batch, micro_batches)),
         program(exported, micro_batch, device),
-        job(make_job(program, planned)),
+        job(make_job({&program}, planned)),
         data(in_order(std::move(file), first_sample, planned.plan.batch)),
         steps(static_cast<std::uint64_t>(step_count)),
         executor(job, session, *data, transport,

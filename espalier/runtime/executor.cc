@@ -1,8 +1,7 @@
 #include "espalier/runtime/executor.h"
 
-#include <exception>
+#include <algorithm>
 #include <functional>
-#include <mutex>
 #include <utility>
 
 #include "espalier/base/check.h"
@@ -11,12 +10,19 @@
 
 namespace espalier {
 
-Job make_job(const Program& program, const PlannedJob& planned) {
-  const Graph& graph = program.graph();
+Job make_job(const std::vector<const Program*>& programs, const PlannedJob& planned) {
+  const Graph& graph = programs.at(0)->graph();
   const PipelinePlan& plan = planned.plan;
   if (!graph.loss()) throw InputError(graph.name() + ": has no loss, so it cannot be trained");
-  require_runnable(planned.staged, planned.schedule);
-  Job job{program, plan, planned.staged, planned.schedule, planned.device_names, {}};
+  require_runnable(planned.staged);
+  Job job{{}, plan, planned.staged, planned.schedule, planned.device_names, {}};
+  for (const Stage& stage : plan.stages) {
+    const auto program = std::find_if(programs.begin(), programs.end(), [&](const Program* each) {
+      return each->micro_batch() == stage.micro_batch;
+    });
+    ESP_CHECK(program != programs.end(), stage.name, stage.micro_batch.count());
+    job.programs.push_back(*program);
+  }
   job.owners.resize(graph.parameters().size());
   for (std::size_t s = plan.stages.size(); s-- > 0;) {
     for (const ParameterId id : StageRunner::parameters_of(graph, plan.stages[s].operators)) {
@@ -63,22 +69,8 @@ struct Executor::Impl {
   std::vector<std::unique_ptr<DeviceWorker>> workers;  // ascending device
   std::unique_ptr<ThreadTeam> threads;                 // one for each of them
 
-  // In each device's own thread. The first error aborts the transport and is rethrown.
   void on_each_device(const std::function<void(std::size_t, DeviceWorker&)>& work) {
-    std::mutex lock;
-    std::exception_ptr first_error;
-    threads->run([&](std::size_t i) {
-      try {
-        work(i, *workers[i]);
-      } catch (const std::exception& error) {
-        {
-          const std::lock_guard guard(lock);
-          if (!first_error) first_error = std::current_exception();
-        }
-        transport.abort(error.what());
-      }
-    });
-    if (first_error) std::rethrow_exception(first_error);
+    run_devices(*threads, transport, [&](std::size_t i) { work(i, *workers[i]); });
   }
 
   // The norm of all workers' gradients.

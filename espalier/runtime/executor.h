@@ -29,18 +29,19 @@ namespace espalier {
 
 // What is executed; all parts must outlive the executor.
 struct Job {
-  const Program& program;
+  std::vector<const Program*> programs;  // by StageId: at its micro-batch
   const PipelinePlan& plan;
   const StagedModel& staged;
   const Schedule& schedule;
   const std::vector<std::string>& device_names;
   // By ParameterId: the lowest stage that reads it and its first device; none where no operator does.
   std::vector<std::optional<std::pair<StageId, DeviceId>>> owners;
+  const Graph& graph() const { return programs.at(0)->graph(); }
 };
 
-// Throws InputError where the plan asks for what the runtime cannot do (require_runnable), or the model has
-// no loss.
-Job make_job(const Program& program, const PlannedJob& planned);
+// `programs`: of one model, one for each size of the plan's micro-batches. Throws InputError where the plan
+// asks for what the runtime cannot do (require_runnable), or the model has no loss.
+Job make_job(const std::vector<const Program*>& programs, const PlannedJob& planned);
 
 struct ExecutorOptions {
   std::uint32_t threads = 1;

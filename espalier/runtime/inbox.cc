@@ -1,17 +1,12 @@
 #include "espalier/runtime/inbox.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "espalier/base/check.h"
 
 namespace espalier {
-namespace {
-
-constexpr auto kBackwardWay = Message::Direction::kBackward;
-
-}  // namespace
-
 Inbox::Inbox(const DeviceView& view, Transport& transport, StepRecorder& recorder)
     : view_(view), transport_(transport), recorder_(recorder) {
   make_channels();
@@ -19,7 +14,7 @@ Inbox::Inbox(const DeviceView& view, Transport& transport, StepRecorder& recorde
 }
 
 void Inbox::make_channels() {
-  for (const espalier::Channel& channel : view_.job().schedule.channels) {
+  for (const espalier::Channel& channel : view_.schedule().channels) {
     if (channel.to != view_.device()) continue;
     Channel& in = channels_.emplace_back(Channel{channel.from, {}, 0});
     for (const Message& message : channel.messages) {
@@ -27,50 +22,53 @@ void Inbox::make_channels() {
       expected.message = &message;
       expected.from = channel.from;
       in.messages.push_back(expected_.size());
-      by_passage_[{message.direction, message.crossing, message.consumer_micro_batch}].push_back(
+      expected.samples = view_.samples(message);
+      by_share_[{message.direction, message.crossing, message.producer_micro_batch}].push_back(
           expected_.size());
       expected_.push_back(std::move(expected));
     }
   }
-  // Gradients that meet here are added up in the order of their readers.
-  for (auto& [passage, messages] : by_passage_) {
-    std::sort(messages.begin(), messages.end(), [&](std::size_t a, std::size_t b) {
-      return expected_[a].message->reader < expected_[b].message->reader;
-    });
+  for (auto& [share, messages] : by_share_) {
+    std::sort(messages.begin(), messages.end(),
+              [&](std::size_t a, std::size_t b) { return *expected_[a].message < *expected_[b].message; });
   }
 }
 
 void Inbox::make_slots() {
-  std::map<std::pair<std::uint32_t, StageId>, std::vector<std::size_t>> edges;
-  for (std::size_t i = 0; i < expected_.size(); ++i) {
-    Expected& expected = expected_[i];
+  using Edge = std::pair<std::uint32_t, StageId>;
+  std::map<Edge, std::map<std::uint32_t, std::size_t>> edges;  // the slot of each consumer's micro-batch
+  for (Expected& expected : expected_) {
     const Message& message = *expected.message;
     if (message.direction == kBackwardWay) {
-      const StageId producer = view_.crossing(message.crossing).from;
-      expected.posted_after = Action{ActionKind::kForward, producer, message.producer_micro_batch};
-      expected.waiter = Action{ActionKind::kBackward, producer, message.producer_micro_batch};
+      const Share producer{view_.crossing(message.crossing).from, message.producer_micro_batch};
+      expected.posted_after = Action{ActionKind::kForward, producer.stage, producer.micro_batch};
+      expected.waiter = view_.backward_start(producer);
       continue;
     }
-    edges[{message.crossing, message.reader}].push_back(i);
     expected.waiter = Action{ActionKind::kForward, message.reader, message.consumer_micro_batch};
     expected.readers =
-        static_cast<std::uint32_t>(view_.readers_here(message.crossing, message.consumer_micro_batch).size());
+        static_cast<std::uint32_t>(view_.readers_here(message.crossing, expected.samples).size());
+    const auto [place, is_new] =
+        edges[{message.crossing, message.reader}].try_emplace(message.consumer_micro_batch, slots_.size());
+    if (is_new) slots_.emplace_back();
+    ++slots_[place->second].messages;
+    expected.slot = place->second;
   }
-  for (auto& [edge, messages] : edges) {
-    std::sort(messages.begin(), messages.end(), [&](std::size_t a, std::size_t b) {
-      return expected_[a].message->consumer_micro_batch < expected_[b].message->consumer_micro_batch;
-    });
-    const std::size_t slots = view_.job().staged.stages[edge.second.index()].receive_slots();
-    for (std::size_t i = slots; i < messages.size(); ++i) {
-      expected_[messages[i]].slot_of = messages[i - slots];
+  for (const auto& [edge, micro_batches] : edges) {
+    const std::size_t slots = view_.staged().stages[edge.second.index()].receive_slots();
+    std::vector<std::size_t> in_order;
+    for (const auto& [micro_batch, slot] : micro_batches) {
+      if (in_order.size() >= slots) slots_[slot].before = in_order[in_order.size() - slots];
+      in_order.push_back(slot);
     }
   }
 }
 
 void Inbox::start_step() {
+  for (Slot& slot : slots_) slot.messages_left = slot.messages;
   for (Expected& expected : expected_) {
-    expected.readers_left = expected.readers;
-    expected.slot_free = expected.taken = false;
+    expected.reads_left = expected.releases_left = expected.readers;
+    expected.taken = false;
     expected.strides.reset();
     expected.payload.reset();
     expected.value.reset();
@@ -82,7 +80,8 @@ void Inbox::post(const std::set<Action>& done) {
   for (Channel& channel : channels_) {
     for (; channel.next < channel.messages.size(); ++channel.next) {
       Expected& expected = expected_[channel.messages[channel.next]];
-      if (expected.slot_of && !expected_[*expected.slot_of].slot_free) break;
+      const auto before = expected.slot ? slots_[*expected.slot].before : std::nullopt;
+      if (before && slots_[*before].messages_left > 0) break;
       if (expected.posted_after && !done.contains(*expected.posted_after)) break;
       post_receive(expected);
     }
@@ -97,35 +96,37 @@ void Inbox::post_receive(Expected& expected) {
     expected.payload = transport_.post_receive(link, at::kByte, 1);
     return;
   }
-  const Program& program = view_.job().program;
-  const std::vector<std::int64_t> sizes = program.sizes(view_.tensor(crossing));
-  if (asked_for_strides_.insert(strides_key(expected)).second && !sizes.empty()) {
-    expected.strides = transport_.post_receive(link, at::kLong, static_cast<std::int64_t>(sizes.size()));
+  const Payload payload = view_.payload(*expected.message);
+  if (asked_for_strides_.insert(strides_key(expected)).second && !payload.sizes.empty()) {
+    expected.strides =
+        transport_.post_receive(link, at::kLong, static_cast<std::int64_t>(payload.sizes.size()));
   }
-  const std::int64_t elements = c10::multiply_integers(sizes);
-  if (elements > 0) {
-    expected.payload = transport_.post_receive(link, program.type(view_.tensor(crossing)), elements);
-  }
+  const std::int64_t elements = c10::multiply_integers(payload.sizes);
+  if (elements > 0) expected.payload = transport_.post_receive(link, payload.type, elements);
 }
 
-at::Tensor Inbox::await_tensor(const Passage& passage) {
-  const std::vector<std::size_t> messages = messages_of(passage);
-  ESP_CHECK(messages.size() == 1, passage.crossing, messages.size());
-  await(expected_[messages[0]]);
-  return expected_[messages[0]].value;
-}
-
-std::map<StageId, at::Tensor> Inbox::await_gradients(const Passage& passage) {
-  std::map<StageId, at::Tensor> gradients;
-  for (const std::size_t i : messages_of(passage)) {
+std::vector<Piece> Inbox::await_tensors(std::uint32_t crossing, const SampleRange& samples) {
+  std::vector<Piece> pieces;
+  for (const std::size_t i : messages_of(kForwardWay, crossing, samples)) {
     await(expected_[i]);
-    gradients[expected_[i].message->reader] = std::exchange(expected_[i].value, at::Tensor());
+    pieces.push_back({expected_[i].message->reader, expected_[i].samples, expected_[i].value});
   }
-  return gradients;
+  return pieces;
 }
 
-void Inbox::await_tokens(const Passage& passage) {
-  for (const std::size_t i : messages_of(passage)) await(expected_[i]);
+std::vector<Piece> Inbox::await_gradients(std::uint32_t crossing, const SampleRange& samples) {
+  std::vector<Piece> pieces;
+  for (const std::size_t i : messages_of(kBackwardWay, crossing, samples)) {
+    Expected& expected = expected_[i];
+    await(expected);
+    pieces.push_back(
+        {expected.message->reader, expected.samples, std::exchange(expected.value, at::Tensor())});
+  }
+  return pieces;
+}
+
+void Inbox::await_all(Message::Direction direction, std::uint32_t crossing, const SampleRange& samples) {
+  for (const std::size_t i : messages_of(direction, crossing, samples)) await(expected_[i]);
 }
 
 void Inbox::await(Expected& expected) {
@@ -153,33 +154,41 @@ void Inbox::take(Expected& expected) {
   const auto arrived = std::max(expected.posted, completed.value_or(Clock::now()));
   Bytes bytes;
   if (!view_.crossing(crossing).token) {
-    const Program& program = view_.job().program;
-    const TensorId tensor = view_.tensor(crossing);
-    if (!flat.defined()) flat = at::empty({0}, program.type(tensor));
-    expected.value = from_wire(flat, program.sizes(tensor), strides).to(program.device());
+    const Payload form = view_.payload(*expected.message);
+    if (!flat.defined()) flat = at::empty({0}, form.type);
+    expected.value = from_wire(flat, form.sizes, strides).to(view_.computes_on());
     bytes = bytes_of(expected.value);
   }
   expected.taken = true;
   recorder_.received(*expected.message, expected.from, expected.waiter, bytes, expected.posted, arrived);
 }
 
-void Inbox::release(const Passage& passage) {
-  for (const std::size_t i : messages_of(passage)) {
+void Inbox::read(std::uint32_t crossing, const SampleRange& samples) {
+  for (const std::size_t i : messages_of(kForwardWay, crossing, samples)) {
     Expected& expected = expected_[i];
-    ESP_CHECK(expected.readers_left > 0, view_.describe(*expected.message));
-    if (--expected.readers_left == 0) expected.slot_free = true;
+    ESP_CHECK(expected.reads_left > 0, view_.describe(*expected.message));
+    if (--expected.reads_left == 0) expected.value.reset();
   }
 }
 
-void Inbox::forget(const Passage& passage) {
-  for (const std::size_t i : messages_of(passage)) {
-    expected_[i].value.reset();
+void Inbox::release(std::uint32_t crossing, const SampleRange& samples) {
+  for (const std::size_t i : messages_of(kForwardWay, crossing, samples)) {
+    Expected& expected = expected_[i];
+    ESP_CHECK(expected.releases_left > 0, view_.describe(*expected.message));
+    if (--expected.releases_left == 0) --slots_[*expected.slot].messages_left;
   }
 }
 
-std::vector<std::size_t> Inbox::messages_of(const Passage& passage) const {
-  const auto found = by_passage_.find(passage);
-  return found == by_passage_.end() ? std::vector<std::size_t>() : found->second;
+std::vector<std::size_t> Inbox::messages_of(Message::Direction direction, std::uint32_t crossing,
+                                            const SampleRange& samples) const {
+  std::vector<std::size_t> found;
+  for (const Share& producer : view_.shares(view_.crossing(crossing).from, samples)) {
+    const auto messages = by_share_.find({direction, crossing, producer.micro_batch});
+    if (messages == by_share_.end()) continue;
+    std::copy_if(messages->second.begin(), messages->second.end(), std::back_inserter(found),
+                 [&](std::size_t i) { return overlap(expected_[i].samples, samples); });
+  }
+  return found;
 }
 
 Inbox::StridesKey Inbox::strides_key(const Expected& expected) {

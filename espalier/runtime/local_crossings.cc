@@ -2,33 +2,22 @@
 
 namespace espalier {
 
-void LocalTensors::keep(const Passage& passage, at::Tensor value, std::uint32_t readers) {
-  if (readers > 0) kept_[passage] = {std::move(value), readers};
+void LocalTensors::keep(const Produced& produced, Piece piece, std::size_t readers) {
+  if (readers > 0) kept_[produced] = {std::move(piece), readers};
 }
 
-std::optional<at::Tensor> LocalTensors::take(const Passage& passage) {
-  const auto found = kept_.find(passage);
-  if (found == kept_.end()) return std::nullopt;
-  at::Tensor value = found->second.value;
+std::vector<Piece> LocalTensors::take(const Produced& produced) {
+  const auto found = kept_.find(produced);
+  if (found == kept_.end()) return {};
+  std::vector<Piece> taken{found->second.piece};
   if (--found->second.readers_left == 0) kept_.erase(found);
-  return value;
+  return taken;
 }
 
-at::Tensor sum_of(const GradientParts& parts) {
-  at::Tensor sum;
-  for (const auto& [reader, part] : parts) sum = sum.defined() ? sum.add(part) : part;
-  return sum;
-}
-
-std::size_t LocalGradients::add(const Passage& passage, StageId reader, at::Tensor part) {
-  GradientParts& parts = parts_[passage];
-  parts[reader] = std::move(part);
-  return parts.size();
-}
-
-GradientParts LocalGradients::take(const Passage& passage) {
-  auto found = parts_.extract(passage);
-  return found ? std::move(found.mapped()) : GradientParts();
+const std::vector<Piece>& LocalGradients::of(const Produced& produced) const {
+  static const std::vector<Piece> kNone;
+  const auto found = pieces_.find(produced);
+  return found == pieces_.end() ? kNone : found->second;
 }
 
 }  // namespace espalier

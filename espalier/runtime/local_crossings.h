@@ -7,46 +7,43 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <utility>
+#include <vector>
 
-#include "espalier/runtime/device_view.h"
+#include "espalier/runtime/pieces.h"
 
 namespace espalier {
+
+// A crossing, and a micro-batch of its producer.
+using Produced = std::pair<std::uint32_t, std::uint32_t>;
 
 // Tensors whose producer and some readers are on this device.
 class LocalTensors {
  public:
   void clear() { kept_.clear(); }
-  void keep(const Passage& passage, at::Tensor value, std::uint32_t readers);
+  // Until `readers` have taken it.
+  void keep(const Produced& produced, Piece piece, std::size_t readers);
   // For one reader; none where it comes by message. The last reader's turn drops the tensor.
-  std::optional<at::Tensor> take(const Passage& passage);
+  std::vector<Piece> take(const Produced& produced);
 
  private:
   struct Kept {
-    at::Tensor value;
-    std::uint32_t readers_left = 0;
+    Piece piece;
+    std::size_t readers_left = 0;
   };
-  std::map<Passage, Kept> kept_;
+  std::map<Produced, Kept> kept_;
 };
-
-// Gradients of a tensor from several stages that read it.
-using GradientParts = std::map<StageId, at::Tensor>;
-
-// In stage order, so that the bits do not depend on who came first. Undefined if there is none.
-at::Tensor sum_of(const GradientParts& parts);
 
 // Gradients from the readers on this device.
 class LocalGradients {
  public:
-  void clear() { parts_.clear(); }
-  // How many parts there are then.
-  std::size_t add(const Passage& passage, StageId reader, at::Tensor part);
-  // The parts so far, which it then forgets.
-  GradientParts take(const Passage& passage);
+  void clear() { pieces_.clear(); }
+  void add(const Produced& produced, Piece piece) { pieces_[produced].push_back(std::move(piece)); }
+  const std::vector<Piece>& of(const Produced& produced) const;
+  void drop(const Produced& produced) { pieces_.erase(produced); }
 
  private:
-  std::map<Passage, GradientParts> parts_;
+  std::map<Produced, std::vector<Piece>> pieces_;
 };
 
 }  // namespace espalier

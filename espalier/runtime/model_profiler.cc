@@ -124,7 +124,8 @@ void ModelProfiler::round() {
 void ModelProfiler::measure_passes(Size& size) {
   std::vector<PassTimes> plain = size.profiler.in_flight(1 + kPassesOfRound);
   plain.erase(plain.begin());  // it filled the caches
-  size.samples.add(plain, size.profiler.stamped());
+  const PassTimes stamped = size.profiler.stamped();
+  size.samples.add(plain, stamped, size.profiler.stamped_halves());
 }
 
 // What an action takes beside its operators: the model cut into stages against the model as one stage, in the
@@ -175,7 +176,7 @@ void ModelProfiler::measure_update(Size& size) {
 // Between two actions of a device stands its worker's own work, which is seen in a step of one stage.
 void ModelProfiler::measure_gap(Size& size) {
   const PlannedJob planned = one_stage_job(graph(), BatchSize(2 * size.batch.count()), size.batch);
-  const Job job = make_job(size.program, planned);
+  const Job job = make_job({&size.program}, planned);
   InProcessTransport transport(milliseconds(60'000));
   Executor executor(job, *session_, *data_, transport, {.threads = options_.threads, .update = false});
   const StepOutcome outcome = executor.step();

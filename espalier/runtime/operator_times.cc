@@ -3,10 +3,7 @@
 namespace espalier {
 
 OperatorTimes::OperatorTimes(const Graph& graph, const DeviceClock& clock)
-    : clock_(clock),
-      nodes_(graph),
-      forward_(graph.operators().size(), 0.0),
-      backward_(graph.operators().size(), 0.0) {
+    : clock_(clock), nodes_(graph), forward_(graph.operators().size(), 0.0) {
   starts_.reserve(4 * graph.operators().size());
 }
 
@@ -16,12 +13,15 @@ void OperatorTimes::after(OperatorId op, const Tensors& tensors) {
   last_ = clock_.now();  // what the search for nodes took does not count
 }
 
-void OperatorTimes::end_backward() {
+std::vector<double> OperatorTimes::take_backward() {
   const auto end = clock_.now();
+  std::vector<double> backward(forward_.size(), 0.0);
   for (std::size_t i = 0; i < starts_.size(); ++i) {
     const auto next = i + 1 < starts_.size() ? starts_[i + 1].second : end;
-    backward_[starts_[i].first.index()] += nanoseconds_between(starts_[i].second, next);
+    backward[starts_[i].first.index()] += nanoseconds_between(starts_[i].second, next);
   }
+  starts_.clear();
+  return backward;
 }
 
 }  // namespace espalier

@@ -2,8 +2,9 @@
 
 // The time of each operator in one pass of a stage. Includes libtorch; runtime/ only.
 //
-// Forward: a timestamp after each operator. Backward: what lies between the starts of two nodes belongs to
-// the operator of the first, the engine's own work and the accumulation of gradients included.
+// Forward: a timestamp after each operator. Backward, or each of its halves: what lies between the starts of
+// two nodes belongs to the operator of the first, the engine's own work and the accumulation of gradients
+// included.
 
 #include <utility>
 #include <vector>
@@ -20,17 +21,17 @@ class OperatorTimes final : public CallObserver {
 
   void begin_forward() { last_ = clock_.now(); }
   void after(OperatorId op, const Tensors& tensors) override;
-  void end_backward();
 
   // By operator, in nanoseconds.
   const std::vector<double>& forward() const { return forward_; }
-  const std::vector<double>& backward() const { return backward_; }
+  // Of what ran backward since the last call, and ends now.
+  std::vector<double> take_backward();
 
  private:
   const DeviceClock& clock_;
   BackwardNodes nodes_;
   Clock::time_point last_;
-  std::vector<double> forward_, backward_;
+  std::vector<double> forward_;
   std::vector<std::pair<OperatorId, Clock::time_point>> starts_;
 };
 

@@ -1,15 +1,28 @@
 #include "espalier/runtime/outbox.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace espalier {
 
 Outbox::Outbox(const DeviceView& view, Transport& transport, StepRecorder& recorder)
     : view_(view), transport_(transport), recorder_(recorder) {
-  for (const espalier::Channel& channel : view.job().schedule.channels) {
+  for (const espalier::Channel& channel : view.schedule().channels) {
     if (channel.from != view.device()) continue;
     Channel& out = channels_.emplace_back(Channel{channel.to, {}, 0});
-    for (const Message& message : channel.messages) out.messages.push_back({&message, {}, false});
+    for (const Message& message : channel.messages) {
+      by_share_[{message.direction, message.crossing, message.producer_micro_batch}].places.emplace_back(
+          channels_.size() - 1, out.messages.size());
+      out.messages.push_back({&message, {}, false});
+    }
+  }
+  const auto at = [&](const std::pair<std::size_t, std::size_t>& place) {
+    return channels_[place.first].messages[place.second].message;
+  };
+  for (auto& [share, of] : by_share_) {
+    std::sort(of.places.begin(), of.places.end(),
+              [&](const auto& a, const auto& b) { return *at(a) < *at(b); });
+    for (const auto& place : of.places) of.messages.push_back(at(place));
   }
 }
 
@@ -21,16 +34,23 @@ void Outbox::start_step() {
   posted_.clear();
 }
 
-void Outbox::hand_in(const Passage& passage, const at::Tensor& value) {
-  for (Channel& channel : channels_) {
-    for (std::size_t i = channel.next; i < channel.messages.size(); ++i) {
-      Outgoing& outgoing = channel.messages[i];
-      const Message& message = *outgoing.message;
-      if (Passage{message.direction, message.crossing, message.producer_micro_batch} != passage) continue;
-      outgoing.value = value;
-      outgoing.ready = true;
-    }
+void Outbox::hand_in(Message::Direction direction, std::uint32_t crossing, std::uint32_t producer_micro_batch,
+                     const ValueOf& value_of) {
+  const auto found = by_share_.find({direction, crossing, producer_micro_batch});
+  if (found == by_share_.end()) return;
+  for (const auto& [channel, place] : found->second.places) {
+    Outgoing& outgoing = channels_[channel].messages[place];
+    if (outgoing.ready) continue;
+    outgoing.value = value_of(*outgoing.message);
+    outgoing.ready = outgoing.value.defined();
   }
+}
+
+const std::vector<const Message*>& Outbox::messages(Message::Direction direction, std::uint32_t crossing,
+                                                    std::uint32_t producer_micro_batch) const {
+  static const std::vector<const Message*> kNone;
+  const auto found = by_share_.find({direction, crossing, producer_micro_batch});
+  return found == by_share_.end() ? kNone : found->second.messages;
 }
 
 void Outbox::post(const Action& after) {

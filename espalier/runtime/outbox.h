@@ -9,9 +9,11 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "espalier/runtime/device_view.h"
@@ -28,9 +30,15 @@ class Outbox {
 
   void start_step();
 
-  // The value of every message of that passage; of a token any tensor of one byte. Until it is sent, nobody
-  // may write the value.
-  void hand_in(const Passage& passage, const at::Tensor& value);
+  // The values of the messages of a micro-batch of the crossing's producer, in one direction, that have none
+  // yet; of a token any tensor of one byte. Undefined: it comes later. Until it is sent, nobody may write it.
+  using ValueOf = std::function<at::Tensor(const Message&)>;
+  void hand_in(Message::Direction direction, std::uint32_t crossing, std::uint32_t producer_micro_batch,
+               const ValueOf& value_of);
+
+  // All those messages, by reader and consumer's micro-batch.
+  const std::vector<const Message*>& messages(Message::Direction direction, std::uint32_t crossing,
+                                              std::uint32_t producer_micro_batch) const;
 
   // Sends what has its turn, and drops what has been sent; `after` is the action that ended.
   void post(const Action& after);
@@ -57,6 +65,11 @@ class Outbox {
     Clock::time_point when;
     std::shared_ptr<Pending> pending;
   };
+  using ShareKey = std::tuple<Message::Direction, std::uint32_t, std::uint32_t>;
+  struct OfShare {
+    std::vector<const Message*> messages;
+    std::vector<std::pair<std::size_t, std::size_t>> places;  // channel, and place in it; as `messages`
+  };
   using StridesKey = std::tuple<DeviceId, Message::Direction, std::uint32_t, StageId>;
 
   void send(const Channel& channel, Outgoing& outgoing, const Action& after);
@@ -66,6 +79,7 @@ class Outbox {
   Transport& transport_;
   StepRecorder& recorder_;
   std::vector<Channel> channels_;
+  std::map<ShareKey, OfShare> by_share_;
   std::map<StridesKey, Strides> strides_;  // told with the first message
   std::deque<Posted> posted_;
 };

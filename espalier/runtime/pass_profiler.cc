@@ -96,11 +96,26 @@ PassTimes PassProfiler::stamped() {
   const auto middle = clock_.now();
   runner_.set_observer(nullptr);
   runner_.backward(key, {}, 1);
-  times_of.end_backward();
+  times.backward_of = times_of.take_backward();
   times.forward = nanoseconds_between(start, middle);
   times.backward = nanoseconds_between(middle, clock_.now());
   times.forward_of = times_of.forward();
-  times.backward_of = times_of.backward();
+  return times;
+}
+
+HalfTimes PassProfiler::stamped_halves() {
+  const RandomKey key = next_pass(0);
+  const auto values = inputs(runner_);
+  OperatorTimes times_of(program_.graph(), clock_);
+  runner_.set_observer(&times_of);
+  times_of.begin_forward();
+  runner_.forward(key, values, {});
+  runner_.set_observer(nullptr);
+  HalfTimes times;
+  runner_.input_half(key, {}, 1);
+  times.input = times_of.take_backward();
+  runner_.weight_half(key.micro_batch);
+  times.weight = times_of.take_backward();
   return times;
 }
 

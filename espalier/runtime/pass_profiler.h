@@ -22,6 +22,11 @@ struct PassTimes {
   std::vector<double> backward_of;  // by operator
 };
 
+// The two halves of one backward, by operator, in nanoseconds.
+struct HalfTimes {
+  std::vector<double> input, weight;
+};
+
 class PassProfiler {
  public:
   // All must outlive it.
@@ -31,6 +36,8 @@ class PassProfiler {
   PassTimes plain();
   // With the times of the operators, which are then too long by what the timestamps take.
   PassTimes stamped();
+  // The same pass with its backward in two halves.
+  HalfTimes stamped_halves();
 
   // As in a pipeline, where a device holds several micro-batches: before each backward the next micro-batch's
   // forward has run, so that neither finds in the caches what the other just left there. One for each of

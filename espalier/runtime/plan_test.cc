@@ -8,14 +8,7 @@
 #include <set>
 #include <string>
 
-#include "espalier/runtime/comparison.h"
-#include "espalier/runtime/executor.h"
-#include "espalier/runtime/measured_trace.h"
-#include "espalier/runtime/plans_for_tests.h"
-#include "espalier/runtime/tensors_for_tests.h"
-#include "espalier/runtime/trainer.h"
-#include "espalier/runtime/whole_state.h"
-#include "espalier/runtime/workers.h"
+#include "espalier/runtime/runs_for_tests.h"
 #include "espalier/schedule/order_file.h"
 #include "testing/cut_plan.h"
 #include "testing/random_orders.h"
@@ -24,98 +17,16 @@
 namespace espalier {
 namespace {
 
+using espalier::testing::bit_equality_due;
 using espalier::testing::CutOptions;
+using espalier::testing::expect_equal_runs;
+using espalier::testing::job_of;
 using espalier::testing::plan_from_cuts;
 using espalier::testing::plan_from_stages;
 using espalier::testing::random_cut_plan;
+using espalier::testing::run;
+using espalier::testing::TrainedRun;
 using ::testing::IsEmpty;
-
-PlannedJob job_of(const Graph& graph, const Cluster& cluster, const PipelinePlan& plan,
-                  const Optimizer& optimizer) {
-  EXPECT_THAT(check_plan(graph, cluster, plan), IsEmpty());
-  PlannedJob job;
-  job.plan = plan;
-  job.staged = staged_for_tests(graph, cluster, plan, optimizer);
-  job.schedule = make_schedule(job.staged, cluster.devices().size());
-  EXPECT_THAT(check_schedule(job.staged, job.schedule), IsEmpty());
-  for (const auto& device : cluster.devices()) {
-    job.device_names.push_back(device.name);
-    job.device_memory.push_back(device.memory);
-  }
-  return job;
-}
-
-struct Run {
-  std::vector<double> losses;                   // of the steps' micro-batches
-  std::map<std::string, at::Tensor> gradients;  // of the last step
-  std::map<std::string, at::Tensor> state;      // after it
-  Trace trace;                                  // of it
-};
-
-Run run(const LoadedModel& model, const PlannedJob& planned, const Optimizer& optimizer, std::uint64_t seed,
-        int steps) {
-  const auto data = synthetic_data(model.exported, seed);
-  Workers workers = join_workers({}, planned, {.timeout = milliseconds(20'000)});
-  Trainer trainer(model, planned, *data, *workers.transport,
-                  {.optimizer = optimizer, .seed = seed, .executor = {.keep_gradients = true}});
-  Run result;
-  for (int step = 0; step < steps; ++step) {
-    const auto start = Clock::now();
-    StepOutcome outcome = trainer.executor().step();
-    std::map<std::uint32_t, double> losses(outcome.losses.begin(), outcome.losses.end());
-    for (const auto& [j, loss] : losses) result.losses.push_back(loss);
-    result.gradients.clear();
-    for (const auto& [id, gradient] : outcome.gradients)
-      result.gradients[model.graph().parameter(id).names[0]] = gradient;
-    result.trace = gather_trace(workers, planned, std::move(outcome), start).value();
-  }
-  result.state = gather_state(workers, model.graph(), trainer.executor());
-  for (auto& [name, value] : result.state) value = value.clone();
-  return result;
-}
-
-// Nothing crosses to two stages, so each sum over micro-batches has one order: more than verify promises, for
-// plans by a rule.
-bool bit_equality_due(const StagedModel& staged) {
-  for (const StagedStage& stage : staged.stages) {
-    if (stage.replicas.size() > 1) return false;
-  }
-  for (const Crossing& crossing : staged.crossings) {
-    if (crossing.readers.size() > 1) return false;
-  }
-  return staged.ties.empty();
-}
-
-void expect_close(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b,
-                  double tolerance, const std::string& what) {
-  ASSERT_EQ(a.size(), b.size());
-  for (const auto& [name, difference] : relative_differences(a, b)) {
-    EXPECT_LE(difference, tolerance) << what << " " << name;
-  }
-}
-
-void expect_equal(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b,
-                  const std::string& what) {
-  ASSERT_EQ(a.size(), b.size());
-  for (const auto& [name, value] : b) {
-    EXPECT_TRUE(at::equal(a.at(name), value)) << what << " " << name;
-  }
-}
-
-// Bits where they are due, else within the tolerance.
-void expect_equal_runs(const Graph& graph, bool due, const Run& actual, const Run& expected) {
-  if (due) {
-    EXPECT_EQ(actual.losses, expected.losses);
-    expect_equal(actual.gradients, expected.gradients, "gradient");
-    expect_equal(actual.state, expected.state, "state");
-    return;
-  }
-  const double tolerance = default_tolerance(graph);
-  EXPECT_EQ(actual.losses.size(), expected.losses.size());
-  for (std::size_t i = 0; i < std::min(actual.losses.size(), expected.losses.size()); ++i)
-    EXPECT_NEAR(actual.losses[i], expected.losses[i], tolerance * std::abs(expected.losses[i]));
-  expect_close(actual.gradients, expected.gradients, tolerance, "gradient");
-}
 
 void expect_equal_to_one_process(const std::string& fixture,
                                  const std::function<PipelinePlan(const Graph&)>& make_plan, int devices,
@@ -125,8 +36,8 @@ void expect_equal_to_one_process(const std::string& fixture,
   const PipelinePlan plan = make_plan(model.graph());
   const PlannedJob planned = job_of(model.graph(), cpus(devices), plan, optimizer);
   const PlannedJob single = one_stage_job(model.graph(), plan.batch, plan.stages[0].micro_batch);
-  const Run expected = run(model, single, optimizer, 11, 2);
-  const Run actual = run(model, planned, optimizer, 11, 2);
+  const TrainedRun expected = run(model, single, optimizer, 11, 2);
+  const TrainedRun actual = run(model, planned, optimizer, 11, 2);
   EXPECT_THAT(check_trace(planned.staged, cpus(devices), planned.schedule, actual.trace), IsEmpty());
   expect_equal_runs(model.graph(), bit_equality_due(planned.staged), actual, expected);
 }
@@ -191,14 +102,70 @@ TEST_P(Cuts, ReplicasThatShareMicroBatchesEqualOneProcess) {
       5, {.kind = OptimizerKind::kSgd, .learning_rate = 1e-2, .momentum = 0.9});
 }
 
+bool splits(const Schedule& schedule) {
+  return std::any_of(schedule.devices.begin(), schedule.devices.end(), [](const std::vector<Action>& list) {
+    return std::any_of(list.begin(), list.end(),
+                       [](const Action& action) { return action.kind == ActionKind::kInputGradient; });
+  });
+}
+
+TEST_P(Cuts, BackwardInTwoHalvesEqualsOneProcess) {
+  Rng rng(12);
+  for (const char* rule : {"1f1b,split", "gpipe,split"}) {
+    SCOPED_TRACE(rule);
+    expect_equal_to_one_process(
+        GetParam(),
+        [&](const Graph& graph) {
+          const BatchSize size = graph.batch().fixed() ? graph.batch().min : BatchSize(2);
+          return random_cut_plan(
+              graph, 3, {.batch = size * 4, .micro_batch = size, .schedule = parse_order_rule(rule)}, rng);
+        },
+        3);
+  }
+}
+
+TEST_P(Cuts, RecomputedStagesOnSharedDevicesEqualOneProcessInTwoHalves) {
+  Rng rng(13);
+  expect_equal_to_one_process(
+      GetParam(),
+      [&](const Graph& graph) {
+        const BatchSize size = graph.batch().fixed() ? graph.batch().min : BatchSize(2);
+        return random_cut_plan(graph, 4,
+                               {.batch = size * 4,
+                                .micro_batch = size,
+                                .schedule = parse_order_rule("1f1b,split"),
+                                .devices = {{DeviceId(0)}, {DeviceId(1)}, {DeviceId(0)}, {DeviceId(1)}},
+                                .recompute = true,
+                                .chain = true},
+                               rng);
+      },
+      2);
+}
+
+TEST_P(Cuts, ReplicasInTwoHalvesEqualOneProcess) {
+  Rng rng(14);
+  expect_equal_to_one_process(
+      GetParam(),
+      [&](const Graph& graph) {
+        const BatchSize size = graph.batch().fixed() ? graph.batch().min : BatchSize(2);
+        return random_cut_plan(graph, 2,
+                               {.batch = size * 5,
+                                .micro_batch = size,
+                                .schedule = parse_order_rule("1f1b,split"),
+                                .devices = {{DeviceId(0), DeviceId(1)}, {DeviceId(2)}}},
+                               rng);
+      },
+      3, {.kind = OptimizerKind::kSgd, .learning_rate = 1e-2, .momentum = 0.9});
+}
+
 // Lists that a random run made, and mutations of them: those that check_schedule refuses do not run, the
 // others compute what one process computes.
 TEST(Orders, AnyLegalListsEqualOneProcess) {
   at::set_num_threads(1);
   // Cuts of the first make sums whose order depends on the plan; most of the second do not.
   const LoadedModel branches(kFixtures + "three_branch.pt2"), chain(kFixtures + "dlrm.pt2");
-  int ran = 0, refused = 0, to_the_bit = 0;
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+  int ran = 0, refused = 0, to_the_bit = 0, split = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
     Rng rng(seed);
     const LoadedModel& model = seed % 2 == 0 ? branches : chain;
@@ -214,31 +181,30 @@ TEST(Orders, AnyLegalListsEqualOneProcess) {
     const Optimizer optimizer;
     PlannedJob planned = job_of(graph, cpus(5), plan, optimizer);
     OrderLists lists = espalier::testing::random_orders(
-        rng, planned.staged, 5, {.early_ends = seed % 4 < 2, .depth_first = seed % 5 < 2});
+        rng, planned.staged, 5,
+        {.split = seed % 7 < 4, .early_ends = seed % 4 < 2, .depth_first = seed % 5 < 2});
     for (std::uint64_t n = rng.below(3); n > 0; --n)
       espalier::testing::mutate_orders(rng, planned.staged, lists);
     planned.staged = with_orders(planned.staged, Orders(lists));
     planned.schedule = make_schedule(planned.staged, 5);
-    if (!check_schedule(planned.staged, planned.schedule).empty()) {
+    if (const auto problems = check_schedule(planned.staged, planned.schedule); !problems.empty()) {
+      EXPECT_THAT(problems.front(), ::testing::MatchesRegex("(complete|place|order|messages|deadlock): .*"));
       ++refused;
       continue;
     }
-    const bool splits = std::any_of(lists.begin(), lists.end(), [](const std::vector<Step>& list) {
-      return std::any_of(list.begin(), list.end(),
-                         [](const Step& step) { return step.kind == ActionKind::kInputGradient; });
-    });
-    if (splits) continue;
     ++ran;
+    if (splits(planned.schedule)) ++split;
     const auto expected =
         run(model, one_stage_job(graph, plan.batch, plan.stages[0].micro_batch), optimizer, 11, 2);
     const auto actual = run(model, planned, optimizer, 11, 2);
     EXPECT_THAT(check_trace(planned.staged, cpus(5), planned.schedule, actual.trace), IsEmpty());
-    const bool due = is_bit_equality_due(graph, plan);
+    const bool due = is_bit_equality_due(graph, plan, planned.schedule);
     expect_equal_runs(graph, due, actual, expected);
     if (due) ++to_the_bit;
   }
   EXPECT_GE(ran, 10);
-  EXPECT_GE(to_the_bit, 1);
+  EXPECT_GE(split, 10);
+  EXPECT_GE(to_the_bit, 3);
   EXPECT_GE(refused, 2);
 }
 
@@ -268,18 +234,11 @@ TEST(Orders, WhatTheRuntimeCannotRunIsRefusedInOneLine) {
   const auto refused = [&](const auto& change) {
     StagedModel staged = planned.staged;
     change(staged);
-    return espalier::testing::refusal([&] { require_runnable(staged, make_schedule(staged, 3)); });
+    return espalier::testing::refusal([&] { require_runnable(staged); });
   };
   EXPECT_EQ(refused([](StagedModel&) {}), "(nothing was refused)");
-  EXPECT_THAT(refused([](StagedModel& m) { m.orders = parse_order_rule("1f1b,split"); }),
-              ::testing::HasSubstr("has backward in two halves (I and W); the runtime runs both as one B"));
   EXPECT_THAT(refused([](StagedModel& m) { m.stages[1].replicas[0].devices.push_back(DeviceId(2)); }),
               ::testing::HasSubstr("tensor-parallel group"));
-  EXPECT_THAT(refused([](StagedModel& m) {
-                m.stages[1].micro_batches = 4;
-                m.stages[1].replicas[0].micro_batches = {0, 1, 2, 3};
-              }),
-              ::testing::HasSubstr("has 4 micro-batches, stage '"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Cuts,

@@ -1,5 +1,8 @@
 #include "espalier/runtime/planned_job.h"
 
+#include <algorithm>
+#include <functional>
+#include <map>
 #include <numeric>
 
 #include "espalier/base/check.h"
@@ -11,7 +14,8 @@ PlannedJob planned_job(const PlanFile& file, const Graph& graph) {
   if (file.placement) throw InputError("the plan is a placement of operators, which cannot run yet");
   const Cluster cluster(file.cluster);
   PlannedJob job{resolve_plan(file, graph), file.staged, schedule_of(file, "the plan"), {}, {}};
-  require_runnable(job.staged, job.schedule);
+  require_runnable(job.staged);
+  require_cuttable(graph, job.plan, job.staged);
   for (const Device& device : cluster.devices()) {
     job.device_names.push_back(device.name);
     job.device_memory.push_back(device.memory);
@@ -19,27 +23,65 @@ PlannedJob planned_job(const PlanFile& file, const Graph& graph) {
   return job;
 }
 
-void require_runnable(const StagedModel& model, const Schedule& schedule) {
+void require_runnable(const StagedModel& model) {
   for (const StagedStage& stage : model.stages) {
-    if (stage.micro_batches != model.stages.front().micro_batches) {
-      throw InputError("stage '" + stage.name + "' has " + std::to_string(stage.micro_batches) +
-                       " micro-batches, stage '" + model.stages.front().name + "' " +
-                       std::to_string(model.stages.front().micro_batches) +
-                       ": the runtime needs equal sizes; plan with one --micro-batch");
-    }
     for (const StagedReplica& replica : stage.replicas) {
       if (replica.devices.size() == 1) continue;
       throw InputError("stage '" + stage.name +
                        "' is split over a tensor-parallel group; the runtime runs a stage on one device");
     }
   }
-  for (const std::vector<Action>& list : schedule.devices) {
-    for (const Action& action : list) {
-      if (action.kind != ActionKind::kInputGradient) continue;
-      throw InputError("stage '" + model.stages[action.stage().index()].name +
-                       "' has backward in two halves (I and W); the runtime runs both as one B");
+}
+
+std::optional<std::size_t> sample_dimension(const Tensor& tensor) {
+  std::optional<std::size_t> found;
+  for (std::size_t d = 0; d < tensor.sizes.size(); ++d) {
+    if (tensor.sizes[d].constant()) continue;
+    if (found || tensor.sizes[d] != SizeExpr::batch()) return std::nullopt;
+    found = d;
+  }
+  return found;
+}
+
+void require_cuttable(const Graph& graph, const PipelinePlan& plan, const StagedModel& model) {
+  const auto other = std::find_if(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
+    return stage.micro_batch != plan.stages[0].micro_batch;
+  });
+  if (other == plan.stages.end()) return;
+  const std::string sizes = "stages '" + plan.stages[0].name + "' and '" + other->name +
+                            "' have micro-batches of " + std::to_string(plan.stages[0].micro_batch.count()) +
+                            " and " + std::to_string(other->micro_batch.count()) + ", but ";
+  if (graph.batch().fixed()) {
+    throw InputError(sizes + "the model was exported for a batch of " +
+                     std::to_string(graph.batch().min.count()) + " alone");
+  }
+  for (const Operator& op : graph.operators()) {
+    if (op.mixes_samples) throw InputError(sizes + "operator '" + op.name + "' mixes samples");
+  }
+  std::map<std::string, const Tensor*, std::less<>> tensors;
+  for (const Tensor& tensor : graph.tensors()) tensors.emplace(tensor.name, &tensor);
+  for (const Crossing& crossing : model.crossings) {
+    if (crossing.token) continue;
+    const auto cuts = [&](const Crossing::Reader& reader) {
+      return plan.stages[reader.stage.index()].micro_batch != plan.stages[crossing.from.index()].micro_batch;
+    };
+    const auto tensor = tensors.find(crossing.tensor);
+    if (tensor == tensors.end() || sample_dimension(*tensor->second)) continue;
+    if (std::any_of(crossing.readers.begin(), crossing.readers.end(), cuts)) {
+      throw InputError(sizes + "'" + crossing.tensor +
+                       "', which crosses between them, has no batch dimension");
     }
   }
+}
+
+StageId loss_stage(const Graph& graph, const PipelinePlan& plan) {
+  if (!graph.loss() || !graph.tensor(*graph.loss()).producer) return StageId(0);
+  const OperatorId op = *graph.tensor(*graph.loss()).producer;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const std::vector<OperatorId>& operators = plan.stages[s].operators;
+    if (std::binary_search(operators.begin(), operators.end(), op)) return StageId(s);
+  }
+  return StageId(0);
 }
 
 PlannedJob one_stage_job(const Graph& graph, BatchSize batch, BatchSize micro_batch) {

@@ -5,7 +5,6 @@
 #include <iterator>
 #include <utility>
 
-#include "espalier/cost/analytic.h"
 #include "espalier/runtime/statistics.h"
 
 namespace espalier {
@@ -14,22 +13,10 @@ namespace {
 constexpr double kTrim = 0.05;
 constexpr double kRoughTrim = 0.25;
 
-// The part of backward that only the weights need: measured together, divided as the arithmetic is.
-double weight_share(const Graph& graph, OperatorId op, BatchSize size) {
-  bool weights = false, inputs = false;
-  for (const TensorId id : graph.op(op).inputs) {
-    const Tensor& tensor = graph.tensor(id);
-    if (tensor.requires_grad) (tensor.parameter ? weights : inputs) = true;
-  }
-  if (!weights || !inputs) return weights ? 1 : 0;
-  const Work work = operator_work(graph, op, size);
-  const double all = work.input_gradient_flops + work.weight_gradient_flops;
-  return all > 0 ? work.weight_gradient_flops / all : 0;
-}
-
 }  // namespace
 
-void PassSamples::add(const std::vector<PassTimes>& plain, const PassTimes& stamped) {
+void PassSamples::add(const std::vector<PassTimes>& plain, const PassTimes& stamped,
+                      const HalfTimes& halves) {
   whole_forward.push_back(0);
   whole_backward.push_back(0);
   for (const PassTimes& pass : plain) {
@@ -41,6 +28,8 @@ void PassSamples::add(const std::vector<PassTimes>& plain, const PassTimes& stam
   for (std::size_t op = 0; op < stamped.forward_of.size(); ++op) {
     forward[op].push_back(stamped.forward_of[op]);
     backward[op].push_back(stamped.backward_of[op]);
+    input_half[op].push_back(halves.input[op]);
+    weight_half[op].push_back(halves.weight[op]);
   }
 }
 
@@ -54,7 +43,7 @@ double mean_of_differences(const std::vector<double>& samples) {
 
 std::vector<double> operator_times(const PassSamples& samples) {
   const std::size_t n = samples.forward.size();
-  std::vector<double> times(2 * n);
+  std::vector<double> times(3 * n);
   const auto scale_into = [&](std::size_t at, const auto& by_operator, const std::vector<double>& whole) {
     double sum = 0;
     for (std::size_t op = 0; op < n; ++op) sum += times[at + op] = median(by_operator[op]);
@@ -62,6 +51,12 @@ std::vector<double> operator_times(const PassSamples& samples) {
   };
   scale_into(0, samples.forward, samples.whole_forward);
   scale_into(n, samples.backward, samples.whole_backward);
+  for (std::size_t op = 0; op < n; ++op) {
+    const double input = median(samples.input_half[op]), weight = median(samples.weight_half[op]);
+    const double share = input + weight > 0 ? weight / (input + weight) : 0;
+    times[2 * n + op] = times[n + op] * share;
+    times[n + op] *= 1 - share;
+  }
   return times;
 }
 
@@ -78,16 +73,15 @@ void add_points(std::map<std::string, CostRow>& rows, const Graph& graph, const 
     const Operator& op = graph.operators()[i];
     const OperatorMemory& kept = memory[i];
     Sum& sum = classes[op.op_class];
-    const double share = weight_share(graph, OperatorId(i), size);
     sum.forward += times[i];
-    sum.input += times[n + i] * (1 - share);
-    sum.weight += times[n + i] * share;
+    sum.input += times[n + i];
+    sum.weight += times[2 * n + i];
     ++sum.operators;
     sum.cost.saved = merged(sum.cost.saved, kept.saved);
     sum.cost.private_bytes = std::max(sum.cost.private_bytes, kept.private_bytes);
     sum.cost.workspace = std::max(sum.cost.workspace, kept.workspace);
     // Between the halves the gradient that arrived is kept for the weights.
-    if (share > 0 && share < 1 && !op.outputs.empty()) {
+    if (times[n + i] > 0 && times[2 * n + i] > 0 && !op.outputs.empty()) {
       sum.cost.between_halves = graph.tensor(op.outputs[0]).bytes(size);
     }
   }

@@ -18,13 +18,15 @@ constexpr int kPassesOfRound = 3;
 
 // What is known of one micro-batch size; times in nanoseconds.
 struct PassSamples {
-  explicit PassSamples(std::size_t operators) : forward(operators), backward(operators) {}
+  explicit PassSamples(std::size_t operators)
+      : forward(operators), backward(operators), input_half(operators), weight_half(operators) {}
 
-  // A round: the passes without timestamps, and one with.
-  void add(const std::vector<PassTimes>& plain, const PassTimes& stamped);
+  // A round: the passes without timestamps, one with, and one with whose backward was in two halves.
+  void add(const std::vector<PassTimes>& plain, const PassTimes& stamped, const HalfTimes& halves);
   double last_pass() const { return whole_forward.back() + whole_backward.back(); }
 
-  std::vector<std::vector<double>> forward, backward;   // by operator, then round: with timestamps
+  std::vector<std::vector<double>> forward, backward;  // by operator, then round: with timestamps
+  std::vector<std::vector<double>> input_half, weight_half;
   std::vector<double> whole_forward, whole_backward;    // by round: the mean of its passes
   std::vector<double> single_forward, single_backward;  // by pass
 };
@@ -34,8 +36,9 @@ double mean_of_rounds(const std::vector<double>& samples);
 // Of small differences between long times, which noise may bring below 0; 0 of none.
 double mean_of_differences(const std::vector<double>& samples);
 
-// By operator, all forward times, then all backward times: medians, scaled so that they sum up to the mean
-// pass without timestamps.
+// By operator, all forward times, then all input halves, then all weight halves. Forward and backward times
+// are medians, scaled so that they sum up to the mean pass without timestamps; a backward time is parted as
+// the medians of its halves are.
 std::vector<double> operator_times(const PassSamples& samples);
 
 // A point for each operator class at that size, from operator_times and what each operator keeps.

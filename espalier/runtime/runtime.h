@@ -168,6 +168,22 @@ struct ReferenceOptions {
 };
 RunResult run_reference(const std::string& model, const ReferenceOptions& options);
 
+// A plan's messages and times without its arithmetic: workers send each other as many bytes as the plan says
+// and sleep for as long as each action takes by it. So a plan for many devices is tried on few cores, and
+// neither model nor weights are needed. Sums of gradients take the cost model's time.
+struct PacedOptions {
+  World world;
+  std::uint64_t steps = 5;
+  double slower = 1;  // every time of the plan counts so many times: small ones are hard to keep
+  Duration timeout = milliseconds(300'000);
+  std::function<void(const std::string& reason)> on_stuck = {};  // as RunOptions::on_stuck
+};
+struct PacedResult {            // the trace on rank 0 alone
+  std::vector<Duration> steps;  // barrier to barrier
+  std::optional<Trace> trace;   // of the last step, origin measured
+};
+PacedResult run_paced(const PlanFile& plan, const PacedOptions& options);
+
 struct VerifyOptions {
   World world;
   std::uint64_t steps = 1;  // gradients are compared after the first, parameters after the first and the last

@@ -12,6 +12,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/runtime/blame.h"
+#include "espalier/runtime/recomputed_operators.h"
 
 namespace espalier {
 namespace {
@@ -64,50 +65,6 @@ Entry& entry_of(const torch::autograd::Edge& edge) {
   return static_cast<Entry&>(*edge.function);
 }
 
-// By TensorId: one of the operators writes it or an alias.
-std::vector<bool> mutated_by(const Graph& graph, const std::vector<OperatorId>& operators) {
-  std::set<StorageId> written;
-  for (const OperatorId op : operators) {
-    for (const TensorId id : graph.op(op).mutates) written.insert(graph.tensor(id).storage);
-  }
-  std::vector<bool> mutated(graph.tensors().size());
-  for (std::size_t t = 0; t < mutated.size(); ++t) mutated[t] = written.contains(graph.tensors()[t].storage);
-  return mutated;
-}
-
-// Operators of one colocation number may share a memory that one of them writes. Where that memory is passed
-// on as an activation they must see one tensor, not copies: none of what is between them is recomputed, so
-// they are in one segment. (BatchNorm's statistics are read and written where they lie, in the holding.)
-std::vector<bool> recomputed_operators(const Graph& graph, const std::vector<OperatorId>& operators,
-                                       const std::vector<OperatorId>& recompute) {
-  const std::vector<bool> mutated = mutated_by(graph, operators);
-  const auto touches = [&](TensorId t) {
-    return mutated[t.index()] && graph.tensor(t).role != TensorRole::kBuffer;
-  };
-  struct Range {
-    std::size_t first = 0, last = 0;
-    bool passes_memory_on = false;
-  };
-  std::map<std::uint32_t, Range> groups;
-  std::vector<bool> recomputed(operators.size());
-  for (std::size_t i = 0; i < operators.size(); ++i) {
-    const Operator& op = graph.op(operators[i]);
-    const bool reads_mutated = std::any_of(op.inputs.begin(), op.inputs.end(), touches);
-    const bool makes_mutated = std::any_of(op.outputs.begin(), op.outputs.end(), touches);
-    recomputed[i] = contains(recompute, operators[i]) && op.mutates.empty() && !op.colocation &&
-                    !reads_mutated && !makes_mutated;
-    if (!op.colocation) continue;
-    Range& group = groups.try_emplace(*op.colocation, Range{i, i, false}).first->second;
-    group.last = i;
-    group.passes_memory_on = group.passes_memory_on || reads_mutated;
-  }
-  for (const auto& [number, group] : groups) {
-    if (!group.passes_memory_on) continue;
-    for (std::size_t i = group.first; i <= group.last; ++i) recomputed[i] = false;
-  }
-  return recomputed;
-}
-
 }  // namespace
 
 StageRunner::StageRunner(const Program& program, const Session& session, Holding& holding,
@@ -119,6 +76,7 @@ StageRunner::StageRunner(const Program& program, const Session& session, Holding
   for (const auto* list : {&holding.parameters, &holding.buffers}) {
     for (const Variable& variable : *list) held[variable.id] = variable.value;
   }
+  for (const Variable& variable : holding.parameters) trained_.push_back(variable.value);
   mutated_ = mutated_by(graph, interface_.operators);
   for (const OperatorId op : interface_.operators) {
     for (const TensorId id : graph.op(op).inputs) {
@@ -332,53 +290,114 @@ std::string StageRunner::describe_backward(const Segment& segment, const Live& l
   return "backward of " + program_.describe(segment.operators[place]);
 }
 
-void StageRunner::back_through(const Segment& segment, Live& live,
-                               std::map<TensorId, at::Tensor>& gradients) {
-  torch::autograd::edge_list roots;
-  torch::autograd::variable_list root_gradients;
+StageRunner::Roots StageRunner::take_roots(const Segment& segment, Live& live, const Gradients& gradients) {
+  Roots roots;
   for (std::size_t i = 0; i < segment.leaves.size(); ++i) {
     const auto gradient = gradients.find(segment.leaves[i]);
     if (gradient == gradients.end() || !gradient->second.defined() || !live.left[i].is_valid()) continue;
-    roots.push_back(std::move(live.left[i]));
-    root_gradients.push_back(gradient->second);
+    roots.edges.push_back(std::move(live.left[i]));
+    roots.gradients.push_back(gradient->second);
   }
   live.left.clear();
-  if (roots.empty()) return;
+  return roots;
+}
+
+template <class Work>
+void StageRunner::blamed(const Segment& segment, const Live& live, const Work& work) const {
   const BackwardWatch watch;
   try {
-    torch::autograd::Engine::get_default_engine().execute(roots, root_gradients, /*keep_graph=*/false,
-                                                          /*create_graph=*/false, /*accumulate_grad=*/true);
+    work();
   } catch (const std::exception& error) {
     throw_blamed(describe_backward(segment, live, watch.last_node()), error);
   }
+}
+
+namespace {
+
+void add_to(std::map<TensorId, at::Tensor>& gradients, TensorId id, const at::Tensor& gradient) {
+  if (!gradient.defined()) return;
+  at::Tensor& sum = gradients[id];
+  sum = sum.defined() ? sum.add(gradient) : gradient;
+}
+
+}  // namespace
+
+void StageRunner::back_through(const Segment& segment, Live& live, Gradients& gradients) {
+  const Roots roots = take_roots(segment, live, gradients);
+  if (roots.edges.empty()) return;
+  blamed(segment, live, [&] {
+    torch::autograd::Engine::get_default_engine().execute(roots.edges, roots.gradients, /*keep_graph=*/false,
+                                                          /*create_graph=*/false, /*accumulate_grad=*/true);
+  });
   for (std::size_t i = 0; i < segment.enters.size(); ++i) {
-    if (!live.entries[i].is_valid()) continue;
-    const at::Tensor gradient = entry_of(live.entries[i]).take();
-    if (!gradient.defined()) continue;
-    at::Tensor& sum = gradients[segment.enters[i]];
-    sum = sum.defined() ? sum.add(gradient) : gradient;
+    if (live.entries[i].is_valid()) add_to(gradients, segment.enters[i], entry_of(live.entries[i]).take());
   }
   live.entries.clear();
+}
+
+void StageRunner::input_half_of(const Segment& segment, Live& live, Gradients& gradients) {
+  Roots roots = take_roots(segment, live, gradients);
+  if (roots.edges.empty()) return;
+  blamed(segment, live, [&] {
+    InputHalf half =
+        run_input_half(std::move(roots.edges), std::move(roots.gradients), live.entries, live.first_nodes);
+    for (std::size_t i = 0; i < segment.enters.size(); ++i) {
+      add_to(gradients, segment.enters[i], half.entered[i]);
+    }
+    live.rest = std::move(half.rest);
+  });
+  live.entries.clear();
+}
+
+template <class Pass>
+std::vector<at::Tensor> StageRunner::back_through_all(const RandomKey& key,
+                                                      const std::vector<at::Tensor>& sent_gradients,
+                                                      double loss_scale, const Pass& pass) {
+  ESP_CHECK(sent_gradients.size() == interface_.sent.size());
+  recompute(key);
+  MicroBatch& batch = alive_.at(key.micro_batch);
+  Gradients gradients;
+  for (std::size_t i = 0; i < sent_gradients.size(); ++i) gradients[interface_.sent[i]] = sent_gradients[i];
+  if (batch.loss.defined()) {
+    gradients[*program_.graph().loss()] = at::full_like(batch.loss, loss_scale);
+  }
+  for (std::size_t s = segments_.size(); s-- > 0;) pass(segments_[s], batch.segments[s], gradients);
+  std::vector<at::Tensor> result;
+  for (const TensorId id : interface_.received) result.push_back(gradients[id]);
+  return result;
 }
 
 std::vector<at::Tensor> StageRunner::backward(const RandomKey& key,
                                               const std::vector<at::Tensor>& sent_gradients,
                                               double loss_scale) {
-  ESP_CHECK(sent_gradients.size() == interface_.sent.size());
-  recompute(key);
-  MicroBatch& batch = alive_.at(key.micro_batch);
-  std::map<TensorId, at::Tensor> gradients;
-  for (std::size_t i = 0; i < sent_gradients.size(); ++i) gradients[interface_.sent[i]] = sent_gradients[i];
-  if (batch.loss.defined()) {
-    gradients[*program_.graph().loss()] = at::full_like(batch.loss, loss_scale);
-  }
-  for (std::size_t s = segments_.size(); s-- > 0;) {
-    back_through(segments_[s], batch.segments[s], gradients);
-  }
-  std::vector<at::Tensor> result;
-  for (const TensorId id : interface_.received) result.push_back(gradients[id]);
+  const auto pass = [&](const Segment& segment, Live& live, Gradients& gradients) {
+    back_through(segment, live, gradients);
+  };
+  std::vector<at::Tensor> result = back_through_all(key, sent_gradients, loss_scale, pass);
   alive_.erase(key.micro_batch);
   return result;
+}
+
+std::vector<at::Tensor> StageRunner::input_half(const RandomKey& key,
+                                                const std::vector<at::Tensor>& sent_gradients,
+                                                double loss_scale) {
+  const auto pass = [&](const Segment& segment, Live& live, Gradients& gradients) {
+    input_half_of(segment, live, gradients);
+  };
+  std::vector<at::Tensor> result = back_through_all(key, sent_gradients, loss_scale, pass);
+  MicroBatch& batch = alive_.at(key.micro_batch);
+  batch.inputs.clear();
+  batch.loss.reset();
+  return result;
+}
+
+void StageRunner::weight_half(std::uint64_t micro_batch) {
+  MicroBatch& batch = alive_.at(micro_batch);
+  for (std::size_t s = segments_.size(); s-- > 0;) {
+    Live& live = batch.segments[s];
+    blamed(segments_[s], live, [&] { run_weight_half(std::move(live.rest), trained_); });
+  }
+  alive_.erase(micro_batch);
 }
 
 }  // namespace espalier

@@ -1,7 +1,8 @@
 #pragma once
 
-// One stage on one device: forward, recompute and backward of its operators, a micro-batch at a time. Knows
-// nothing of schedules or messages; gets and gives tensors. Includes libtorch; runtime/ only.
+// One stage on one device: forward, recompute and backward of its operators, a micro-batch at a time;
+// backward at once or in two halves (backward_halves.h). Knows nothing of schedules or messages; gets and
+// gives tensors. Includes libtorch; runtime/ only.
 //
 // The operators are cut into segments, runs of operators that are recomputed or not; mostly there is one. A
 // segment is a piece of autograd graph of its own: what enters it is detached. Operators that share a memory
@@ -24,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "espalier/runtime/backward_halves.h"
 #include "espalier/runtime/program.h"
 #include "espalier/runtime/session.h"
 
@@ -79,6 +81,12 @@ class StageRunner {
   std::vector<at::Tensor> backward(const RandomKey& key, const std::vector<at::Tensor>& sent_gradients,
                                    double loss_scale);
 
+  // The same in two halves. The first returns what backward returns, and keeps only what the second needs;
+  // the second adds to the parameters' gradients what backward adds.
+  std::vector<at::Tensor> input_half(const RandomKey& key, const std::vector<at::Tensor>& sent_gradients,
+                                     double loss_scale);
+  void weight_half(std::uint64_t micro_batch);
+
   void set_observer(CallObserver* observer) { observer_ = observer; }
 
  private:
@@ -95,7 +103,13 @@ class StageRunner {
     std::vector<torch::autograd::Edge> left;     // as Segment::leaves; invalid where none flows
     std::vector<std::uint64_t> first_nodes;  // as Segment::operators: the number of its next autograd node
     bool recorded = false;
+    WeightHalf rest;  // between the halves
   };
+  struct Roots {  // where a pass through a segment starts
+    torch::autograd::edge_list edges;
+    torch::autograd::variable_list gradients;
+  };
+  using Gradients = std::map<TensorId, at::Tensor>;  // of what enters and leaves segments
   struct MicroBatch {
     std::vector<Live> segments;
     std::vector<at::Tensor> inputs;  // kept only if a segment is recomputed
@@ -108,7 +122,18 @@ class StageRunner {
   std::vector<std::uint64_t> run(const Segment& segment, Tensors& tensors, const RandomKey& key);
   Tensors start(const std::vector<at::Tensor>& inputs) const;
   void record(const Segment& segment, Live& live, Tensors& tensors, const RandomKey& key);
-  void back_through(const Segment& segment, Live& live, std::map<TensorId, at::Tensor>& gradients);
+  // Through all segments, the last first, each by `pass`; returns the gradients of the received tensors.
+  template <class Pass>
+  std::vector<at::Tensor> back_through_all(const RandomKey& key,
+                                           const std::vector<at::Tensor>& sent_gradients, double loss_scale,
+                                           const Pass& pass);
+  // Takes the edges out of the segment for which there is a gradient.
+  static Roots take_roots(const Segment& segment, Live& live, const Gradients& gradients);
+  // Runs a part of the segment's backward; an error names the operator.
+  template <class Work>
+  void blamed(const Segment& segment, const Live& live, const Work& work) const;
+  void back_through(const Segment& segment, Live& live, Gradients& gradients);
+  void input_half_of(const Segment& segment, Live& live, Gradients& gradients);
   std::string describe_backward(const Segment& segment, const Live& live,
                                 std::optional<std::uint64_t> node) const;
 
@@ -116,9 +141,10 @@ class StageRunner {
   Interface interface_;
   std::vector<std::size_t> inputs_;
   std::vector<Segment> segments_;
-  std::vector<bool> mutated_;    // by TensorId: an operator of this stage writes it or an alias
-  Tensors base_;                 // parameters, buffers and constants, by TensorId
-  std::vector<TensorId> fresh_;  // constants that are written: each forward gets a copy
+  std::vector<bool> mutated_;        // by TensorId: an operator of this stage writes it or an alias
+  Tensors base_;                     // parameters, buffers and constants, by TensorId
+  std::vector<at::Tensor> trained_;  // of the holding
+  std::vector<TensorId> fresh_;      // constants that are written: each forward gets a copy
   std::map<std::uint64_t, MicroBatch> alive_;
   CallObserver* observer_ = nullptr;
 };

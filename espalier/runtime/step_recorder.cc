@@ -33,7 +33,7 @@ void StepRecorder::action(const Action& action, Stream stream, Clock::time_point
   span.start = since_epoch(start);
   span.end = since_epoch(end);
   if (stream == Stream::kCollective) {
-    const StagedModel& staged = view_.job().staged;
+    const StagedModel& staged = view_.staged();
     span.posted = span.start;
     span.bytes = action.kind == ActionKind::kAllReduce ? staged.stages[action.stage().index()].reduced
                                                        : staged.ties[action.tie().index()].bytes;

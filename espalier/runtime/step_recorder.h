@@ -20,7 +20,7 @@ class StepRecorder {
  public:
   // `view` and the meter, which counts what the device allocates, must outlive it.
   StepRecorder(const DeviceView& view, MemoryMeter& meter)
-      : view_(view), meter_(meter), clock_(view.job().program.device()) {}
+      : view_(view), meter_(meter), clock_(view.computes_on()) {}
 
   // What the device's stages hold; before the first step.
   void watch(const Holding& holding) { holdings_.push_back(&holding); }

@@ -1,5 +1,7 @@
 #include "espalier/runtime/trainer.h"
 
+#include <set>
+#include <utility>
 #include <vector>
 
 namespace espalier {
@@ -10,20 +12,42 @@ Optimizer with_schedule_end(Optimizer optimizer, std::uint64_t steps) {
   return optimizer;
 }
 
+namespace {
+
+std::vector<std::unique_ptr<const Program>> programs_of(const LoadedModel& model, const PipelinePlan& plan,
+                                                        const TrainerOptions& options) {
+  const ExportedProgram& exported = model.program_with_values(options.start.get());
+  std::set<BatchSize> sizes;
+  for (const Stage& stage : plan.stages) sizes.insert(stage.micro_batch);
+  std::vector<std::unique_ptr<const Program>> programs;
+  for (const BatchSize size : sizes) {
+    programs.push_back(std::make_unique<const Program>(exported, size, options.device));
+  }
+  return programs;
+}
+
+std::vector<const Program*> pointers(const std::vector<std::unique_ptr<const Program>>& programs) {
+  std::vector<const Program*> pointers;
+  for (const auto& program : programs) pointers.push_back(program.get());
+  return pointers;
+}
+
+}  // namespace
+
 Trainer::Trainer(const LoadedModel& model, const PlannedJob& planned, const DataSource& data,
                  Transport& transport, const TrainerOptions& options)
     : planned_(planned),
-      program_(model.program_with_values(options.start.get()), planned.plan.stages.at(0).micro_batch,
-               options.device),
+      programs_(programs_of(model, planned.plan, options)),
       session_(model.exported, model.file.bytes(), options.optimizer, options.seed, options.device),
-      job_(make_job(program_, planned_)) {
+      job_(make_job(pointers(programs_), planned_)) {
   session_.start_from(options.start, options.steps_done);
   executor_ = std::make_unique<Executor>(job_, session_, data, transport, options.executor);
 }
 
 TimedStep timed_step(Workers& workers, Trainer& trainer, const std::atomic<bool>* stop) {
   const std::uint64_t step = trainer.session().step();
-  const std::uint32_t micro_batches = trainer.planned().plan.micro_batches(StageId(0));
+  const PipelinePlan& plan = trainer.planned().plan;
+  const std::uint32_t micro_batches = plan.micro_batches(loss_stage(trainer.session().graph(), plan));
   wait_for_all(workers, "the start of step " + std::to_string(step + 1));
   TimedStep timed;
   timed.start = Clock::now();
@@ -55,7 +79,7 @@ TimedStep timed_step(Workers& workers, Trainer& trainer, const std::atomic<bool>
   timed.report.gradient_norm = norm_of_all(all);
   timed.report.time =
       Duration(std::chrono::duration_cast<std::chrono::nanoseconds>(end - timed.start).count());
-  timed.report.samples = trainer.planned().plan.batch;
+  timed.report.samples = plan.batch;
   return timed;
 }
 

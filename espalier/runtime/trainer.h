@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "espalier/runtime/data.h"
 #include "espalier/runtime/executor.h"
@@ -40,13 +41,12 @@ class Trainer {
           const TrainerOptions& options);
 
   const PlannedJob& planned() const { return planned_; }
-  const Program& program() const { return program_; }
   Session& session() { return session_; }
   Executor& executor() { return *executor_; }
 
  private:
   const PlannedJob& planned_;
-  Program program_;
+  std::vector<std::unique_ptr<const Program>> programs_;  // one for each size of micro-batches
   Session session_;
   Job job_;
   std::unique_ptr<Executor> executor_;  // made when the session has its values

@@ -59,10 +59,12 @@ class Verifier {
         options_(options),
         model_(path, file.training.frozen),
         planned_(planned_job(file, model_.graph())),
+        micro_batch_(planned_.plan.stages[loss_stage(model_.graph(), planned_.plan).index()].micro_batch),
         device_(device_of_worker(options.device, options.world)),
         data_(
             data_of_run(options.data, model_.exported, planned_.plan.batch, from_the_beginning(file.seed))) {
     model_.program_with_values(nullptr);
+    require_comparable();
   }
 
   VerifyResult run(StepHooks* hooks) {
@@ -99,8 +101,7 @@ class Verifier {
   const Graph& graph() const { return model_.graph(); }
 
   Side measure_reference(const Look& look) {
-    const PlannedJob single =
-        one_stage_job(graph(), planned_.plan.batch, planned_.plan.stages.at(0).micro_batch);
+    const PlannedJob single = one_stage_job(graph(), planned_.plan.batch, micro_batch_);
     Workers alone = join_workers({}, single, {.timeout = options_.timeout});
     return measure(alone, single, look);
   }
@@ -162,13 +163,13 @@ class Verifier {
     VerifyResult result;
     result.compared_with = kComparedWith;
     result.tolerance = options_.tolerance.value_or(default_tolerance(graph()));
-    result.bit_equality_due = is_bit_equality_due(graph(), planned_.plan);
+    result.bit_equality_due = is_bit_equality_due(graph(), planned_.plan, planned_.schedule);
     result.loss = plan.loss;
     result.reference_loss = reference.loss;
     result.gradient_norm = plan.norm;
     result.reference_gradient_norm = reference.norm;
     const TensorsByName initial = initial_parameters();
-    const ComparedModel compared{graph(), planned_.plan,    file_.training.optimizer,
+    const ComparedModel compared{graph(), planned_.plan,    planned_.schedule, file_.training.optimizer,
                                  initial, result.tolerance, options_.steps};
     const std::vector<Distance> found = distances(compared, plan, reference);
     judge(found, result);
@@ -242,10 +243,11 @@ class Verifier {
     for (const OutputRecord& record : reference.outputs) right[{record.op, record.micro_batch}] = record.bits;
     std::optional<std::pair<OperatorId, std::uint32_t>> first;
     for (const OutputRecord& record : plan.outputs) {
+      if (!is_compared(record.op)) continue;
       const std::pair place{record.op, record.micro_batch};
       if (right.at(place) != record.bits && (!first || place < *first)) first = place;
     }
-    const Program program(model_.exported, planned_.plan.stages.at(0).micro_batch, device_);
+    const Program program(model_.exported, micro_batch_, device_);
     if (first) {
       return program.describe(first->first) + ", micro-batch " + std::to_string(first->second) +
              ": its output differs";
@@ -259,6 +261,28 @@ class Verifier {
       return program.describe(*op) + ": " + what + " '" + difference.name + "' differs";
     }
     return "";
+  }
+
+  // Its outputs are those of micro-batches that the reference has.
+  bool is_compared(OperatorId op) const {
+    return std::any_of(planned_.plan.stages.begin(), planned_.plan.stages.end(), [&](const Stage& stage) {
+      return stage.micro_batch == micro_batch_ &&
+             std::binary_search(stage.operators.begin(), stage.operators.end(), op);
+    });
+  }
+
+  // An operator draws its random numbers for a micro-batch.
+  void require_comparable() const {
+    for (const Stage& stage : planned_.plan.stages) {
+      if (stage.micro_batch == micro_batch_) continue;
+      for (const OperatorId op : stage.operators) {
+        if (!graph().op(op).random) continue;
+        throw InputError("stage '" + stage.name + "' draws random numbers (operator '" + graph().op(op).name +
+                         "') for micro-batches of " + std::to_string(stage.micro_batch.count()) +
+                         ", one process for those of the loss, " + std::to_string(micro_batch_.count()) +
+                         ": there is nothing to compare");
+      }
+    }
   }
 
   std::string verdict(const VerifyResult& result) const {
@@ -291,6 +315,7 @@ class Verifier {
   const VerifyOptions& options_;
   LoadedModel model_;
   PlannedJob planned_;
+  BatchSize micro_batch_;  // of the loss, and of the reference
   at::Device device_;
   std::unique_ptr<DataSource> data_;
 };

@@ -116,6 +116,24 @@ class Run(Command):
             self.assertTrue((self.folder / picture).read_text().startswith("<svg"))
         self.assertIn("traceEvents", json.loads((self.folder / "m.chrome.json").read_text()))
 
+    def test_a_paced_run_needs_no_model_and_tells_simulated_and_measured(self):
+        plan = self.plan("plan.json", "--schedule", "1f1b,split", devices=2)
+        content = json.loads((self.folder / plan).read_text())
+        content["model"] = "gone.pt2"
+        (self.folder / plan).write_text(json.dumps(content))
+        done = self.espalier("run", plan, "--paced", "--steps", 2, "--slower", 3, "--trace", "paced.json", "--json")
+        found = json.loads(done.stdout)
+        self.assertEqual((found["workers"], found["slower"], len(found["steps_ns"])), (2, 3, 2))
+        self.assertAlmostEqual(found["error"], found["simulated_ns"] / found["median_ns"] - 1)
+        compared = json.loads(self.espalier("diff", plan, "paced.json", "--json").stdout)
+        self.assertEqual(compared["only_in_a"] + compared["only_in_b"], [])
+        counts = {(row["device"], row["action"]): row["count"] for row in compared["actions"]}
+        self.assertEqual([counts["cpu:1", letter] for letter in "FIW"], [4, 4, 4])
+        for refused in (["--paced", "--data", "x.safetensors"], ["--slower", 2]):
+            done = self.espalier("run", plan, *refused, code=2)
+            self.assertIn("--paced", done.stderr)
+            self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+
 
 if __name__ == "__main__":
     if not BINARY:

@@ -20,6 +20,7 @@
 #include "espalier/app/planning.h"
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
+#include "espalier/schedule/schedule.h"
 #include "testing/cut_plan.h"
 
 namespace espalier {
@@ -36,6 +37,11 @@ enum class Shape : std::uint8_t {
   kGraph,       // two branches side by side, what stands before them and what comes after; or a skip edge
   kReplicated,  // two stages on two devices each: a replica takes three micro-batches, the other two
   kUneven,      // three stages of an eighth, a half and the rest; GPipe, recomputed, two devices in a process
+  kHalves,      // a chain, backward in two halves
+  kLateHalves,  // the same by lists that have all weight halves at their end
+  kShared,      // two devices with two stages each in turn, in two halves, recomputed
+  kReplicatedHalves,  // two stages on two devices and one, in two halves
+  kSizes,             // three stages with micro-batches of four, two and eight samples
 };
 
 struct Model {
@@ -60,7 +66,9 @@ struct Case {
 };
 
 std::string shape_name(Shape shape) {
-  return std::array{"chain", "graph", "replicated", "uneven"}.at(static_cast<std::size_t>(shape));
+  return std::array{"chain",       "graph",  "replicated",        "uneven", "halves",
+                    "late_halves", "shared", "replicated_halves", "sizes"}
+      .at(static_cast<std::size_t>(shape));
 }
 
 void PrintTo(const Case& c, std::ostream* out) {
@@ -71,7 +79,7 @@ struct Layout {
   int devices = 2;
   int workers = 0;  // 0: one for each device
   std::int64_t micro_batches = 4;
-  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+  Orders orders = ScheduleKind::kOneFOneB;
 };
 
 Layout layout_of(Shape shape) {
@@ -83,7 +91,16 @@ Layout layout_of(Shape shape) {
     case Shape::kReplicated:
       return {.devices = 4, .micro_batches = 5};
     case Shape::kUneven:
-      return {.devices = 3, .workers = 2, .schedule = ScheduleKind::kGPipe};
+      return {.devices = 3, .workers = 2, .orders = ScheduleKind::kGPipe};
+    case Shape::kHalves:
+    case Shape::kLateHalves:
+      return {.devices = 3, .orders = parse_order_rule("1f1b,split")};
+    case Shape::kShared:
+      return {.devices = 2, .orders = parse_order_rule("gpipe,split")};
+    case Shape::kReplicatedHalves:
+      return {.devices = 3, .micro_batches = 5, .orders = parse_order_rule("1f1b,split")};
+    case Shape::kSizes:
+      return {.devices = 3, .micro_batches = 8};
   }
   return {};
 }
@@ -153,14 +170,28 @@ PipelinePlan branch_plan(const PlanningJob& job, const CutOptions& options) {
   return plan_from_cuts(job.graph, {count / 4, count * 3 / 5}, options);
 }
 
+// Its stages with micro-batches of these sizes.
+PipelinePlan with_sizes(PipelinePlan plan, const std::vector<std::int64_t>& sizes) {
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    Stage& stage = plan.stages[s];
+    stage.micro_batch = BatchSize(sizes.at(s));
+    stage.replicas.at(0).micro_batches = round_robin(plan.micro_batches(StageId(s)), 0, 1);
+  }
+  const std::vector<std::uint32_t> limits = in_flight_limits(plan);
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) plan.stages[s].in_flight = limits[s];
+  return plan;
+}
+
 PipelinePlan plan_of(const Case& c, const PlanningJob& job) {
   const auto operators = static_cast<double>(job.graph.operators().size());
   const auto at = [&](double part) { return static_cast<std::size_t>(part * operators); };
   CutOptions options{.batch = job.training.batch,
                      .micro_batch = job.training.micro_batches[0],
-                     .schedule = layout_of(c.shape).schedule};
+                     .schedule = layout_of(c.shape).orders};
   switch (c.shape) {
     case Shape::kChain:
+    case Shape::kHalves:
+    case Shape::kLateHalves:
       options.chain = true;
       return plan_from_cuts(job.graph, {at(1.0 / 3), at(2.0 / 3)}, options);
     case Shape::kGraph:
@@ -171,6 +202,15 @@ PipelinePlan plan_of(const Case& c, const PlanningJob& job) {
     case Shape::kUneven:
       options.recompute = true;
       return plan_from_cuts(job.graph, {at(0.125), at(0.625)}, options);
+    case Shape::kShared:
+      options.recompute = options.chain = true;
+      options.devices = {{DeviceId(0)}, {DeviceId(1)}, {DeviceId(0)}, {DeviceId(1)}};
+      return plan_from_cuts(job.graph, {at(0.25), at(0.5), at(0.75)}, options);
+    case Shape::kReplicatedHalves:
+      options.devices = {{DeviceId(0), DeviceId(1)}, {DeviceId(2)}};
+      return plan_from_cuts(job.graph, {at(0.5)}, options);
+    case Shape::kSizes:
+      return with_sizes(plan_from_cuts(job.graph, {at(1.0 / 3), at(2.0 / 3)}, options), {4, 2, 8});
   }
   return {};
 }
@@ -191,7 +231,13 @@ void expect_shape(const Case& c, const PipelinePlan& plan) {
   switch (c.shape) {
     case Shape::kChain:
     case Shape::kUneven:
+    case Shape::kHalves:
+    case Shape::kLateHalves:
+    case Shape::kSizes:
       EXPECT_EQ(plan.stages.size(), 3U);
+      break;
+    case Shape::kShared:
+      EXPECT_EQ(plan.stages.size(), 4U);
       break;
     case Shape::kGraph:
       if (!has_branches(plan)) {
@@ -199,10 +245,22 @@ void expect_shape(const Case& c, const PipelinePlan& plan) {
       }
       break;
     case Shape::kReplicated:
+    case Shape::kReplicatedHalves:
       EXPECT_EQ(plan.stages.size(), 2U);
       EXPECT_THAT(shares, ElementsAre(3, 2));
       break;
   }
+}
+
+// The lists of the plan's rule, each with its weight halves behind all else of a micro-batch.
+OrderLists with_late_weights(const PlanningJob& job, const PipelinePlan& plan) {
+  const StagedModel& staged = judge(job, plan).staged;
+  OrderLists lists = lists_of(staged, make_schedule(staged, job.cluster.devices().size()));
+  for (std::vector<Step>& list : lists) {
+    std::stable_partition(list.begin(), list.end(),
+                          [](const Step& step) { return step.kind != ActionKind::kWeightGradient; });
+  }
+  return lists;
 }
 
 struct Verdict {
@@ -237,7 +295,8 @@ TEST_P(Matrix, ThreeStepsEqualOneProcess) {
 
   const PlanningJob job =
       job_of(c, std::string(ESPALIER_SOURCE_DIR) + "/tests/fixtures/" + c.model.name + ".pt2");
-  const PipelinePlan plan = plan_of(c, job);
+  PipelinePlan plan = plan_of(c, job);
+  if (c.shape == Shape::kLateHalves) plan.orders = Orders(with_late_weights(job, plan));
   ASSERT_THAT(check_plan(job.graph, job.cluster, plan), IsEmpty());
   expect_shape(c, plan);
   const Planned planned{
@@ -256,7 +315,8 @@ TEST_P(Matrix, ThreeStepsEqualOneProcess) {
     (parameter.trainable ? trainable : buffers) += parameter.trainable || parameter.persistent ? 1 : 0;
   }
   EXPECT_EQ(found.at("gradients").get<std::size_t>(), trainable);
-  if (c.shape != Shape::kReplicated) {  // a replica sees its own share of the batch statistics
+  if (c.shape != Shape::kReplicated &&
+      c.shape != Shape::kReplicatedHalves) {  // a replica sees its own share of the batch statistics
     EXPECT_EQ(found.at("buffers").get<std::size_t>(), buffers);
   }
   EXPECT_GT(found.at("parameters").get<std::size_t>(), 0U);
@@ -265,8 +325,15 @@ TEST_P(Matrix, ThreeStepsEqualOneProcess) {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const Model& model : kModels) {
-    for (const Shape shape : {Shape::kChain, Shape::kGraph, Shape::kReplicated, Shape::kUneven}) {
+    for (const Shape shape :
+         {Shape::kChain, Shape::kGraph, Shape::kReplicated, Shape::kUneven, Shape::kHalves}) {
       all.push_back({model, shape});
+    }
+  }
+  all.push_back({kModels[4], Shape::kSizes});     // dlrm
+  for (const std::size_t model : {1, 2, 3, 5}) {  // three_branch, gpt, resnet, unet
+    for (const Shape shape : {Shape::kLateHalves, Shape::kShared, Shape::kReplicatedHalves}) {
+      all.push_back({kModels[model], shape});
     }
   }
   return all;
