@@ -62,7 +62,7 @@ TEST(PytorchCsv, AStageWithoutWeightsHasWholeBackwards) {
   line.model.stages[1].replicas[0].times.weight_gradient = Duration();
   const OrderLists lists =
       parse_pytorch_csv("0F0,0F1,0B0,0B1\n1F0,1I0,1F1,1W0,1I1,1W1\n", "f", line.model, line.cluster);
-  EXPECT_EQ(lists_text(line, lists), "dev0  2F 2B\ndev1  F B F B\n");
+  EXPECT_EQ(lists_text(line, lists), "dev0  2F 2B\ndev1  2(F B)\n");
 }
 
 TEST(PytorchCsv, RefusalsNameTheRow) {

@@ -111,8 +111,11 @@ std::optional<std::vector<Step>> moved(const std::vector<Step>& list, const Stag
   const Step step = list[at];
   if (once_per_step(step.kind)) return std::nullopt;
   std::vector<Step> result;
-  const bool other_halves = rng.below(8) == 0;
-  if (other_halves && step.kind == ActionKind::kBackward && can_split(model.stages[step.stage().index()])) {
+  const StagedStage& stage = model.stages.at(step.stage().index());
+  // The devices of a group do the same: their lists would have to change together.
+  const bool alone = stage.replicas.front().devices.size() == 1;
+  const bool other_halves = rng.below(8) == 0 && alone;
+  if (other_halves && step.kind == ActionKind::kBackward && can_split(stage)) {
     result = with_split(list, at);
   } else if (other_halves && step.kind == ActionKind::kInputGradient) {
     result = with_halves_joined(list, at);

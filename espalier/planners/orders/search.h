@@ -4,7 +4,7 @@
 // begins with what the rules and generators give and improves the best of them by small moves, each judged by
 // simulation under the devices' memory:
 //   - a step goes to another place in its device's list, as far as micro-batches stay in order;
-//   - a B is split into I and W, or an I and its W become one B.
+//   - a B is split into I and W, or an I and its W become one B (not on devices of a tensor-parallel group).
 // Moves are drawn at random from a fixed seed, and a step back is accepted now and then, less and less often
 // (threshold accepting; Dueck and Scheuer, J. Comput. Phys. 1990). What it returns is never worse than what
 // it began with.
