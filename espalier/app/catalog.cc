@@ -7,6 +7,7 @@
 #include "espalier/planners/pipeline/branches.h"
 #include "espalier/planners/pipeline/even.h"
 #include "espalier/planners/pipeline/graphpipe.h"
+#include "espalier/planners/pipeline/looped.h"
 #include "espalier/planners/pipeline/pipedream.h"
 #include "espalier/planners/pipeline/single.h"
 
@@ -60,11 +61,19 @@ const std::vector<PlannerEntry>& planner_catalog() {
                           context);
        },
        1},
-      {"auto", "all of the above", "the planner: runs every one and keeps the fastest that fits", "any",
+      {std::string(kLooped), "Megatron, SC'21; Zero Bubble, ICLR'24",
+       "several stages a device, in a loop or a V, with a schedule made for that; asked for by name only",
+       "chain",
+       [](const Problem& problem, const OrderRule&, Context& context) {
+         return looped(problem, {}, context);
+       },
+       1, false},
+      {"auto", "all of the above but looped", "the planner: runs every one and keeps the fastest that fits",
+       "any",
        [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return automatic(problem, named_planners(schedule), context);
        },
-       3},
+       3, false},
   };
   return kPlanners;
 }
@@ -82,7 +91,7 @@ const PlannerEntry& find_planner(std::string_view name) {
 std::vector<NamedPlanner> named_planners(const OrderRule& schedule) {
   std::vector<NamedPlanner> result;
   for (const PlannerEntry& entry : planner_catalog()) {
-    if (entry.name == "auto") continue;
+    if (!entry.asked_by_auto) continue;
     result.push_back({entry.name,
                       [plan = entry.plan, schedule](const Problem& problem, Context& context) {
                         return plan(problem, schedule, context);
@@ -102,7 +111,18 @@ const std::vector<ScheduleEntry>& schedule_catalog() {
        "backward in two halves, that of the weights when nothing else can run"},
       {"gpipe", "GPipe, NeurIPS'19", "all forwards, then all backwards: all micro-batches in flight"},
       {"gpipe,split", "", "the same with backward in two halves"},
-      {"FILE", "", "an order for each device, such as 'gpu0 3F 29(B F) 3B' (docs/formats.md)"},
+      {"interleaved", "Megatron, SC'21 §2.2", "several stages a device in a loop; ,split ,chunks=N"},
+      {"zb-h1", "Zero Bubble, ICLR'24 §2", "by hand: halves, as many micro-batches as 1f1b"},
+      {"zb-h2", "Zero Bubble, ICLR'24 §2", "the same with twice as many, less idle"},
+      {"zb-greedy", "Zero Bubble, ICLR'24 §3",
+       "fills times under the devices' memory; ,limit=N micro-batches"},
+      {"zbv", "Zero Bubble, ICLR'24 §6", "two stages a device in a V, filled like that; ,limit=N"},
+      {"v-half", "V-Half, NeurIPS'24", "the same with half of 1f1b's activations"},
+      {"v-min", "V-Min, NeurIPS'24", "the same with a third"},
+      {"dualpipev", "DualPipe, DeepSeek 2025", "the same, forward and backward side by side"},
+      {"search", "", "improves the best of all by simulation, for any plan"},
+      {"FILE", "",
+       "an order for each device, such as 'gpu0 3F 29(B F) 3B', or PyTorch's .csv (docs/formats.md)"},
   };
   return kSchedules;
 }

@@ -20,15 +20,19 @@ struct PlannerEntry {
   std::string shape;    // "chain", "graph", "one device": the plans it can find
   std::function<Outcome(const Problem&, const OrderRule&, Context&)> plan;
   std::uint32_t shares = 0;  // of a budget that it has with others; 0: it takes no states
+  bool asked_by_auto = true;
 };
 
-// In the order in which they are shown and compared; "auto", which runs all others, last.
+// In the order in which they are shown and compared; "auto", which runs others, last.
 const std::vector<PlannerEntry>& planner_catalog();
+
+// The planner of plans with several stages a device (planners/pipeline/looped.h).
+inline constexpr std::string_view kLooped = "looped";
 
 // Throws InputError with the nearest name.
 const PlannerEntry& find_planner(std::string_view name);
 
-// All but "auto", with that schedule.
+// Those that "auto" asks, with that schedule.
 std::vector<NamedPlanner> named_planners(const OrderRule& schedule);
 
 struct ScheduleEntry {

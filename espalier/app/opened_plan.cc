@@ -11,6 +11,7 @@
 #include "espalier/base/files.h"
 #include "espalier/plan/fragments.h"
 #include "espalier/schedule/order_file.h"
+#include "espalier/schedule/pytorch_csv.h"
 #include "espalier/sim/expected.h"
 #include "espalier/sim/simulate.h"
 
@@ -68,10 +69,8 @@ std::vector<std::string> device_kind_warnings(const OpenedPlan& opened, const Ma
 
 OpenedPlan with_orders(const OpenedPlan& opened, const ChosenOrders& orders) {
   OpenedPlan again = opened;
-  const ChosenOrders::File* file = orders.file ? &*orders.file : nullptr;
-  Orders chosen = file ? parse_order_file(file->text, file->path, opened.file.staged, opened.cluster)
-                       : Orders(orders.rule);
-  const std::string where = file ? file->path : "--schedule " + to_text(orders.rule);
+  Orders chosen = orders_for(orders, opened.file.staged, opened.cluster);
+  const std::string where = orders.where();
   again.file.staged = with_orders(std::move(again.file.staged), std::move(chosen));
   again.file.expansion.reset();
   std::vector<std::string> problems = check_staged_model(again.file.staged, again.cluster);
@@ -83,6 +82,12 @@ OpenedPlan with_orders(const OpenedPlan& opened, const ChosenOrders& orders) {
   again.trace = simulate(again.file.staged, again.cluster, again.schedule);
   again.stages_bound = stages_bound(again.file.staged, again.cluster);
   return again;
+}
+
+std::string orders_text(const OpenedPlan& opened, const std::string& path) {
+  const StagedModel& model = opened.file.staged;
+  if (fs::path(path).extension() == ".csv") return print_pytorch_csv(model, opened.schedule);
+  return print_order_lists(lists_of(model, opened.schedule), order_names(model, opened.cluster));
 }
 
 OpenedPlan with_costs(const OpenedPlan& opened, const std::string& cost_file) {

@@ -37,6 +37,10 @@ std::vector<std::string> device_kind_warnings(const OpenedPlan& opened, const Ma
 // do not fit it.
 OpenedPlan with_orders(const OpenedPlan& opened, const ChosenOrders& orders);
 
+// Its orders as a schedule file of that name: PyTorch's where it ends in .csv, else a list for each device.
+// Throws InputError where PyTorch's cannot say them.
+std::string orders_text(const OpenedPlan& opened, const std::string& path);
+
 // The same plan, stages and orders kept, predicted from another cost file: its staged model is derived again.
 // The link that a cost file brings is used where the plan's devices are one host. Throws InputError where the
 // model is gone or has changed, or where the costs know none of the plan's device kinds.

@@ -122,12 +122,12 @@ Planned plan_placement(const PlanningJob& job, const Placement& placement, const
   require_pins(job, placement);
   FragmentOptions options{size_for_placement(job), schedule.rule};
   PipelinePlan plan = fragments_of(job.graph, placement, job.training.batch, options);
-  if (schedule.file) {
+  if (schedule.for_one_plan()) {
     const StagedModel staged = stage_placement(job.graph, job.cluster, job.costs, job.training, plan);
-    options.orders = parse_order_file(schedule.file->text, schedule.file->path, staged, job.cluster);
+    options.orders = orders_for(schedule, staged, job.cluster);
     plan = fragments_of(job.graph, placement, job.training.batch, options);
   }
-  require_order(job, plan, true, schedule.file ? schedule.file->path : "--placement");
+  require_order(job, plan, true, schedule.for_one_plan() ? schedule.where() : "--placement");
   Planned planned{
       .planner = std::string(kPlacementPlanner), .outcome = {}, .judged = {}, .shortage = {}, .warnings = {}};
   planned.warnings = semantic_warnings(job.graph, plan);

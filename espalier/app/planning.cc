@@ -15,7 +15,7 @@
 #include "espalier/base/files.h"
 #include "espalier/planners/hand_plan.h"
 #include "espalier/planners/pipeline/locked.h"
-#include "espalier/schedule/order_file.h"
+#include "espalier/planners/pipeline/looped.h"
 #include "espalier/schedule/schedule.h"
 #include "espalier/sim/expected.h"
 #include "espalier/sim/simulate.h"
@@ -143,13 +143,23 @@ Judged judge_fragments(const PlanningJob& job, const Placement& placement, Pipel
 namespace {
 
 // A planner of the catalog, or the split by hand, for this job.
-NamedPlanner contender(const PlanningJob& job, const std::string& name, const OrderRule& schedule) {
+NamedPlanner contender(const PlanningJob& job, const std::string& name, const ChosenOrders& chosen) {
+  const OrderRule& schedule = chosen.rule;
   if (name == kByHand) {
     return {name, [&job, schedule](const Problem& problem, Context& context) {
               return plan_by_hand(problem, job.stages, {.schedule = schedule}, context);
             }};
   }
-  const PlannerEntry& planner = find_planner(name);
+  // A schedule for a line of stages needs a plan that is laid for it.
+  const bool laid = chosen.named && chosen.named->needs_line();
+  const PlannerEntry& planner = find_planner(laid && name == "auto" && job.locked.empty() ? kLooped : name);
+  if (planner.name == kLooped && chosen.named) {
+    return {planner.name,
+            [named = *chosen.named](const Problem& problem, Context& context) {
+              return looped(problem, {.orders = named}, context);
+            },
+            planner.shares};
+  }
   const auto plan = [&planner, schedule](const Problem& problem, Context& context) -> Outcome {
     if (problem.locked.empty()) return planner.plan(problem, schedule, context);
     if (planner.name == "auto") return keep_locked(problem, {.schedule = schedule}, context);
@@ -159,20 +169,20 @@ NamedPlanner contender(const PlanningJob& job, const std::string& name, const Or
   return {name, plan, planner.shares};
 }
 
-// The plan with the orders of a file.
-PipelinePlan with_file_orders(const PlanningJob& job, PipelinePlan plan, const ChosenOrders::File& file) {
+// The plan with orders that are made for it.
+PipelinePlan with_own_orders(const PlanningJob& job, PipelinePlan plan, const ChosenOrders& chosen) {
   const auto staged = [&] { return stage_model(job.graph, job.cluster, job.costs, job.training, plan); };
-  plan.orders = parse_order_file(file.text, file.path, staged(), job.cluster);
+  plan.orders = orders_for(chosen, staged(), job.cluster);
   const std::vector<std::uint32_t> limits = in_flight_limits(plan);
   for (std::size_t s = 0; s < limits.size(); ++s) plan.stages[s].in_flight = limits[s];
   const StagedModel model = staged();
   const std::vector<std::string> problems =
       check_schedule(model, make_schedule(model, job.cluster.devices().size()));
-  if (!problems.empty()) throw InputError(file.path + ": " + problems.front());
+  if (!problems.empty()) throw InputError(chosen.where() + ": " + problems.front());
   return plan;
 }
 
-// What a planner found, checked, with the orders of a file if there is one, judged.
+// What a planner found, checked, with orders made for it if they were chosen, judged.
 Planned finish(const PlanningJob& job, const std::string& planner, Outcome found,
                const ChosenOrders& schedule, const Bound& any_bound) {
   Planned planned{
@@ -202,9 +212,9 @@ Planned finish(const PlanningJob& job, const std::string& planner, Outcome found
     outcome.plan.reset();
     return planned;
   }
-  if (schedule.file) {
+  if (schedule.for_one_plan()) {
     try {
-      *plan = with_file_orders(job, std::move(*plan), *schedule.file);
+      *plan = with_own_orders(job, std::move(*plan), schedule);
     } catch (const InputError& error) {
       outcome.status = Status::kUnsupported;
       outcome.why = std::string("the orders do not fit the plan that it made: ") + error.what();
@@ -252,7 +262,7 @@ struct Search {
 
 Planned plan_model(const PlanningJob& job, const PlanOptions& options) {
   if (job.placement) return plan_placement(job, *job.placement, options.schedule);
-  const NamedPlanner planner = contender(job, options.planner, options.schedule.rule);
+  const NamedPlanner planner = contender(job, options.planner, options.schedule);
   Search search(job, options.search);
   search.context.budget = options.budget;
   search.context.planner = planner.name;
@@ -261,7 +271,7 @@ Planned plan_model(const PlanningJob& job, const PlanOptions& options) {
   const std::optional<NearMiss>& closest = planned.outcome.closest;
   if (planned.outcome.status == Status::kInfeasible && closest) {
     const bool named = !closest->planner.empty() && closest->planner != "start";
-    const NamedPlanner maker = named ? contender(job, closest->planner, options.schedule.rule) : planner;
+    const NamedPlanner maker = named ? contender(job, closest->planner, options.schedule) : planner;
     std::vector<std::uint32_t> shares{maker.shares};
     if (maker.name != planner.name) {
       shares.clear();
@@ -330,11 +340,11 @@ std::vector<ComparedPlan> rows_of(const PlanningJob& job, Planned planned, Durat
 Comparison compare_planners(const PlanningJob& job, const CompareOptions& options) {
   std::vector<std::string> names = options.planners;
   for (const PlannerEntry& entry : planner_catalog()) {
-    if (options.planners.empty() && entry.name != "auto") names.push_back(entry.name);
+    if (options.planners.empty() && entry.asked_by_auto) names.push_back(entry.name);
   }
   if (!job.stages.empty()) names.insert(names.begin(), std::string(kByHand));
   std::vector<NamedPlanner> planners;
-  for (const std::string& name : names) planners.push_back(contender(job, name, options.schedule.rule));
+  for (const std::string& name : names) planners.push_back(contender(job, name, options.schedule));
   Search search(job, options.search);
   search.context.budget = options.budget;
   std::vector<Duration> times(planners.size());
@@ -382,8 +392,7 @@ Comparison compare_planners(const PlanningJob& job, const CompareOptions& option
   if (!result.best && !result.interrupted && !closest_maker.empty() && closest_maker != "start") {
     std::vector<std::uint32_t> shares;
     for (const NamedPlanner& planner : planners) shares.push_back(planner.shares);
-    result.shortage =
-        search.explain(contender(job, closest_maker, options.schedule.rule), shares, closest_plan);
+    result.shortage = search.explain(contender(job, closest_maker, options.schedule), shares, closest_plan);
   }
   return result;
 }

@@ -101,7 +101,7 @@ struct ComparedPlan {
 };
 
 struct CompareOptions {
-  std::vector<std::string> planners = {};  // empty: all but auto; a split by hand comes before them
+  std::vector<std::string> planners = {};  // empty: those that auto asks; a split by hand comes before them
   std::vector<std::string> files = {};     // plans to judge beside theirs (judge_file of app/placements.h)
   ChosenOrders schedule = {};
   Budget budget = {};

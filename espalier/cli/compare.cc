@@ -154,7 +154,7 @@ void add_compare(Program& program) {
   verb->add_option("--plan", flags->plans, "a plan or placement file to judge beside them; repeatable")
       ->allow_extra_args(false)
       ->type_name("FILE");
-  verb->add_option("-s,--schedule", flags->schedule, "a rule or a file, as `plan` takes it")
+  verb->add_option("-s,--schedule", flags->schedule, "a rule, a name or a file, as `plan` takes it")
       ->type_name("RULE|FILE");
   flags->search.add(verb);
   verb->add_option("--svg", flags->svg, "write all timelines, one below the other")->type_name("FILE");

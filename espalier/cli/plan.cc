@@ -148,11 +148,10 @@ void add_plan(Program& program) {
   flags->job.add_planning(verb);
   flags->job.add_training(verb);
   verb->add_option("-p,--planner", flags->planner, "see `espalier planners`")->type_name("NAME");
-  verb->add_option(
-          "-s,--schedule", flags->schedule,
-          "such as 1f1b, gpipe or 1f1b,k=2 (see `espalier planners`), or a file with an order for each "
-          "device; default: 1f1b")
-      ->type_name("RULE|FILE");
+  verb->add_option("-s,--schedule", flags->schedule,
+                   "such as 1f1b, zbv or search (see `espalier planners`), or a file with an order for each "
+                   "device; default: 1f1b")
+      ->type_name("NAME|FILE");
   flags->search.add(verb);
   verb->add_option("--start", flags->job.options.start,
                    "a plan file to improve; its stages with \"locked\": true are kept as they are")

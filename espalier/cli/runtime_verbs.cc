@@ -21,7 +21,7 @@ void needs_runtime(const std::string& verb) {
 
 void ExecutionFlags::add_inputs(CLI::App* verb) {
   verb->add_option("plan", plan, "a plan file")->required()->type_name("FILE");
-  verb->add_option("-s,--schedule", schedule, "with these orders instead: a rule, or a schedule file")
+  verb->add_option("-s,--schedule", schedule, "with these orders instead: a rule or name, or a schedule file")
       ->type_name("RULE|FILE");
   verb->add_option("--data", data, "one tensor per input, safetensors; default: made up from the seed")
       ->type_name("FILE");

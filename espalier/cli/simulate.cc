@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "espalier/app/placements.h"
+#include "espalier/base/files.h"
 #include "espalier/base/json.h"
 #include "espalier/cli/verbs.h"
 
@@ -13,6 +14,7 @@ struct SimulateFlags {
   std::string plan;
   std::string costs;
   std::string schedule;
+  std::string orders;
   bool gantt = false;
   bool transfers = false;
   TraceOutputs outputs;
@@ -20,7 +22,9 @@ struct SimulateFlags {
 
 int simulate_plan(Program& program, const SimulateFlags& flags) {
   Console& console = program.console;
-  check_outputs(flags.outputs.files(), {flags.plan, flags.costs, flags.schedule});
+  std::vector<NamedFile> files = flags.outputs.files();
+  files.push_back({"--orders", flags.orders});
+  check_outputs(files, {flags.plan, flags.costs, flags.schedule});
   OpenedPlan planned = open_plan(flags.plan);
   if (!flags.schedule.empty()) planned = with_orders(planned, choose_orders(flags.schedule));
   const OpenedPlan opened = flags.costs.empty() ? planned : with_costs(planned, flags.costs);
@@ -72,6 +76,10 @@ int simulate_plan(Program& program, const SimulateFlags& flags) {
     if (!fits) console.warnings({"this plan does not fit"});
     warn_of_measurement(program, opened, {});
   }
+  if (!flags.orders.empty()) {
+    write_file_atomically(flags.orders, orders_text(opened, flags.orders));
+    if (!console.json) console.out() << "wrote " << flags.orders << '\n';
+  }
   flags.outputs.write(console, opened.trace, opened.file.planner + ", " + flags.plan);
   return kDone;
 }
@@ -85,8 +93,11 @@ void add_simulate(Program& program) {
   verb->add_option("plan", flags->plan, "a plan file")->required()->type_name("FILE");
   verb->add_option("--costs", flags->costs, "predict it again from these costs, its stages kept")
       ->type_name("FILE");
-  verb->add_option("-s,--schedule", flags->schedule, "with these orders instead: a rule, or a schedule file")
-      ->type_name("RULE|FILE");
+  verb->add_option("-s,--schedule", flags->schedule,
+                   "with these orders instead: a rule or name (see `espalier planners`), or a schedule file")
+      ->type_name("NAME|FILE");
+  verb->add_option("--orders", flags->orders, "write its orders here: PyTorch's form if it ends in .csv")
+      ->type_name("FILE");
   verb->add_flag("--gantt", flags->gantt, "draw the timeline");
   verb->add_flag("--transfers", flags->transfers, "draw it with its transfers");
   flags->outputs.add(verb, "-o,--trace");

@@ -1,0 +1,94 @@
+#include "espalier/sim/order_judge.h"
+
+#include <algorithm>
+
+#include "espalier/sim/list_builder.h"
+#include "espalier/sim/list_engine.h"
+
+namespace espalier {
+
+using internal::ListBuilder;
+using internal::ListCosts;
+using internal::ListEngine;
+using internal::ListPeak;
+using internal::ListStructure;
+using internal::RouteTable;
+
+struct OrderJudge::State {
+  State(const StagedModel& m, const Cluster& c)
+      : cluster(c),
+        model(m),
+        costs(internal::costs_of(m)),
+        routes(c),
+        builder(routes, c.devices().size(), c.link_count()),
+        constant(c.devices().size()) {
+    for (const StagedStage& stage : model.stages) {
+      std::uint32_t largest = 1;
+      for (const StagedReplica& replica : stage.replicas) {
+        largest = std::max(largest, static_cast<std::uint32_t>(replica.micro_batches.size()));
+        for (const DeviceId device : replica.devices) add_constant(device, stage.memory);
+      }
+      largest_share.push_back(largest);
+    }
+  }
+
+  void add_constant(DeviceId device, const StageMemory& memory) {
+    Bytes* bytes = constant[device.index()].bytes;
+    bytes[static_cast<std::size_t>(MemoryCategory::kParameters)] += memory.parameters;
+    bytes[static_cast<std::size_t>(MemoryCategory::kGradients)] += memory.gradients;
+    bytes[static_cast<std::size_t>(MemoryCategory::kOptimizer)] += memory.optimizer_state;
+  }
+
+  const Cluster& cluster;
+  StagedModel model;
+  const ListCosts costs;
+  RouteTable routes;
+  ListBuilder builder;
+  ListStructure structure;
+  ListEngine engine;
+  std::vector<std::uint32_t> largest_share;  // by stage
+  std::vector<MemoryByCategory> constant;    // by device: what is held always
+  std::uint64_t judged = 0;
+};
+
+OrderJudge::OrderJudge(const StagedModel& model, const Cluster& cluster)
+    : state_(std::make_unique<State>(model, cluster)) {}
+OrderJudge::~OrderJudge() = default;
+OrderJudge::OrderJudge(OrderJudge&&) noexcept = default;
+
+std::uint64_t OrderJudge::judged() const {
+  return state_->judged;
+}
+
+Evaluation OrderJudge::judge(const OrderLists& lists) {
+  State& state = *state_;
+  ++state.judged;
+  const std::vector<std::uint32_t> held = in_flight_of(lists, state.model.stages.size());
+  for (std::size_t s = 0; s < held.size(); ++s) {
+    state.model.stages[s].in_flight = std::min(held[s], state.largest_share[s]);
+  }
+  state.model.orders = Orders(lists);
+  const Schedule schedule = make_schedule(state.model, state.cluster.devices().size());
+  state.structure.possible = true;
+  state.builder.build(state.model, schedule.devices, state.structure);
+  Evaluation evaluation;
+  if (!state.engine.run(state.structure, state.costs)) {
+    evaluation.deadlock = true;
+    return evaluation;
+  }
+  evaluation.iteration = Duration(state.engine.iteration());
+  evaluation.peak = state.constant;
+  const std::span<const ListPeak> peaks = state.engine.measure_memory();
+  for (std::size_t lane = 0; lane < peaks.size(); ++lane) {
+    Bytes* bytes = evaluation.peak[state.structure.devices[lane].index()].bytes;
+    bytes[static_cast<std::size_t>(MemoryCategory::kBuffers)] = Bytes(peaks[lane].buffers);
+    bytes[static_cast<std::size_t>(MemoryCategory::kActivations)] = Bytes(peaks[lane].activations);
+  }
+  for (std::size_t d = 0; d < evaluation.peak.size() && !evaluation.overflow; ++d) {
+    if (evaluation.peak[d].total() > state.cluster.device(DeviceId(d)).memory)
+      evaluation.overflow = DeviceId(d);
+  }
+  return evaluation;
+}
+
+}  // namespace espalier
