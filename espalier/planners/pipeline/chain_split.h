@@ -30,6 +30,7 @@ struct SplitOptions {
     kLeastBottleneck,  // of those with the least bottleneck the one with the fewest stages
   } keep = Keep::kFront;
   OrderRule schedule = ScheduleKind::kOneFOneB;  // says how many micro-batches a stage holds
+  std::size_t most_replicas = kMaxMicroBatches;  // of a stage
 };
 
 // Splits of the chain over `devices`: stages are contiguous; a stage without pinned blocks stands on a run of
