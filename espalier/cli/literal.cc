@@ -9,7 +9,7 @@
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
 #include "espalier/base/words.h"
-#include "espalier/cli/verbs.h"
+#include "espalier/cli/literal.h"
 #include "espalier/frontend/published.h"
 #include "espalier/planners/literal/max_load.h"
 #include "espalier/planners/literal/pipedream_optimizer.h"
@@ -18,18 +18,6 @@
 
 namespace espalier::cli {
 namespace {
-
-struct LiteralFlags {
-  std::string planner, file;
-  std::vector<std::int64_t> devices;
-  std::int64_t cpus = 0, micro_batches = 0;
-  std::string memory, placement;
-  std::vector<double> bandwidth;
-  std::vector<std::string> without;
-  const CLI::App* verb = nullptr;
-
-  bool given(const std::string& option) const { return verb->count(option) > 0; }
-};
 
 const char* kind_text(PublishedKind kind) {
   switch (kind) {
@@ -43,7 +31,8 @@ const char* kind_text(PublishedKind kind) {
   return "a PipeDream profile";
 }
 
-// The file's text, if it is of the kind that the planner reads.
+}  // namespace
+
 std::string read_published(const LiteralFlags& flags, PublishedKind expected) {
   std::string text = read_file(flags.file);
   const std::optional<PublishedKind> kind = published_kind(text);
@@ -59,6 +48,37 @@ void refuse_options(const LiteralFlags& flags, std::initializer_list<const char*
       throw InputError(fmt::format("literal {}: {} is no part of its model", flags.planner, option));
   }
 }
+
+void refuse_violations(const std::vector<std::string>& violations) {
+  ESP_CHECK(violations.empty(), violations.front());
+}
+
+std::string figure(double value) {
+  return fmt::format("{:.6g}", value);
+}
+
+std::vector<std::string> names_of(const PipedreamProfile& profile, const std::vector<std::size_t>& nodes) {
+  std::vector<std::string> names;
+  for (const std::size_t node : nodes) names.push_back(profile.nodes[node].id);
+  return names;
+}
+
+std::string short_names(const std::vector<std::string>& names) {
+  if (names.size() <= 6) return fmt::format("{}", fmt::join(names, " "));
+  return fmt::format("{} ... {}", fmt::join(names.begin(), names.begin() + 3, " "), names.back());
+}
+
+int no_answer(Program& program, const LiteralFlags& flags, const std::string& why, Json json) {
+  if (program.console.json) {
+    json["why"] = why;
+    print_json_line(program.console, json);
+  } else {
+    program.console.out() << fmt::format("{}: no answer: {}\n", flags.planner, why);
+  }
+  return kNoAnswer;
+}
+
+namespace {
 
 // What --without may name for a planner.
 void refuse_without(const LiteralFlags& flags, const std::vector<std::string>& known) {
@@ -85,14 +105,6 @@ std::optional<double> memory_of(const LiteralFlags& flags) {
   return static_cast<double>(parse_bytes(flags.memory).count());
 }
 
-void refuse_violations(const std::vector<std::string>& violations) {
-  ESP_CHECK(violations.empty(), violations.front());
-}
-
-std::string figure(double value) {
-  return fmt::format("{:.6g}", value);
-}
-
 // "1-4, 7, 9-12": runs of names that count up by one.
 std::string runs(const std::vector<std::int64_t>& sorted) {
   std::string text;
@@ -112,22 +124,6 @@ std::vector<std::int64_t> ids_of(const Profile& profile, const std::vector<std::
   for (const std::size_t node : nodes) ids.push_back(profile.nodes[node].id);
   std::sort(ids.begin(), ids.end());
   return ids;
-}
-
-std::vector<std::string> names_of(const PipedreamProfile& profile, const std::vector<std::size_t>& nodes) {
-  std::vector<std::string> names;
-  for (const std::size_t node : nodes) names.push_back(profile.nodes[node].id);
-  return names;
-}
-
-int no_answer(Program& program, const LiteralFlags& flags, const std::string& why, Json json) {
-  if (program.console.json) {
-    json["why"] = why;
-    print_json_line(program.console, json);
-  } else {
-    program.console.out() << fmt::format("{}: no answer: {}\n", flags.planner, why);
-  }
-  return kNoAnswer;
 }
 
 int literal_max_load(Program& program, const LiteralFlags& flags) {
@@ -284,12 +280,8 @@ int literal_pipedream(Program& program, const LiteralFlags& flags) {
     std::string replicas;
     for (const std::int64_t count : stage.replicas)
       replicas += fmt::format("{}{}", replicas.empty() ? "" : "x", count);
-    const std::string shown =
-        names.size() > 6
-            ? fmt::format("{} ... {}", fmt::join(names.begin(), names.begin() + 3, " "), names.back())
-            : fmt::format("{}", fmt::join(names, " "));
-    table.rows.push_back(
-        {std::to_string(stages.size()), replicas, static_cast<std::int64_t>(names.size()), shown});
+    table.rows.push_back({std::to_string(stages.size()), replicas, static_cast<std::int64_t>(names.size()),
+                          short_names(names)});
     stages.push_back({{"replicas", stage.replicas}, {"segment", stage.segment}, {"nodes", names}});
   }
   json["time_s"] = result.time;
@@ -315,8 +307,10 @@ int literal_planner(Program& program, const LiteralFlags& flags) {
     return literal_max_load(program, flags);
   if (flags.planner == "piper" || flags.planner == "equal") return literal_piper(program, flags);
   if (flags.planner == "pipedream") return literal_pipedream(program, flags);
+  if (flags.planner == "torchgpipe") return literal_torchgpipe(program, flags);
+  if (flags.planner == "dapple") return literal_dapple(program, flags);
   throw InputError("literal: there is no planner '" + flags.planner +
-                   "'; expected dp, dpl, expert, piper, equal or pipedream");
+                   "'; expected dp, dpl, expert, piper, equal, pipedream, torchgpipe or dapple");
 }
 
 }  // namespace
@@ -330,14 +324,15 @@ void add_literal(Program& program) {
   flags->verb = verb;
   verb->add_option("planner", flags->planner,
                    "dp, dpl, expert (dnn-partitioning; expert prices a placement), piper, equal (Piper's "
-                   "baseline of equal stages) or pipedream")
+                   "baseline of equal stages), pipedream, torchgpipe or dapple")
       ->required()
       ->type_name("PLANNER");
   verb->add_option("file", flags->file, "a published profile of the planner's own kind")
       ->required()
       ->type_name("FILE");
   verb->add_option("-d,--devices", flags->devices,
-                   "accelerators; default: the file's; pipedream: of each level, innermost first")
+                   "accelerators; default: the file's; pipedream, dapple: of each level, innermost first; "
+                   "torchgpipe: blocks")
       ->delimiter(',')
       ->type_name("N,...");
   verb->add_option("--cpus", flags->cpus, "dp, dpl: CPUs; default: the file's")->type_name("N");
@@ -346,10 +341,11 @@ void add_literal(Program& program) {
       ->type_name("SIZE");
   verb->add_option(
           "--bandwidth", flags->bandwidth,
-          "bytes per second; piper, equal: default the file's; pipedream: of each level, default 1e9")
+          "bytes per second; piper, equal: default the file's; pipedream, dapple: of each level, default 1e9")
       ->delimiter(',')
       ->type_name("B,...");
-  verb->add_option("--micro-batches", flags->micro_batches, "piper, equal: in a batch; default: the file's")
+  verb->add_option("--micro-batches", flags->micro_batches,
+                   "in a batch; piper, equal: default the file's; dapple: 8")
       ->type_name("N");
   verb->add_option("--placement", flags->placement,
                    "expert: nodes by device, as dnn-partitioning writes them")

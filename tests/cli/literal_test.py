@@ -31,6 +31,12 @@ class Literal(Command):
         text = self.espalier("literal", "pipedream", PIPEDREAM, "--devices", "16").stdout
         for words in ("pipedream: 0.0565", "40 antichains"):
             self.assertIn(words, text)
+        text = self.espalier("literal", "torchgpipe", PIPEDREAM, "--devices", "4").stdout
+        for words in ("torchgpipe: largest block 235.59", "the best cut has 216.45"):
+            self.assertIn(words, text)
+        text = self.espalier("literal", "dapple", PIPEDREAM, "--devices", "4,2", "--bandwidth", "25e9,1e9", "--micro-batches", "16").stdout
+        for words in ("ms per step of 16 micro-batches", "devices by machine", "plans priced"):
+            self.assertIn(words, text)
 
     def test_json_places_every_node_once(self):
         nodes = [node["id"] for node in json.loads(MSR.read_text())["nodes"]]
@@ -41,6 +47,12 @@ class Literal(Command):
         answer = self.answer("piper", PIPER, "--devices", "64", "--memory", "8GiB", "--bandwidth", 25 * 2**30)
         self.assertEqual(sorted(sum((stage["layers"] for stage in answer["stages"]), [])), list(range(37)))
         self.assertEqual(sum(stage["data_parallel"] * stage["tensor_parallel"] for stage in answer["stages"]), answer["devices"])
+        layers = sorted(line.split(" -- ")[0] for line in PIPEDREAM.read_text().splitlines() if " -- " in line and not line.startswith("\t")
+                        and "Input" not in line)  # fmt: skip
+        for planner, parts, devices in (("torchgpipe", "blocks", "4"), ("dapple", "stages", "4,2")):
+            answer = self.answer(planner, PIPEDREAM, "--devices", devices)
+            self.assertEqual(sorted(sum((part["layers"] for part in answer[parts]), [])), layers)
+        self.assertEqual([sum(machine) for machine in zip(*(stage["devices_by_machine"] for stage in answer["stages"]))], [4, 4])
         answer = self.answer("pipedream", PIPEDREAM, "--devices", "4,4", "--bandwidth", "1.25e10,1.25e9")
         self.assertEqual(round(answer["time_s"] * 1000, 2), 66.84)
 
@@ -64,11 +76,12 @@ class Literal(Command):
 
     def test_no_answer_is_told_with_its_own_exit_code(self):
         self.assertIn("no chain of downsets fits", self.answer("dpl", MSR, "--cpus", "0", "--memory", "1MB", code=3)["why"])
+        self.assertIn("40 layers cannot", self.answer("torchgpipe", PIPEDREAM, "--devices", "64", code=3)["why"])
         self.assertIn("no answer: no plan fits", self.espalier("literal", "piper", PIPER, "--devices", "8", "--memory", "1GiB",
                                                                code=3).stdout)  # fmt: skip
 
     def test_wrong_input_is_refused(self):
-        self.refused("literal", "dq", MSR, says="there is no planner 'dq'; expected dp, dpl, expert, piper, equal or pipedream")
+        self.refused("literal", "dq", MSR, says="there is no planner 'dq'; expected dp, dpl, expert, piper, equal, pipedream, torchgpipe or dapple")
         self.refused("literal", "dp", PIPER, says="is a Piper input; `literal dp` reads a dnn-partitioning input")
         self.refused("literal", "piper", PIPEDREAM, says="is a PipeDream profile; `literal piper` reads a Piper input")
         self.refused("literal", "dp", self.write("a.txt", "x = input()\n"), says="a.txt: is no published profile")
@@ -77,6 +90,10 @@ class Literal(Command):
         self.refused("literal", "dp", MSR, "--devices", "4,4", says="--devices takes one number")
         self.refused("literal", "pipedream", PIPEDREAM, says="--devices says how many")
         self.refused("literal", "pipedream", PIPEDREAM, "--devices", "4,4", "--bandwidth", "1,2,3", says="one for each level")
+        self.refused("literal", "torchgpipe", PIPEDREAM, says="--devices says how many blocks")
+        self.refused("literal", "torchgpipe", PIPER, "--devices", "4", says="is a Piper input; `literal torchgpipe` reads a PipeDream profile")
+        self.refused("literal", "dapple", PIPEDREAM, "--devices", "4,2,2", says="or 8,2 for two machines of eight")
+        self.refused("literal", "dapple", PIPEDREAM, "--devices", "4", "--memory", "1GiB", says="--memory is no part of its model")
         self.refused("literal", "dp", "gone.json", says="gone.json")
 
 

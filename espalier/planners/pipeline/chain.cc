@@ -334,6 +334,10 @@ std::vector<OperatorId> branch_by_branch_order(const Graph& graph) {
   return without_duplicables(graph, depth_first_walk(graph, sinks, Along::kPredecessors, Emit::kOnExit));
 }
 
+std::vector<OperatorId> layer_by_layer_order(const Graph& graph) {
+  return without_duplicables(graph, breadth_first_order(graph));
+}
+
 std::vector<OperatorId> pin_by_pin_order(const Graph& graph, const Pins& pins) {
   // Ready operators by device, those without a pin under none; the device at hand first, then none, then the
   // device whose first ready operator is the smallest. Within one, the branch that was begun last.

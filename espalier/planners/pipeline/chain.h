@@ -160,6 +160,10 @@ std::vector<OperatorId> chain_order(const Graph& graph);
 // stages of a chain hold whole branches.
 std::vector<OperatorId> branch_by_branch_order(const Graph& graph);
 
+// The same, by the number of operators before them on their longest path, then graph order: a stage of a
+// chain holds layers of all branches.
+std::vector<OperatorId> layer_by_layer_order(const Graph& graph);
+
 // The same, finishing what is pinned to one device, as far as it is ready, before what is pinned to another:
 // stages of a chain need fewer changes of device.
 std::vector<OperatorId> pin_by_pin_order(const Graph& graph, const Pins& pins);

@@ -33,7 +33,7 @@ std::vector<ChainSplit> min_max_splits(const Chain& chain, const DeviceTable& ta
                                        const std::vector<DeviceId>& devices, std::int64_t micro_batches,
                                        const SplitOptions& options, Context& context) {
   if (chain.blocks() == 0) return {};
-  DeviceRow row(table, devices, micro_batches);
+  DeviceRow row(table, devices, micro_batches, options.most_replicas);
   internal::SplitSearch search(chain, row, options, context);
   std::vector<std::size_t> all(chain.blocks() + 1);
   std::iota(all.begin(), all.end(), std::size_t{0});

@@ -31,6 +31,7 @@ struct SplitOptions {
   } keep = Keep::kFront;
   OrderRule schedule = ScheduleKind::kOneFOneB;  // says how many micro-batches a stage holds
   Duration limit = Duration::max();              // splits with a larger bottleneck are of no use
+  std::size_t most_replicas = kMaxMicroBatches;  // of a stage
 };
 
 // Splits of the chain over `devices`: stages are contiguous; a stage without pinned blocks stands on a run of

@@ -83,11 +83,12 @@ Duration RunClass::all_reduce(const DeviceTable& table, Bytes bytes) const {
   return std::min(slowest, limit) * steps + std::min(latency, limit) * steps;
 }
 
-DeviceRow::DeviceRow(const DeviceTable& table, std::vector<DeviceId> devices, std::int64_t micro_batches)
+DeviceRow::DeviceRow(const DeviceTable& table, std::vector<DeviceId> devices, std::int64_t micro_batches,
+                     std::size_t most_replicas)
     : table_(table),
       devices_(std::move(devices)),
       micro_batches_(micro_batches),
-      longest_(std::min<std::size_t>(devices_.size(), static_cast<std::size_t>(micro_batches))) {
+      longest_(std::min({devices_.size(), static_cast<std::size_t>(micro_batches), most_replicas})) {
   class_of_.resize(devices_.size() * longest_);
   std::vector<std::uint32_t> ways;                              // between neighbours
   std::vector<std::pair<std::uint32_t, std::int64_t>> leaders;  // of each compute class, its first replica

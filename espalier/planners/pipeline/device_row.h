@@ -79,11 +79,12 @@ struct RunClass {
   Duration all_reduce(const DeviceTable& table, Bytes bytes) const;
 };
 
-// A row with the classes of its runs, for a number of micro-batches. Runs have at most that many devices.
-// O(devices²).
+// A row with the classes of its runs, for a number of micro-batches. Runs have at most that many devices, and
+// at most `most_replicas`. O(devices²).
 class DeviceRow {
  public:
-  DeviceRow(const DeviceTable& table, std::vector<DeviceId> devices, std::int64_t micro_batches);
+  DeviceRow(const DeviceTable& table, std::vector<DeviceId> devices, std::int64_t micro_batches,
+            std::size_t most_replicas = kMaxMicroBatches);
 
   const DeviceTable& table() const { return table_; }
   std::int64_t micro_batches() const { return micro_batches_; }

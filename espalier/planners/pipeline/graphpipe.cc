@@ -4,6 +4,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "espalier/planners/candidate.h"
 #include "espalier/planners/pipeline/graphpipe_bisection.h"
 #include "espalier/planners/pipeline/graphpipe_layout.h"
+#include "espalier/planners/pipeline/graphpipe_neighbours.h"
 #include "espalier/planners/pipeline/graphpipe_search.h"
 #include "espalier/planners/pipeline/graphpipe_tree.h"
 
@@ -34,11 +36,14 @@ using internal::PipeSize;
 using internal::PipeStage;
 using internal::PipeTree;
 using internal::PipeTreeOptions;
+using internal::PlaceRanges;
 
 using PipeSizes = std::vector<std::unique_ptr<PipeSize>>;
 
-constexpr std::size_t kLikeliest = 12;   // plans by estimate, that are judged one by one
 constexpr std::size_t kPlansToTune = 4;  // of those, simulated: for more in flight, and larger k
+constexpr std::size_t kPlansToChange =
+    2;                       // of those: for what their neighbours bring (graphpipe_neighbours.h)
+constexpr int kChanges = 8;  // of one plan, at most
 // Of the budget, dealt to a round's searches: more changed no plan of twelve models and made some ten times
 // as slow.
 constexpr std::uint64_t kStatesOfRound = 1'500'000, kStatesForAnOperator = 150;
@@ -57,6 +62,8 @@ struct PipeJob {
   std::vector<BatchSize> micro_batches;
   PipeTreeOptions::Tangles tangles = PipeTreeOptions::Tangles::kAddedEdges;
   bool folds_light_branches = true;
+  std::size_t tracks = 0;
+  bool as_a_chain = false;  // no forks: the paper's sequential special case
 };
 
 // What a step computes at least before each place, in ns: at the best micro-batch size on the fastest kind.
@@ -96,6 +103,7 @@ class GraphPipe {
     line_ = std::make_unique<Linearization>(problem_, structure_.operators);
     const OperatorCosts costs(problem_.graph, problem_.cluster, problem_.costs, micro_batches_.back());
     rows_ = device_rows(problem_.cluster, unpinned_devices(problem_), whole_times(*line_, costs));
+    most_branches_ = most_branches();
     Judge judge(problem_, context_);
     for (const std::int64_t per_mille : kMemoryRounds) {
       const std::vector<PipeCandidate> found = search(per_mille);
@@ -134,16 +142,50 @@ class GraphPipe {
         if (internal::has_tangles(structure_)) {
           jobs.push_back({&row, of_job, PipeTreeOptions::Tangles::kConvexCuts, true});
         }
+        for (const std::size_t tracks : tracks_for(row.size())) {
+          jobs.push_back({&row, of_job, PipeTreeOptions::Tangles::kAddedEdges, true, tracks});
+        }
+        if (!is_literal() && most_branches_ > 1) {
+          jobs.push_back({&row, of_job, PipeTreeOptions::Tangles::kAddedEdges, true, 0, true});
+        }
       }
     }
     return jobs;
   }
 
+  // Where devices are fewer than two for each branch: a quarter, half, three quarters of them, and all but
+  // one.
+  std::vector<std::size_t> tracks_for(std::size_t devices) const {
+    std::vector<std::size_t> counts;
+    if (is_literal() || devices >= 2 * most_branches_) return counts;
+    for (const std::size_t tracks : {devices / 4, devices / 2, 3 * devices / 4, devices - 1}) {
+      const bool known = std::find(counts.begin(), counts.end(), tracks) != counts.end();
+      if (tracks >= 2 && tracks < most_branches_ && !known) counts.push_back(tracks);
+    }
+    return counts;
+  }
+
+  // Of a parallel part, those that weigh something.
+  std::size_t most_branches() const {
+    std::size_t most = 0;
+    for (std::size_t p = 0; p < structure_.parts.size(); ++p) {
+      if (structure_.parts[p].kind != PartKind::kParallel) continue;
+      std::size_t heavy = 0;
+      for (const PartId child : structure_.children_of(PartId(p))) {
+        heavy += structure_.part(child).work > Weight() ? 1 : 0;
+      }
+      most = std::max(most, heavy);
+    }
+    return most;
+  }
+
   std::vector<PipeCandidate> search(std::optional<std::int64_t> memory_per_mille) {
     const std::vector<PipeJob> all = jobs();
     std::vector<std::vector<PipeCandidate>> found(all.size());
-    const std::uint64_t most =
-        (kStatesOfRound + kStatesForAnOperator * problem_.graph.operators().size()) / all.size();
+    const auto graphs = static_cast<std::uint64_t>(
+        std::count_if(all.begin(), all.end(), [](const PipeJob& job) { return !job.as_a_chain; }));
+    const std::uint64_t most =  // chains need few
+        (kStatesOfRound + kStatesForAnOperator * problem_.graph.operators().size()) / graphs;
     context_.for_each(all.size(), [&](std::size_t number, Context& own) {
       const bool limited = most < own.budget.max_states;
       own.budget.max_states = std::min(own.budget.max_states, most);
@@ -160,11 +202,12 @@ class GraphPipe {
 
   PipeTreeOptions tree_options(const PipeJob& job, Weight all) const {
     const std::int64_t devices = static_cast<std::int64_t>(std::max<std::size_t>(job.row->size(), 1));
-    return {.least_fork = options_.least_fork_per_mille * (all / devices / 1000),
+    return {.least_fork = job.as_a_chain ? all + all : options_.least_fork_per_mille * (all / devices / 1000),
             .light_branch = job.folds_light_branches
                                 ? options_.light_branch_per_mille * (all / devices / 1000)
                                 : Weight(),
             .tangles = job.tangles,
+            .tracks = job.tracks,
             .most_items = options_.most_items,
             .devices = job.row->size(),
             .share_equal_parts = problem_.pins.empty()};
@@ -174,7 +217,8 @@ class GraphPipe {
     const auto rule = is_literal() ? internal::MemoryRule::kLiteral : internal::MemoryRule::kAll;
     PipeSizes sizes;
     for (const BatchSize b : job.micro_batches) {
-      sizes.push_back(std::make_unique<PipeSize>(*line_, table_, *job.row, b, rule, is_literal()));
+      sizes.push_back(std::make_unique<PipeSize>(*line_, table_, *job.row, b, rule, is_literal(),
+                                                 options_.most_replicas));
     }
     return sizes;
   }
@@ -268,25 +312,57 @@ class GraphPipe {
       }
       return;
     }
+    leave_out_repeated(found);
     if (found.size() > options_.most_proposals) found.resize(options_.most_proposals);
-    // The likeliest one by one, for their verdicts; the others as they come.
     std::vector<std::pair<Duration, std::size_t>> fastest;
-    std::size_t judged = 0;
-    for (; judged < found.size() && (judged < kLikeliest || !is_uniform(found[judged])); ++judged) {
+    for (std::size_t i = 0; i < found.size(); ++i) {
       if (context_.stop()) return;
-      const Verdict verdict = consider(judge, found[judged], options_.schedule);
-      if (verdict.fits()) fastest.emplace_back(verdict.iteration, judged);
+      const Verdict verdict = consider(judge, found[i], options_.schedule);
+      if (verdict.fits()) fastest.emplace_back(verdict.iteration, i);
     }
-    judge.consider_each(found.size() - judged, [&](std::size_t i, Context&) -> std::optional<Proposal> {
-      if (!is_uniform(found[judged + i])) return std::nullopt;
-      return proposal(found[judged + i]);
-    });
     std::sort(fastest.begin(), fastest.end());
     if (fastest.size() > kPlansToTune) fastest.resize(kPlansToTune);
     for (const auto& [iteration, number] : fastest) {
       hold_more(judge, found[number], iteration);
       raise_groups(judge, found[number], iteration);
     }
+    if (fastest.size() > kPlansToChange) fastest.resize(kPlansToChange);
+    for (const auto& [iteration, number] : fastest) climb(judge, found[number], iteration);
+  }
+
+  // From neighbour to neighbour, as long as the simulator finds one faster.
+  void climb(Judge& judge, PipeCandidate at, Duration fastest) const {
+    if (options_.micro_batches != GraphPipeOptions::MicroBatches::kUniform || rows_.size() > 1) return;
+    if (!problem_.pins.empty()) return;
+    const PipeJob job{.row = &rows_.front(), .micro_batches = {at.micro_batches.front()}};
+    const PipeSizes sizes = sizes_of(job);
+    for (int change = 0; change < kChanges && !ended(); ++change) {
+      std::vector<PipeCandidate> near;
+      for (PipePlan& plan : internal::neighbours(at.plan, *sizes.front())) {
+        add_layouts(std::move(plan), sizes, near);
+      }
+      const PipeCandidate* best = nullptr;
+      for (const PipeCandidate& each : near) {
+        const Verdict verdict = consider(judge, each, options_.schedule);
+        if (!verdict.fits() || verdict.iteration >= fastest) continue;
+        fastest = verdict.iteration;
+        best = &each;
+      }
+      if (!best) break;
+      at = *best;
+      hold_more(judge, at, fastest);
+    }
+  }
+
+  // Several trees often have the same plan.
+  static void leave_out_repeated(std::vector<PipeCandidate>& found) {
+    std::set<std::tuple<std::vector<BatchSize>, std::vector<PlaceRanges>, std::vector<std::vector<DeviceId>>>>
+        met;
+    std::erase_if(found, [&](const PipeCandidate& candidate) {
+      std::vector<PlaceRanges> places;
+      for (const PipeStage& stage : candidate.plan.stages) places.push_back(stage.places);
+      return !met.emplace(candidate.micro_batches, std::move(places), candidate.devices).second;
+    });
   }
 
   // The rule takes messages as free. Where they are not, a few more micro-batches in flight hide them.
@@ -429,6 +505,7 @@ class GraphPipe {
   const DeviceTable table_;
   std::unique_ptr<Linearization> line_;
   std::vector<std::vector<DeviceId>> rows_;
+  std::size_t most_branches_ = 0;  // of a parallel part
 };
 
 }  // namespace

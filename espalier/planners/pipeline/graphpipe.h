@@ -22,10 +22,11 @@ struct GraphPipeOptions {
   std::uint32_t most_group =
       1;  // k of kFkB that is tried for each stage of the best plan: 1, 2, 4 … up to this
   OrderRule schedule = ScheduleKind::kOneFOneB;
+  std::size_t most_replicas = kMaxMicroBatches;  // of a stage
 
   // Shape of the space (docs/graphpipe.md, its limits).
   std::size_t most_items = 64;               // pieces that one run is cut into
-  std::size_t most_proposals = 48;           // plans that are simulated
+  std::size_t most_proposals = 64;           // plans that are simulated
   std::uint32_t least_fork_per_mille = 750;  // of a device's even share: work beside a fork's heaviest branch
   std::uint32_t light_branch_per_mille = 60;  // likewise: a lighter branch joins another one
 };

@@ -43,8 +43,8 @@ bool is_power_of_two(std::size_t n) {
 }  // namespace
 
 PipeSize::PipeSize(const Linearization& line, const DeviceTable& table, const std::vector<DeviceId>& devices,
-                   BatchSize micro_batch, MemoryRule rule, bool powers_of_two)
-    : prices(line, table, micro_batch, rule), row(table, devices, prices.micro_batches()) {
+                   BatchSize micro_batch, MemoryRule rule, bool powers_of_two, std::size_t most_replicas)
+    : prices(line, table, micro_batch, rule), row(table, devices, prices.micro_batches(), most_replicas) {
   const std::int64_t m = prices.micro_batches();
   std::int64_t share = 0;
   shares_.push_back(m);

@@ -33,7 +33,8 @@ namespace espalier::internal {
 // A micro-batch size with all that depends on it.
 struct PipeSize {
   PipeSize(const Linearization& line, const DeviceTable& table, const std::vector<DeviceId>& devices,
-           BatchSize micro_batch, MemoryRule rule, bool powers_of_two);
+           BatchSize micro_batch, MemoryRule rule, bool powers_of_two,
+           std::size_t most_replicas = kMaxMicroBatches);
 
   std::int64_t samples() const { return prices.micro_batch().count(); }
   std::int64_t share(std::size_t replicas) const { return shares_[replicas]; }  // of a replica, at most

@@ -122,22 +122,33 @@ class PipeTreeBuilder {
     return heavy > 1 && sum - heaviest >= options_.least_fork;
   }
 
-  // Light branches go to the end of the run that has least: longest first (Graham, 1969).
+  // Light branches go to the end of the run that has least, and so do those beyond the number of tracks:
+  // longest first (Graham, 1969).
   void append_fork(PartId id, PipeRun& run) {
     std::vector<PartId> children(structure_.children_of(id).begin(), structure_.children_of(id).end());
     std::stable_sort(children.begin(), children.end(), [&](PartId a, PartId b) { return work(a) > work(b); });
     std::vector<std::vector<PartId>> branches;
-    std::vector<std::pair<std::size_t, Weight>> load;  // light branches it has, work
+    std::vector<std::pair<std::size_t, Weight>> load;  // light branches it has (on tracks: none count), work
     for (const PartId child : children) {
-      if (!is_light(child)) {
+      const bool has_track = options_.tracks == 0 || branches.size() < options_.tracks;
+      if (has_track && (options_.tracks > 0 || !is_light(child))) {
         branches.push_back({child});
         load.emplace_back(0, work(child));
         continue;
       }
       const auto least = std::min_element(load.begin(), load.end());
-      ++least->first;
+      least->first += options_.tracks == 0 ? 1 : 0;
       least->second += work(child);
       branches[static_cast<std::size_t>(least - load.begin())].push_back(child);
+    }
+    if (options_.tracks > 0) {  // the heaviest first
+      const auto work_of = [&](const std::vector<PartId>& parts) {
+        Weight sum;
+        for (const PartId part : parts) sum += work(part);
+        return sum;
+      };
+      std::stable_sort(branches.begin(), branches.end(),
+                       [&](const auto& a, const auto& b) { return work_of(a) > work_of(b); });
     }
     const auto number = narrow(tree_.forks.size());
     tree_.forks.emplace_back();
@@ -149,7 +160,7 @@ class PipeTreeBuilder {
     for (const auto& branch : branches) {
       fork.branches.push_back(add_run(branch, Form::kWithForks, options_.most_items));
     }
-    add_groups(branches, fork);
+    if (options_.tracks <= kAllSets) add_groups(branches, fork);
     tree_.forks[number] = std::move(fork);
     run.items.push_back(std::move(item));
   }

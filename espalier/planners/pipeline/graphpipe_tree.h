@@ -54,6 +54,9 @@ struct PipeTreeOptions {
     kAddedEdges,  // as the structure has them: some parts wait for more than they read
     kConvexCuts,  // a part that holds such waits is one run in the structure's order, cut anywhere
   } tangles = Tangles::kAddedEdges;
+  // Branches of a fork beyond so many are dealt to the least loaded of the others, the heaviest first: where
+  // there are fewer devices than branches. 0: each is by itself.
+  std::size_t tracks = 0;
   std::size_t most_items = 64;  // of a run: the cuts that divide its work most evenly are kept
   std::size_t devices = 1;      // to plan for: where branches have many each, a group of them is one item
   bool share_equal_parts = true;

@@ -13,13 +13,17 @@
 namespace espalier {
 namespace {
 
-std::deque<Linearization> linearizations(const Problem& problem, PipeDreamOptions::Order order) {
+using Order = PipeDreamOptions::Order;
+
+std::deque<Linearization> linearizations(const Problem& problem, Order order) {
   std::vector<std::vector<OperatorId>> orders;
   const auto add = [&](std::vector<OperatorId> fresh) {
     if (std::find(orders.begin(), orders.end(), fresh) == orders.end()) orders.push_back(std::move(fresh));
   };
-  if (order != PipeDreamOptions::Order::kDepthFirst) add(chain_order(problem.graph));
-  if (order != PipeDreamOptions::Order::kGraph) add(branch_by_branch_order(problem.graph));
+  const bool all = order == Order::kAll, both = all || order == Order::kBoth;
+  if (both || order == Order::kGraph) add(chain_order(problem.graph));
+  if (both || order == Order::kDepthFirst) add(branch_by_branch_order(problem.graph));
+  if (all || order == Order::kBreadthFirst) add(layer_by_layer_order(problem.graph));
   if (!problem.pins.empty()) add(pin_by_pin_order(problem.graph, problem.pins));
   std::deque<Linearization> lines;
   for (std::vector<OperatorId>& each : orders) lines.emplace_back(problem, std::move(each));
@@ -36,7 +40,8 @@ Outcome pipedream(const Problem& problem, const PipeDreamOptions& options, Conte
   const std::deque<Linearization> lines = linearizations(problem, options.order);
   const SplitOptions split_options{
       .keep = options.choice == PipeDreamOptions::Choice::kBottleneck ? Keep::kLeastBottleneck : Keep::kFront,
-      .schedule = options.schedule};
+      .schedule = options.schedule,
+      .most_replicas = options.most_replicas};
   const std::vector<BatchSize> micro_batches = usable_micro_batches(problem);
   std::vector<std::vector<Proposal>> found(micro_batches.size() * lines.size());
   context.for_each(found.size(), [&](std::size_t number, Context& own) {

@@ -9,12 +9,19 @@
 namespace espalier {
 
 struct PipeDreamOptions {
-  enum class Order : std::uint8_t { kGraph, kDepthFirst, kBoth } order = Order::kBoth;
+  enum class Order : std::uint8_t {
+    kGraph,         // the graph's own
+    kDepthFirst,    // branch by branch: a stage holds whole branches, or layers of one
+    kBoth,          // these two
+    kBreadthFirst,  // layer by layer: a stage holds a layer of every branch
+    kAll,           // all three
+  } order = Order::kBoth;
   enum class Choice : std::uint8_t {
     kBottleneck,  // PipeDream's own: the least bottleneck, whatever its depth
     kSimulated,   // the fastest simulated of the plans that no other beats in both bottleneck and depth
   } choice = Choice::kSimulated;
   OrderRule schedule = ScheduleKind::kOneFOneB;
+  std::size_t most_replicas = kMaxMicroBatches;  // of a stage
 };
 
 // For each micro-batch size, each order of the operators (with pins also pin_by_pin_order) and each row of
