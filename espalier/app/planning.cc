@@ -269,7 +269,7 @@ Planned plan_model(const PlanningJob& job, const PlanOptions& options) {
   Outcome outcome = planner.plan(search.problem, search.context);
   Planned planned = finish(job, planner.name, std::move(outcome), options.schedule, search.any_bound);
   const std::optional<NearMiss>& closest = planned.outcome.closest;
-  if (planned.outcome.status == Status::kInfeasible && closest) {
+  if (planned.outcome.status == Status::kInfeasible && closest && options.remedies) {
     const bool named = !closest->planner.empty() && closest->planner != "start";
     const NamedPlanner maker = named ? contender(job, closest->planner, options.schedule) : planner;
     std::vector<std::uint32_t> shares{maker.shares};

@@ -57,6 +57,8 @@ struct PlanOptions {
   ChosenOrders schedule = {};
   Budget budget = {};
   SearchOptions search = {};
+  bool remedies =
+      true;  // where nothing fits, what would do is looked for, by planning up to eight times again
 };
 
 struct Planned {

@@ -38,6 +38,7 @@ void add_inspect(Program& program);
 void add_profile(Program& program);
 void add_calibrate(Program& program);
 void add_plan(Program& program);
+void add_fit(Program& program);
 void add_planners(Program& program);
 void add_simulate(Program& program);
 void add_compare(Program& program);

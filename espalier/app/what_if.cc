@@ -1,0 +1,95 @@
+#include "espalier/app/what_if.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "espalier/app/cluster_change.h"
+
+namespace espalier {
+namespace {
+
+constexpr double kWorthTelling = 1.02;
+
+std::optional<double> gain_of(const WhatIf& change, std::optional<Duration> now) {
+  if (!change.iteration || !now) return std::nullopt;
+  return static_cast<double>(now->count()) /
+         static_cast<double>(std::max<std::int64_t>(1, change.iteration->count()));
+}
+
+}  // namespace
+
+void check_changes(const PlanningJob& job, const std::vector<WhatIf>& asked) {
+  for (const WhatIf& each : asked) with_change(job, each.change);
+}
+
+std::vector<WhatIf> what_if(const PlanningJob& job, const std::vector<WhatIf>& asked,
+                            const PlanOptions& options) {
+  std::vector<WhatIf> answers = asked;
+  PlanOptions plain = options;
+  plain.remedies = false;
+  for (WhatIf& answer : answers) {
+    if (options.search.cancelled != nullptr && *options.search.cancelled) {
+      answer.status = Status::kInterrupted;
+      continue;
+    }
+    const Planned planned = plan_model(with_change(job, answer.change), plain);
+    answer.status = planned.outcome.status;
+    if (!planned.judged || planned.judged->overflow) continue;
+    answer.iteration = planned.judged->trace.iteration;
+    answer.planner = planned.planner;
+  }
+  return answers;
+}
+
+std::vector<WhatIf> usual_changes(const PlanningJob& job, const Planned& planned) {
+  const std::span<const Device> devices = job.cluster.devices();
+  const std::string& last = devices.back().name;
+  std::vector<WhatIf> changes;
+  const auto add = [&](std::string change, std::string text, std::string binds) {
+    WhatIf each;
+    each.change = std::move(change);
+    each.text = std::move(text);
+    each.binds = std::move(binds);
+    changes.push_back(std::move(each));
+  };
+  add("*=+1GiB", "1 GiB more on each device", "memory");
+  add(last + "=+1", "one more device like " + last, "the number of devices");
+  if (devices.size() < 2) return changes;
+  add("links=2x", "links twice as fast", "the links");
+  if (!planned.judged) return changes;
+  const std::vector<Duration> busy = busy_time(planned.judged->trace);
+  const auto busiest = static_cast<std::size_t>(std::max_element(busy.begin(), busy.end()) - busy.begin());
+  add(devices[busiest].name + "=2x", devices[busiest].name + ", the busiest, twice as fast",
+      "the speed of " + devices[busiest].name);
+  return changes;
+}
+
+std::string binding_text(const std::vector<WhatIf>& changes, std::optional<Duration> now) {
+  const WhatIf* best = nullptr;
+  for (const WhatIf& change : changes) {
+    if (change.binds.empty() || !change.iteration) continue;
+    if (best == nullptr || *change.iteration < *best->iteration) best = &change;
+  }
+  if (best == nullptr) return "none of these changes makes it fit";
+  const std::optional<double> gain = gain_of(*best, now);
+  if (!gain) return fmt::format("{}: with {} it fits", best->binds, best->text);
+  if (*gain < kWorthTelling) return "none of these alone: each gives less than 2 %";
+  return fmt::format("{}: with {} {:.2f}x as fast", best->binds, best->text, *gain);
+}
+
+Table what_if_table(const std::vector<WhatIf>& changes, std::optional<Duration> now) {
+  Table table{
+      {{"change", "change"}, {"iteration", "per iteration"}, {"faster", "as fast"}, {"status", "status"}},
+      {}};
+  for (const WhatIf& change : changes) {
+    const std::optional<double> gain = gain_of(change, now);
+    table.rows.push_back({change.text.empty() ? change.change : change.text,
+                          change.iteration ? Cell(*change.iteration) : Cell(),
+                          gain ? Cell(Factor{*gain}) : Cell(),
+                          change.iteration ? std::string("fits") : std::string(to_text(change.status))});
+  }
+  return table;
+}
+
+}  // namespace espalier
