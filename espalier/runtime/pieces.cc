@@ -1,7 +1,9 @@
 #include "espalier/runtime/pieces.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
+#include <utility>
 
 #include "espalier/base/check.h"
 

@@ -14,6 +14,7 @@
 #include "espalier/runtime/testing/faults.h"
 #include "espalier/runtime/verify.h"
 #include "testing/cut_plan.h"
+#include "testing/refusal.h"
 
 namespace espalier {
 namespace {
@@ -129,6 +130,23 @@ TEST(Verify, AControlRunNeverExcusesBitsThatMustBeEqual) {
   const VerifyResult result = verify(kResnet, Planted{Fault::kLostMicroBatch, 0});
   EXPECT_FALSE(result.equal);
   EXPECT_FALSE(result.control.has_value());
+}
+
+// Stages of other sizes than the loss draw other random numbers than one process.
+TEST(Verify, AStageThatDrawsForOtherMicroBatchesThanTheLossIsRefusedInOneLine) {
+  const std::string path = kFixtures + "gpt.pt2";
+  const LoadedModel model(path);
+  const std::size_t at = model.graph().find_operator(kGpt.at).value().index();
+  PipelinePlan plan = plan_from_cuts(model.graph(), {at}, kGpt.options);
+  plan.stages[0].micro_batch = BatchSize(4);
+  plan.stages[0].replicas[0].micro_batches = round_robin(2, 0, 1);
+  const std::vector<std::uint32_t> limits = in_flight_limits(plan);
+  for (std::size_t s = 0; s < limits.size(); ++s) plan.stages[s].in_flight = limits[s];
+  const PlanFile file = make_plan_file(model.graph(), cpus(2), {plan.batch, {BatchSize(2)}, {}}, plan,
+                                       staged_for_tests(model.graph(), cpus(2), plan, {}));
+  EXPECT_THAT(espalier::testing::refusal([&] { verify_plan(file, path, {}); }),
+              ::testing::AllOf(StartsWith("stage 's0' draws random numbers (operator '"),
+                               HasSubstr("for micro-batches of 4, one process for those of the loss, 2")));
 }
 
 TEST(Verify, TheToleranceIsThatOfTheModelsPrecision) {
