@@ -45,8 +45,8 @@ class Halves {
     mark_what_leads_on();
   }
 
-  // I computes the gradient that goes along this edge. (Between two operators or not is what matters, but for
-  // an operator with several nodes of which another reads an inner one.)
+  // I computes the gradient that goes along this edge: to an entry, to another operator, or to a node of the
+  // same operator that leads there or is read by another.
   bool followed(const Edge& edge) const {
     if (!edge.is_valid()) return false;
     const Part& part = parts_.at(edge.function.get());
