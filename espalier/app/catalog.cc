@@ -119,6 +119,8 @@ const std::vector<ScheduleEntry>& schedule_catalog() {
       {"zbv", "Zero Bubble, ICLR'24 §6", "two stages a device in a V, filled like that; ,limit=N"},
       {"v-half", "V-Half, NeurIPS'24", "the same with half of 1f1b's activations"},
       {"v-min", "V-Min, NeurIPS'24", "the same with a third"},
+      {"v-flex,halves=N", "arXiv 2405.15362, NeurIPS'24",
+       "the same with N micro-batches of one of the stages"},
       {"dualpipev", "DualPipe, DeepSeek 2025", "the same, forward and backward side by side"},
       {"search", "", "improves the best of all by simulation, for any plan"},
       {"FILE", "",

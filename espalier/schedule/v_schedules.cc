@@ -1,238 +1,160 @@
-// The problem: p devices, m micro-batches, each of which passes the row of devices four times, in clocks of
-// one unit: F down (chunk 0), F up (chunk 1), I down (chunk 1), I up (chunk 0); W whenever its device is
-// free.
-//
-//   block     start of a micro-batch's four passes on each device (`half_block`, `min_block`); the next
-//             micro-batch's are kPeriod later. By construction no two meet on a device.
-//   squeeze   walks all starts in order of time, those before the steady state and those after it, and moves
-//             each to the first free clock at which it may start and the device holds no more than the
-//             fullest device of the plain repetition holds
-//   compact   starts everything as early as the order of each device and the passes allow
-//
-// Twice: first with W placed in the free clocks, one for all I together; then with W left out, and placed
-// again. We deviate from the paper in nothing but the choice of block: it searches blocks, these two are its
-// own results.
-
 #include "espalier/schedule/v_schedules.h"
 
 #include <algorithm>
 #include <array>
-#include <tuple>
+#include <optional>
+
+#include "espalier/schedule/v_blocks.h"
 
 namespace espalier {
 namespace {
 
-using Clock = std::int64_t;
-constexpr Clock kPeriod = 6;
-enum Pass : std::size_t { kForwardDown, kForwardUp, kInputDown, kInputUp, kPasses };
-constexpr std::size_t kWeights = kPasses;  // row of W
+using internal::Block;
+using internal::Clock;
+using internal::RepeatedBlocks;
 
-constexpr bool goes_down(std::size_t pass) {
-  return pass % 2 == 0;
-}
-
-// Starts on one device, by pass and micro-batch; the last row is W, of both chunks, in the order of the I.
-using Starts = std::array<std::vector<Clock>, kPasses + 1>;
-using Row = std::vector<Starts>;  // by place
-
-using Block = std::array<Clock, kPasses>;
-
+// The paper's own results for half and a third of the memory.
 Block half_block(Clock place, Clock p) {
   const Clock shift = p % 2 == 0 ? 3 : 0;
   return {2 * place, 3 * p - place - 2, 3 * p + shift + 2 * place - 1, 6 * p + shift - place - 2};
 }
-
 Block min_block(Clock place, Clock p) {
   const Clock shift = p % 3 == 0 ? 2 : 0;
   return {place, 2 * p - place - 1, 2 * p + shift + place, 4 * p + shift - place - 1};
 }
 
-Clock end_of(const Starts& starts) {
-  Clock end = 0;
-  for (const std::vector<Clock>& row : starts) end = row.empty() ? end : std::max(end, row.back() + 1);
-  return end;
-}
-
-// What stands at each clock; nothing: kPasses + 1.
-std::vector<std::size_t> timeline(const Starts& starts) {
-  std::vector<std::size_t> what(static_cast<std::size_t>(end_of(starts)), kPasses + 1);
-  for (std::size_t pass = 0; pass < starts.size(); ++pass) {
-    for (const Clock clock : starts[pass]) what[static_cast<std::size_t>(clock)] = pass;
-  }
-  return what;
-}
-
-// W for each I that has been, in every clock that is free.
-void place_weights(Starts& starts) {
-  std::size_t waiting = 0;
-  Clock clock = 0;
-  starts[kWeights].clear();
-  for (const std::size_t pass : timeline(starts)) {
-    if (pass == kInputDown || pass == kInputUp) ++waiting;
-    if (pass > kPasses && waiting > 0) {
-      starts[kWeights].push_back(clock);
-      --waiting;
-    }
-    ++clock;
-  }
-  for (; waiting > 0; --waiting) starts[kWeights].push_back(clock++);
-}
-
-// Micro-batches that the device holds at most, of both stages together. Without W, as if each came in the
-// first free clock.
-std::int64_t most_held(const Starts& starts) {
-  const bool placed = !starts[kWeights].empty();
-  std::int64_t held = 0, most = 0, waiting = 0;
-  for (const std::size_t pass : timeline(starts)) {
-    if (pass == kForwardDown || pass == kForwardUp) most = std::max(most, ++held);
-    if (pass == kInputDown || pass == kInputUp) ++waiting;
-    if (pass == kWeights || (!placed && pass > kPasses && waiting > 0)) {
-      --held;
-      --waiting;
-    }
-  }
-  return most;
-}
-
-struct Start {
-  Clock clock = 0;
-  std::size_t place = 0, pass = 0, number = 0;
-};
-
-std::vector<Start> in_order(const Row& row) {
-  std::vector<Start> starts;
-  for (std::size_t place = 0; place < row.size(); ++place) {
-    for (std::size_t pass = 0; pass < row[place].size(); ++pass) {
-      for (std::size_t i = 0; i < row[place][pass].size(); ++i) {
-        starts.push_back({row[place][pass][i], place, pass, i});
-      }
-    }
-  }
-  std::sort(starts.begin(), starts.end(), [](const Start& a, const Start& b) {
-    return std::tie(a.clock, a.place, a.pass, a.number) < std::tie(b.clock, b.place, b.pass, b.number);
-  });
-  return starts;
-}
-
-// The first clock at which it may start for those that it waits for.
-Clock earliest(const Row& row, const Start& start) {
-  Clock after = -1;
-  const Starts& own = row[start.place];
-  if (start.pass == kWeights) {
-    // The I with as many before it: I's clocks ascend, so it is the least split of the two rows.
-    std::vector<Clock> inputs = own[kInputDown];
-    inputs.insert(inputs.end(), own[kInputUp].begin(), own[kInputUp].end());
-    std::nth_element(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(start.number),
-                     inputs.end());
-    after = inputs[start.number];
-  } else {
-    const bool down = goes_down(start.pass);
-    if (down ? start.place > 0 : start.place + 1 < row.size()) {
-      after = row[down ? start.place - 1 : start.place + 1][start.pass][start.number];
-    }
-    if (start.pass > 0) after = std::max(after, own[start.pass - 1][start.number]);
-  }
-  if (start.number > 0) after = std::max(after, own[start.pass][start.number - 1]);
-  return after + 1;
-}
-
-void compact(Row& row) {
-  std::vector<Clock> free(row.size(), 0);
-  for (const Start& start : in_order(row)) {
-    const Clock clock = std::max(free[start.place], start.pass == kWeights ? 0 : earliest(row, start));
-    row[start.place][start.pass][start.number] = clock;
-    free[start.place] = clock + 1;
-  }
-}
-
-// Both ends with W; only the last one without.
-void squeeze(Row& row) {
-  const bool weights = !row.front()[kWeights].empty();
-  std::int64_t limit = 0;
-  std::vector<std::vector<char>> taken;  // by place and clock
-  for (const Starts& starts : row) {
-    limit = std::max(limit, most_held(starts));
-    taken.emplace_back(static_cast<std::size_t>(end_of(starts)), false);
-  }
-  const std::size_t last = row.front()[kForwardDown].size() - 1;
-  enum class Phase { kWarmUp, kSteady, kCoolDown } phase = Phase::kWarmUp;
-  for (const Start& start : in_order(row)) {
-    Clock& clock = row[start.place][start.pass][start.number];
-    if (phase == Phase::kWarmUp && start.pass == kInputUp && start.place == 0) phase = Phase::kSteady;
-    const bool moves = phase == Phase::kCoolDown || (phase == Phase::kWarmUp && weights);
-    if (phase == Phase::kSteady && start.pass == kForwardDown && start.number == last)
-      phase = Phase::kCoolDown;
-    for (Clock early = moves ? earliest(row, start) : start.clock; early < start.clock; ++early) {
-      if (taken[start.place][static_cast<std::size_t>(early)]) continue;
-      clock = early;
-      if (most_held(row[start.place]) <= limit) break;
-      clock = start.clock;
-    }
-    taken[start.place][static_cast<std::size_t>(clock)] = true;
-  }
-}
-
-std::size_t chunk_of(std::size_t pass) {
-  return pass == kForwardUp || pass == kInputDown ? 1 : 0;
-}
-
-// The steps of a device whose W have no place yet: each W in the first free clock, of chunk 1 first.
-std::vector<LineStep> steps_of(Starts starts) {
-  starts[kWeights].clear();
-  std::vector<LineStep> steps;
-  std::size_t waiting[2] = {0, 0};
-  const auto weight = [&] {
-    const std::size_t chunk = waiting[1] > 0 ? 1 : 0;
-    if (waiting[chunk] == 0) return;
-    --waiting[chunk];
-    steps.push_back({ActionKind::kWeightGradient, chunk});
-  };
-  for (const std::size_t pass : timeline(starts)) {
-    if (pass > kPasses) {
-      weight();
-      continue;
-    }
-    const bool input = pass == kInputDown || pass == kInputUp;
-    if (input) ++waiting[chunk_of(pass)];
-    steps.push_back({input ? ActionKind::kInputGradient : ActionKind::kForward, chunk_of(pass)});
-  }
-  while (waiting[0] + waiting[1] > 0) weight();
-  return steps;
-}
-
-GeneratedOrders repeat_block(const StagedModel& model, std::size_t devices, Block (*block)(Clock, Clock)) {
+GeneratedOrders repeated(const StagedModel& model, std::size_t devices, Block (*block)(Clock, Clock)) {
   FoundLine found = find_line(model, StageLine::Layout::kV, 2);
   if (!found.line) return {{}, std::move(found.why_not)};
-  const std::size_t p = found.line->places(), m = found.line->micro_batches;
-  Row row(p);
-  for (std::size_t place = 0; place < p; ++place) {
-    const Block first = block(static_cast<Clock>(place), static_cast<Clock>(p));
-    for (std::size_t pass = 0; pass < kPasses; ++pass) {
-      for (std::size_t i = 0; i < m; ++i) {
-        row[place][pass].push_back(first[pass] + kPeriod * static_cast<Clock>(i));
+  const auto p = static_cast<Clock>(found.line->places());
+  std::vector<Block> blocks;
+  for (Clock place = 0; place < p; ++place) blocks.push_back(block(place, p));
+  const RepeatedBlocks result = internal::repeat_blocks(blocks, found.line->micro_batches);
+  return {lists_on_devices(*found.line, model, devices, result.order), ""};
+}
+
+// Clocks from one device to the next, of each pass.
+using Steps = std::array<Clock, 4>;
+
+struct BlockShape {
+  Steps first = {}, then = {};  // up to device `change`, and behind it
+  Clock change = 0;
+  std::array<Clock, 3> turns = {};  // from the end of the row, or its beginning, into the next pass
+
+  Clock way(std::size_t pass, Clock place) const {  // from device 0 to `place`
+    const Clock before = std::min(place, change);
+    return first[pass] * before + then[pass] * (place - before);
+  }
+};
+
+// By place; nothing if two passes meet on a device or more than `limit` would be held.
+std::optional<std::vector<Block>> blocks_of(const BlockShape& shape, Clock p, Clock limit) {
+  const Clock last = p - 1;
+  Block ends = {};  // starts at device p-1 (passes down) or at device 0 (up)
+  ends[0] = shape.way(0, last);
+  for (std::size_t pass = 1; pass < 4; ++pass) {
+    ends[pass] = ends[pass - 1] + shape.turns[pass - 1] + shape.way(pass, last);
+  }
+  std::vector<Block> blocks;
+  for (Clock place = 0; place < p; ++place) {
+    Block block;
+    for (std::size_t pass = 0; pass < 4; ++pass) {
+      const Clock to_end =
+          pass % 2 == 0 ? shape.way(pass, last) - shape.way(pass, place) : shape.way(pass, place);
+      block[pass] = ends[pass] - to_end;
+    }
+    const Clock lifespan = block[3] - block[0] + block[2] - block[1];
+    if (!internal::fits_period(block) || lifespan > limit * internal::kBlockPeriod) return std::nullopt;
+    blocks.push_back(block);
+  }
+  return blocks;
+}
+
+// Calls f(turns) for all ways to turn.
+template <class F>
+void for_turns(F f) {
+  for (Clock code = 0; code < 216; ++code) {
+    f(std::array<Clock, 3>{1 + code / 36, 1 + code / 6 % 6, 1 + code % 6});
+  }
+}
+
+// Steps with which some block of one pace fits.
+std::vector<Steps> usable_steps(Clock p, Clock limit) {
+  std::vector<Steps> usable;
+  for (Clock code = 0; code < 256; ++code) {
+    const Steps steps{1 + code / 64, 1 + code / 16 % 4, 1 + code / 4 % 4, 1 + code % 4};
+    bool fits = false;
+    for_turns([&](const std::array<Clock, 3>& turns) {
+      fits = fits || blocks_of({steps, steps, 0, turns}, p, limit).has_value();
+    });
+    if (fits) usable.push_back(steps);
+  }
+  return usable;
+}
+
+// The blocks that hold exactly so many, squeezed: the one with the shortest span over few micro-batches.
+class BlockSearch {
+ public:
+  BlockSearch(Clock p, std::size_t micro_batches)
+      : p_(p), few_(std::min<std::size_t>(micro_batches, 3 * static_cast<std::size_t>(p))) {}
+
+  std::optional<std::vector<Block>> best(Clock held) {
+    best_.reset();
+    const std::vector<Steps> usable = usable_steps(p_, held);
+    for (const Steps& first : usable) {
+      consider({first, first, 0, {}}, held);
+      for (const Steps& then : usable) {
+        for (Clock change = 1; first != then && change + 1 < p_; ++change)
+          consider({first, then, change, {}}, held);
       }
     }
-    place_weights(row[place]);
+    return best_;
   }
-  squeeze(row);
-  compact(row);
-  for (Starts& starts : row) starts[kWeights].clear();
-  squeeze(row);
-  for (Starts& starts : row) place_weights(starts);
-  compact(row);
-  LineOrder order;
-  for (const Starts& starts : row) order.push_back(steps_of(starts));
-  return {lists_on_devices(*found.line, model, devices, order), ""};
-}
+
+ private:
+  void consider(BlockShape shape, Clock held) {
+    for_turns([&](const std::array<Clock, 3>& turns) {
+      shape.turns = turns;
+      std::optional<std::vector<Block>> blocks = blocks_of(shape, p_, held);
+      if (!blocks || internal::held_by(*blocks, few_) != held) return;
+      const RepeatedBlocks result = internal::repeat_blocks(*blocks, few_);
+      if (result.held > held || (best_ && result.span >= span_)) return;
+      span_ = result.span;
+      best_ = std::move(blocks);
+    });
+  }
+
+  const Clock p_;
+  const std::size_t few_;
+  std::optional<std::vector<Block>> best_;
+  Clock span_ = 0;
+};
 
 }  // namespace
 
 GeneratedOrders v_half(const StagedModel& model, std::size_t devices) {
-  return repeat_block(model, devices, half_block);
+  return repeated(model, devices, half_block);
 }
 
 GeneratedOrders v_min(const StagedModel& model, std::size_t devices) {
-  return repeat_block(model, devices, min_block);
+  return repeated(model, devices, min_block);
+}
+
+GeneratedOrders v_flex(const StagedModel& model, std::size_t devices, std::uint32_t limit) {
+  FoundLine found = find_line(model, StageLine::Layout::kV, 2);
+  if (!found.line) return {{}, std::move(found.why_not)};
+  const std::size_t p = found.line->places(), m = found.line->micro_batches;
+  BlockSearch search(static_cast<Clock>(p), m);
+  for (auto held = static_cast<Clock>(std::min({std::size_t{limit}, 2 * p, 2 * m})); held > 0; --held) {
+    const std::optional<std::vector<Block>> blocks = search.best(held);
+    if (!blocks) continue;
+    const RepeatedBlocks result = internal::repeat_blocks(*blocks, m);
+    if (result.held > static_cast<Clock>(limit)) continue;
+    return {lists_on_devices(*found.line, model, devices, result.order), ""};
+  }
+  return {{},
+          "no building block holds at most " + std::to_string(limit) +
+              " micro-batches of a stage; a third of the memory is " + std::to_string(2 * p / 3 + 2)};
 }
 
 }  // namespace espalier

@@ -1,17 +1,12 @@
 #pragma once
 
-// V-Half and V-Min (Qi et al., NeurIPS'24, arXiv 2405.15362): two stages a device, laid in a V, so that the
-// first and the last stage stand on one device and every device holds activations equally long. What a device
-// holds follows from the lifespan of one micro-batch, its building block; the same block is started every six
-// clocks (F, I, W of both stages), and what is left is squeezed into the gaps as far as the memory of the
-// middle allows.
+// Schedules of two stages a device, laid in a V, whose memory is chosen (Qi et al., NeurIPS'24, arXiv
+// 2405.15362): the first and the last stage stand on one device, and every device holds activations equally
+// long. What it holds follows from the lifespan of one micro-batch, its building block (v_blocks.h).
 //
-// In half-stages of one micro-batch, where 1F1B's fullest device holds 2p and a device has two stages of half
-// the size each:
-//   V-Half  about p + 2     V-Min  about 2p/3 + 2
-// (schedule/ gives no ZB-V, which holds 2p and fills by time: planners/orders/zero_bubble_v.h.)
-//
-// O(p² · m) and, for the squeezing of both ends, O(p² · m) for each micro-batch at an end.
+// In micro-batches of one stage, of which 1F1B's fullest device would hold 2p (p of two stages):
+//   V-Half  about p + 2     V-Min  about 2p/3 + 2     V-Flex  what it may
+// (ZB-V holds 2p and fills by time: planners/orders/zero_bubble_v.h.)
 
 #include "espalier/schedule/stage_line.h"
 
@@ -19,5 +14,12 @@ namespace espalier {
 
 GeneratedOrders v_half(const StagedModel& model, std::size_t devices);
 GeneratedOrders v_min(const StagedModel& model, std::size_t devices);
+
+// Of all blocks whose passes step from device to device by one to four clocks, the same number up to some
+// device and another one behind it, the one with the shortest span that holds at most `limit` micro-batches
+// of a stage. Idle clocks: 11, 8, 5, 3, 0 for p = 4 with limits 4 … 8, as published; for p = 8 23, 22, 3, 0
+// with 8, 9, 15, 16, where the paper's larger search has 20 with 9. O(p³) blocks are looked at, some hundreds
+// for each limit are repeated: about a second for p = 8.
+GeneratedOrders v_flex(const StagedModel& model, std::size_t devices, std::uint32_t limit);
 
 }  // namespace espalier

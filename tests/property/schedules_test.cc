@@ -22,6 +22,7 @@ using espalier::testing::longest_span;
 using espalier::testing::staged_line;
 using espalier::testing::StagedLine;
 using espalier::testing::StageLineCase;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Layout = StageLine::Layout;
@@ -119,32 +120,30 @@ TEST(Schedules, DualPipeVIdlesNoLongerThanItsFormulaSays) {
   }
 }
 
-std::vector<std::uint32_t> held_by_devices(const StageLineCase& of, const char* name) {
-  const StagedLine line = staged_line(of);
-  const GeneratedOrders orders = make_orders(*parse_named_orders(name), line.model, line.cluster);
-  std::vector<std::uint32_t> held;
-  for (const std::vector<Step>& list : orders.lists.value()) {
-    std::uint32_t now = 0, most = 0;
+std::uint32_t most_held(const OrderLists& lists) {
+  std::uint32_t most = 0;
+  for (const std::vector<Step>& list : lists) {
+    std::uint32_t now = 0;
     for (const Step& step : list) {
       if (step.kind == ActionKind::kForward) most = std::max(most, ++now);
       if (step.kind == ActionKind::kWeightGradient || step.kind == ActionKind::kBackward) --now;
     }
-    held.push_back(most);
   }
-  return held;
+  return most;
+}
+std::uint32_t most_held(const StageLineCase& of, const char* name) {
+  const StagedLine line = staged_line(of);
+  return most_held(make_orders(*parse_named_orders(name), line.model, line.cluster).lists.value());
 }
 
 TEST(Schedules, HoldNoMoreMicroBatchesThanTheirPapersSay) {
-  const auto most = [](const std::vector<std::uint32_t>& held) {
-    return *std::max_element(held.begin(), held.end());
-  };
   // Of half-stages in a V, 1F1B's fullest device would hold 2p = 16.
-  EXPECT_EQ(most(held_by_devices(equal(8, 24), "zb-h1")), 8);
-  EXPECT_EQ(most(held_by_devices(equal(8, 24), "zb-h2")), 15);
-  EXPECT_EQ(most(held_by_devices(equal(8, 24), "zb-greedy,limit=8")), 8);
-  EXPECT_EQ(most(held_by_devices(equal(8, 24, 2, Layout::kV), "zbv,limit=8")), 16);
-  EXPECT_LE(most(held_by_devices(equal(8, 24, 2, Layout::kV), "v-half")), 10);
-  EXPECT_LE(most(held_by_devices(equal(8, 24, 2, Layout::kV), "v-min")), 8);
+  EXPECT_EQ(most_held(equal(8, 24), "zb-h1"), 8);
+  EXPECT_EQ(most_held(equal(8, 24), "zb-h2"), 15);
+  EXPECT_EQ(most_held(equal(8, 24), "zb-greedy,limit=8"), 8);
+  EXPECT_EQ(most_held(equal(8, 24, 2, Layout::kV), "zbv,limit=8"), 16);
+  EXPECT_LE(most_held(equal(8, 24, 2, Layout::kV), "v-half"), 10);
+  EXPECT_LE(most_held(equal(8, 24, 2, Layout::kV), "v-min"), 8);
 }
 
 TEST(Schedules, AreLegalForAnyNumbers) {
@@ -204,10 +203,32 @@ TEST(Schedules, AStageWithoutWeightsHasWholeBackwards) {
   }
 }
 
+// Clocks that the device with the longest span idles, by micro-batches of one stage that a device may hold.
+std::vector<std::int64_t> idle_clocks(std::size_t p, std::uint32_t least, std::uint32_t most) {
+  std::vector<std::int64_t> idle;
+  const StagedLine line = staged_line(equal(p, 24, 2, Layout::kV));
+  for (std::uint32_t halves = least; halves <= most; ++halves) {
+    const GeneratedOrders orders = v_flex(line.model, p, halves);
+    const Trace trace = run(line, orders.lists.value());
+    const Duration beyond_work = longest_span(trace).span - microseconds(10 * 6 * 24);
+    idle.push_back(beyond_work.count() / microseconds(10).count());
+    EXPECT_LE(most_held(*orders.lists), halves);
+  }
+  return idle;
+}
+
+TEST(LongSchedules, VFlexHasTheBubblesOfItsMemory) {
+  // Published for p = 4: 11, 8, 5, 3, 0; for p = 8: 23 with 8, 20 with 9 (ours: 22), 3 with 15, 0 with 16.
+  EXPECT_THAT(idle_clocks(4, 4, 8), ElementsAre(11, 8, 5, 3, 0));
+  EXPECT_THAT(idle_clocks(8, 8, 9), ElementsAre(23, 22));
+  EXPECT_THAT(idle_clocks(8, 15, 16), ElementsAre(3, 0));
+}
+
 TEST(NamedOrders, ReadBack) {
-  for (const char* text : {"interleaved", "interleaved,split", "interleaved,chunks=4",
-                           "interleaved,split,chunks=2", "zb-h1", "zb-h2", "zb-greedy", "zb-greedy,limit=8",
-                           "zbv", "zbv,limit=4", "v-half", "v-min", "dualpipev", "search"}) {
+  for (const char* text :
+       {"interleaved", "interleaved,split", "interleaved,chunks=4", "interleaved,split,chunks=2", "zb-h1",
+        "zb-h2", "zb-greedy", "zb-greedy,limit=8", "zbv", "zbv,limit=4", "v-half", "v-min", "v-flex,halves=9",
+        "dualpipev", "search"}) {
     EXPECT_EQ(to_text(parse_named_orders(text).value()), text);
   }
   EXPECT_FALSE(parse_named_orders("1f1b,split"));

@@ -18,15 +18,16 @@ namespace {
 
 using Maker = NamedOrders::Maker;
 
-constexpr std::array<std::pair<std::string_view, Maker>, 9> kNames{{{"interleaved", Maker::kInterleaved},
-                                                                    {"zb-h1", Maker::kZbH1},
-                                                                    {"zb-h2", Maker::kZbH2},
-                                                                    {"zb-greedy", Maker::kZbGreedy},
-                                                                    {"zbv", Maker::kZbV},
-                                                                    {"v-half", Maker::kVHalf},
-                                                                    {"v-min", Maker::kVMin},
-                                                                    {"dualpipev", Maker::kDualPipeV},
-                                                                    {"search", Maker::kSearch}}};
+constexpr std::array<std::pair<std::string_view, Maker>, 10> kNames{{{"interleaved", Maker::kInterleaved},
+                                                                     {"zb-h1", Maker::kZbH1},
+                                                                     {"zb-h2", Maker::kZbH2},
+                                                                     {"zb-greedy", Maker::kZbGreedy},
+                                                                     {"zbv", Maker::kZbV},
+                                                                     {"v-half", Maker::kVHalf},
+                                                                     {"v-min", Maker::kVMin},
+                                                                     {"v-flex", Maker::kVFlex},
+                                                                     {"dualpipev", Maker::kDualPipeV},
+                                                                     {"search", Maker::kSearch}}};
 
 // "chunks=4" with the key "chunks": 4.
 std::optional<std::uint32_t> value_of(std::string_view parameter, std::string_view key) {
@@ -42,7 +43,12 @@ std::optional<std::uint32_t> value_of(std::string_view parameter, std::string_vi
 
 std::string parameters_of(Maker maker) {
   if (maker == Maker::kInterleaved) return "split, chunks=N";
+  if (maker == Maker::kVFlex) return "halves=N, which it needs";
   return maker == Maker::kZbGreedy || maker == Maker::kZbV ? "limit=N" : "none";
+}
+
+[[noreturn]] void refuse_parameters(Maker maker, std::string_view text) {
+  throw InputError("'" + std::string(text.substr(0, 80)) + "': its parameters are " + parameters_of(maker));
 }
 
 void add_parameter(NamedOrders& orders, std::string_view parameter, std::string_view text) {
@@ -55,8 +61,9 @@ void add_parameter(NamedOrders& orders, std::string_view parameter, std::string_
   }
   const bool limited = orders.maker == Maker::kZbGreedy || orders.maker == Maker::kZbV;
   if (limited && !orders.limit && (orders.limit = value_of(parameter, "limit"))) return;
-  throw InputError("'" + std::string(text.substr(0, 80)) + "': its parameters are " +
-                   parameters_of(orders.maker));
+  const bool flexible = orders.maker == Maker::kVFlex;
+  if (flexible && !orders.halves && (orders.halves = value_of(parameter, "halves"))) return;
+  refuse_parameters(orders.maker, text);
 }
 
 }  // namespace
@@ -68,6 +75,7 @@ std::optional<StageLine::Layout> NamedOrders::layout() const {
     case Maker::kZbV:
     case Maker::kVHalf:
     case Maker::kVMin:
+    case Maker::kVFlex:
     case Maker::kDualPipeV:
       return StageLine::Layout::kV;
     default:
@@ -83,6 +91,7 @@ std::string to_text(const NamedOrders& orders) {
   if (orders.split) text += ",split";
   if (orders.chunks) text += ",chunks=" + std::to_string(*orders.chunks);
   if (orders.limit) text += ",limit=" + std::to_string(*orders.limit);
+  if (orders.halves) text += ",halves=" + std::to_string(*orders.halves);
   return text;
 }
 
@@ -96,6 +105,7 @@ std::optional<NamedOrders> parse_named_orders(std::string_view text) {
       add_parameter(orders, text.substr(at + 1, end - at - 1), text);
       at = end;
     }
+    if (maker == Maker::kVFlex && !orders.halves) refuse_parameters(maker, text);
     return orders;
   }
   return std::nullopt;
@@ -124,6 +134,8 @@ GeneratedOrders make_orders(const NamedOrders& orders, const StagedModel& model,
       return v_half(model, devices);
     case Maker::kVMin:
       return v_min(model, devices);
+    case Maker::kVFlex:
+      return v_flex(model, devices, orders.halves.value());
     case Maker::kDualPipeV:
       return dual_pipe_v(model, devices);
     case Maker::kSearch: {

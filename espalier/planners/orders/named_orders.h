@@ -3,7 +3,7 @@
 // Schedules that are made for one plan, by name: what `--schedule` takes beside rules and files.
 //
 //     interleaved  interleaved,split  interleaved,chunks=2  zb-h1  zb-h2  zb-greedy  zb-greedy,limit=8
-//     zbv  zbv,limit=4  v-half  v-min  dualpipev  search
+//     zbv  zbv,limit=4  v-half  v-min  v-flex,halves=9  dualpipev  search
 
 #include <cstdint>
 #include <optional>
@@ -24,12 +24,15 @@ struct NamedOrders {
     kZbV,
     kVHalf,
     kVMin,
+    kVFlex,
     kDualPipeV,
     kSearch,
   } maker = Maker::kInterleaved;
   bool split = false;                        // interleaved
   std::optional<std::uint32_t> chunks = {};  // interleaved: stages of each device; none: as the plan has them
   std::optional<std::uint32_t> limit = {};  // zb-greedy, zbv: micro-batches that a device holds; none: memory
+  std::optional<std::uint32_t> halves =
+      {};  // v-flex: micro-batches of one of its two stages that a device holds
   friend bool operator==(const NamedOrders&, const NamedOrders&) = default;
 
   // What plans they are made for, where that is a line of several stages a device.
