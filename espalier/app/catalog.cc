@@ -8,6 +8,7 @@
 #include "espalier/planners/pipeline/even.h"
 #include "espalier/planners/pipeline/graphpipe.h"
 #include "espalier/planners/pipeline/pipedream.h"
+#include "espalier/planners/pipeline/piper.h"
 #include "espalier/planners/pipeline/single.h"
 
 namespace espalier {
@@ -58,6 +59,12 @@ const std::vector<PlannerEntry>& planner_catalog() {
        [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return graphpipe(problem, {.choice = GraphPipeOptions::Choice::kLiteral, .schedule = schedule},
                           context);
+       },
+       1},
+      {"piper", "Piper, NeurIPS'21 §4", "stages of any downsets, replicas, micro-batch; by simulation",
+       "graph",
+       [](const Problem& problem, const OrderRule& schedule, Context& context) {
+         return piper(problem, {.schedule = schedule}, context);
        },
        1},
       {"auto", "all of the above", "the planner: runs every one and keeps the fastest that fits", "any",
