@@ -22,6 +22,7 @@
 #include "espalier/planners/pipeline/branches.h"
 #include "espalier/planners/pipeline/graphpipe.h"
 #include "espalier/planners/pipeline/pipedream.h"
+#include "espalier/planners/pipeline/piper.h"
 #include "espalier/sim/simulate.h"
 #include "espalier/zoo/zoo.h"
 
@@ -66,6 +67,7 @@ Outcome plan(const std::string& contender, const Problem& problem, std::size_t m
   if (const auto chain = kChains.find(contender); chain != kChains.end()) {
     return pipedream(problem, {.order = chain->second, .most_replicas = most_replicas}, context);
   }
+  if (contender == "piper") return piper(problem, {}, context);
   if (contender == "branches") return branches(problem, {}, context);
   if (contender == "graphpipe") return graphpipe(problem, {.most_replicas = most_replicas}, context);
   ESP_CHECK(contender == "graphpipe-literal", contender);

@@ -9,6 +9,7 @@
 #include "espalier/planners/pipeline/graphpipe.h"
 #include "espalier/planners/pipeline/looped.h"
 #include "espalier/planners/pipeline/pipedream.h"
+#include "espalier/planners/pipeline/piper.h"
 #include "espalier/planners/pipeline/single.h"
 
 namespace espalier {
@@ -59,6 +60,12 @@ const std::vector<PlannerEntry>& planner_catalog() {
        [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return graphpipe(problem, {.choice = GraphPipeOptions::Choice::kLiteral, .schedule = schedule},
                           context);
+       },
+       1},
+      {"piper", "Piper, NeurIPS'21 §4", "stages of any downsets, replicas, micro-batch; by simulation",
+       "graph",
+       [](const Problem& problem, const OrderRule& schedule, Context& context) {
+         return piper(problem, {.schedule = schedule}, context);
        },
        1},
       {std::string(kLooped), "Megatron, SC'21; Zero Bubble, ICLR'24",

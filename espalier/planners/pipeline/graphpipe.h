@@ -16,8 +16,8 @@ struct GraphPipeOptions {
     kSimulated,  // the fastest simulated of the plans worth a try: see below
   } choice = Choice::kSimulated;
   enum class MicroBatches : std::uint8_t {
-    kUniform,   // one size for all stages: what runs, and what all published figures use
-    kPerStage,  // each stage its own: simulated, not run yet (docs/semantics.md, micro-batches)
+    kUniform,   // one size for all stages: what all published figures use
+    kPerStage,  // each stage its own; runs where no operator mixes samples (docs/semantics.md, micro-batches)
   } micro_batches = MicroBatches::kUniform;
   std::uint32_t most_group =
       1;  // k of kFkB that is tried for each stage of the best plan: 1, 2, 4 … up to this

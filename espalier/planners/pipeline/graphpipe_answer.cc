@@ -123,13 +123,13 @@ std::int64_t PipeSearch::extract_fork(const ForkTable& fork, std::uint32_t actua
   const PipeFork& actual_of = tree_.forks[actual_fork];
   std::size_t position = spot.position, devices = std::min(spot.devices, fork.high);
   std::int64_t heaviest = behind;
-  for (std::size_t state = 0; state + 1 < fork.ways.size();) {
-    const ForkEntry& entry = fork.states[state][place_of(position) * (fork.high + 1) + devices];
+  for (std::size_t state = 0; state + 1 < fork.shape->states();) {
+    const ForkEntry& entry = fork.entries[fork_cell(fork, state, position, devices)];
     ESP_CHECK(entry.samples >= 0, state, devices);
-    const ForkTable::Transition& way = fork.ways[state][entry.transition];
+    const ForkShape::Transition& way = fork.shape->ways[state][entry.transition];
     const RunTable& run = *run_tables_.at({way.run, way.end, after});
     std::vector<std::uint16_t> members;
-    for (const std::uint16_t member : way.members) members.push_back(fork.segments[member].branch);
+    for (const std::uint16_t member : way.members) members.push_back(fork.shape->segments[member].branch);
     const std::uint32_t actual =
         members.size() == 1 ? actual_of.branches[members.front()] : actual_of.groups.at(members);
     heaviest = std::max(

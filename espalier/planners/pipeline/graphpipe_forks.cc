@@ -23,7 +23,7 @@ constexpr std::size_t kEndsTried = 4;  // of a joined stage, where many items fo
 
 }  // namespace
 
-void PipeSearch::add_segments(ForkTable& table, std::uint32_t fork, const Cuts& cuts) const {
+void PipeSearch::add_segments(ForkShape& shape, std::uint32_t fork, const Cuts& cuts) const {
   const std::vector<std::uint32_t>& branches = tree_.forks[fork].branches;
   for (std::size_t each = 0; each < branches.size(); ++each) {
     const auto b = static_cast<std::uint16_t>(each);
@@ -31,18 +31,18 @@ void PipeSearch::add_segments(ForkTable& table, std::uint32_t fork, const Cuts& 
     const std::size_t begin = cuts.front == b ? cuts.front_cut : 0;
     const std::size_t end = cuts.tail == b ? cuts.tail_cut : items;
     if (begin >= end) continue;
-    table.segments.push_back(
+    shape.segments.push_back(
         {b, tree_.runs[branches[b]].like, branches[b], begin, end, begin == 0 && end == items});
   }
 }
 
 // A way begins with the first segment that is left. What follows it: the segments that are left behind it.
-void PipeSearch::add_transitions(ForkTable& table, const PipeFork& fork) const {
-  const std::size_t count = table.segments.size();
+void PipeSearch::add_transitions(ForkShape& shape, const PipeFork& fork) const {
+  const std::size_t count = shape.segments.size();
   const auto way_of = [&](std::size_t to, const std::vector<std::uint16_t>& members) {
-    ForkTable::Transition way{static_cast<std::uint16_t>(to), members, 0, 0, 0};
+    ForkShape::Transition way{static_cast<std::uint16_t>(to), members, 0, 0, 0};
     if (members.size() == 1) {
-      const ForkTable::Segment& segment = table.segments[members.front()];
+      const ForkShape::Segment& segment = shape.segments[members.front()];
       way.run = segment.run;
       way.begin = segment.begin;
       way.end = segment.end;
@@ -50,19 +50,19 @@ void PipeSearch::add_transitions(ForkTable& table, const PipeFork& fork) const {
     }
     std::vector<std::uint16_t> branches;
     for (const std::uint16_t member : members) {
-      if (!table.segments[member].whole) return std::optional<ForkTable::Transition>();
-      branches.push_back(table.segments[member].branch);
+      if (!shape.segments[member].whole) return std::optional<ForkShape::Transition>();
+      branches.push_back(shape.segments[member].branch);
     }
     const auto group = fork.groups.find(branches);
-    if (group == fork.groups.end()) return std::optional<ForkTable::Transition>();
+    if (group == fork.groups.end()) return std::optional<ForkShape::Transition>();
     way.run = tree_.runs[group->second].like;
     way.end = tree_.runs[group->second].items.size();
     return std::optional(way);
   };
   const bool subsets = count <= kAnySubset;
-  table.ways.resize(subsets ? (std::size_t{1} << count) : count + 1);
+  shape.ways.resize(subsets ? (std::size_t{1} << count) : count + 1);
   if (subsets) {  // a state is the set of segments that are done
-    const std::size_t all = table.ways.size() - 1;
+    const std::size_t all = shape.ways.size() - 1;
     for (std::size_t done = 0; done < all; ++done) {
       std::size_t first = 0;
       while ((done >> first & 1) != 0) ++first;
@@ -72,7 +72,7 @@ void PipeSearch::add_transitions(ForkTable& table, const PipeFork& fork) const {
         for (std::size_t b = 0; b < count; ++b) {
           if ((more >> b & 1) != 0) members.push_back(static_cast<std::uint16_t>(b));
         }
-        if (auto way = way_of(done | more, members)) table.ways[done].push_back(*std::move(way));
+        if (auto way = way_of(done | more, members)) shape.ways[done].push_back(*std::move(way));
       }
     }
     return;
@@ -83,14 +83,34 @@ void PipeSearch::add_transitions(ForkTable& table, const PipeFork& fork) const {
       members.push_back(static_cast<std::uint16_t>(b));
       auto way = way_of(b + 1, members);
       if (!way) break;
-      table.ways[first].push_back(*std::move(way));
+      shape.ways[first].push_back(*std::move(way));
     }
   }
 }
 
-PipeSearch::ForkEntry* PipeSearch::fork_cell(ForkTable& table, std::size_t state, std::size_t position,
-                                             std::size_t devices) const {
-  return &table.states[state][place_of(position) * (table.high + 1) + std::min(devices, table.high)];
+const PipeSearch::ForkShape& PipeSearch::fork_shape(std::uint32_t fork, const Cuts& cuts) {
+  const auto [at, fresh] = fork_shapes_.try_emplace({fork, cuts});
+  ForkShape& shape = at->second;
+  if (!fresh) return shape;
+  add_segments(shape, fork, cuts);
+  add_transitions(shape, tree_.forks[fork]);
+  shape.work_left.resize(shape.states());
+  for (std::size_t state = shape.states() - 1; state-- > 0;) {
+    for (const ForkShape::Transition& way : shape.ways[state]) {
+      Weight work = shape.work_left[way.to];
+      for (const std::uint16_t member : way.members) {
+        const ForkShape::Segment& segment = shape.segments[member];
+        work += work_of(segment.run, segment.begin, segment.end);
+      }
+      shape.work_left[state] = work;
+    }
+  }
+  shape.reached.assign(shape.states(), 0);
+  shape.reached.front() = 1;
+  for (std::size_t state = 0; state < shape.states(); ++state) {
+    for (const ForkShape::Transition& way : shape.ways[state]) shape.reached[way.to] |= shape.reached[state];
+  }
+  return shape;
 }
 
 const PipeSearch::ForkTable& PipeSearch::fork_table(std::uint32_t fork, Cuts cuts, After after,
@@ -99,47 +119,28 @@ const PipeSearch::ForkTable& PipeSearch::fork_table(std::uint32_t fork, Cuts cut
   if (known) return *known;
   known = std::make_unique<ForkTable>();
   ForkTable& table = *known;
-  add_segments(table, fork, cuts);
-  add_transitions(table, tree_.forks[fork]);
-  table.work_left.resize(table.ways.size());
-  for (std::size_t state = table.ways.size() - 1; state-- > 0;) {
-    for (const ForkTable::Transition& way : table.ways[state]) {
-      Weight work = table.work_left[way.to];
-      for (const std::uint16_t member : way.members) {
-        const ForkTable::Segment& segment = table.segments[member];
-        work += work_of(segment.run, segment.begin, segment.end);
-      }
-      table.work_left[state] = work;
-    }
-  }
-  const Weight work = table.work_left.front();
+  table.shape = &fork_shape(fork, cuts);
+  const Weight work = table.shape->work_left.front();
   table.low = least_devices(work);
   table.high = has_pins_ ? devices_ : most_devices(work);
-  table.states.resize(table.ways.size());
   if (table.low > table.high) {
     table.high = 0;
     table.low = 1;
     return table;
   }
-  std::vector<char> reached(table.ways.size(), 0);
-  reached.front() = 1;
-  for (std::size_t state = 0; state < table.ways.size(); ++state) {
-    for (const ForkTable::Transition& way : table.ways[state]) reached[way.to] |= reached[state];
+  const std::size_t states = table.shape->states(), of_state = positions() * (table.high + 1);
+  table.entries.resize(states * of_state);
+  for (std::size_t i = (states - 1) * of_state; i < table.entries.size(); ++i) {
+    table.entries[i].samples = after.samples;
   }
-  for (std::size_t state = table.ways.size(); state-- > 0 && !ended();) {
-    if (reached[state] == 0) continue;
-    table.states[state].resize(positions() * (table.high + 1));
-    if (state + 1 == table.ways.size()) {
-      for (ForkEntry& entry : table.states[state]) entry.samples = after.samples;
-    } else {
-      solve_state(table, state, after, size);
-    }
+  for (std::size_t state = states - 1; state-- > 0 && !ended();) {
+    if (table.shape->reached[state] != 0) solve_state(table, state, after, size);
   }
   return table;
 }
 
 void PipeSearch::solve_state(ForkTable& table, std::size_t state, After after, std::size_t size) {
-  for (std::size_t number = 0; number < table.ways[state].size() && !ended(); ++number) {
+  for (std::size_t number = 0; number < table.shape->ways[state].size() && !ended(); ++number) {
     add_way(table, state, static_cast<std::uint16_t>(number), after, size);
   }
 }
@@ -148,23 +149,23 @@ void PipeSearch::solve_state(ForkTable& table, std::size_t state, After after, s
 // less with more devices, so the best a is where they cross.
 void PipeSearch::add_way(ForkTable& table, std::size_t state, std::uint16_t number, After after,
                          std::size_t size) {
-  const ForkTable::Transition& way = table.ways[state][number];
+  const ForkShape::Transition& way = table.shape->ways[state][number];
   const RunTable& run = run_table(way.run, way.end, after);
   if (ended()) return;
   const Row& row = run.rows[way.begin];
   if (row.width == 0) return;
-  const std::size_t least = least_devices(table.work_left[state]);
-  const std::size_t least_of_others = least_devices(table.work_left[way.to]);
+  const std::size_t least = least_devices(table.shape->work_left[state]);
+  const std::size_t least_of_others = least_devices(table.shape->work_left[way.to]);
   for (std::size_t p = 0; p < positions(); ++p) {
     const std::size_t room_here = std::min(table.high, room(p));
     for (std::size_t n = least; n <= room_here; ++n) {
-      ForkEntry& entry = *fork_cell(table, state, p, n);
+      ForkEntry& entry = table.entries[fork_cell(table, state, p, n)];
       std::size_t low = row.low;
       if (n < low + least_of_others) continue;
       std::size_t high = std::min(row.high, n - least_of_others);
       const auto look = [&](std::size_t a) {
         const Entry& mine = at(run, way.begin, size, p, a);
-        const ForkEntry& others = *fork_cell(table, way.to, p + a, n - a);
+        const ForkEntry& others = table.entries[fork_cell(table, way.to, p + a, n - a)];
         if (!mine.fits() || others.samples < 0) return;
         const std::int64_t samples = std::max(mine.samples, others.samples);
         const std::uint32_t depth = std::max(mine.depth, others.depth);
@@ -179,7 +180,7 @@ void PipeSearch::add_way(ForkTable& table, std::size_t state, std::uint16_t numb
       while (low < high) {  // the fewest devices with which the branch is no worse than the others
         const std::size_t a = (low + high) / 2;
         const Entry& mine = at(run, way.begin, size, p, a);
-        const ForkEntry& others = *fork_cell(table, way.to, p + a, n - a);
+        const ForkEntry& others = table.entries[fork_cell(table, way.to, p + a, n - a)];
         const bool no_worse = mine.fits() && (others.samples < 0 || !better(others.samples, others.depth,
                                                                             mine.samples, mine.depth));
         if (no_worse) {
@@ -197,7 +198,7 @@ void PipeSearch::add_way(ForkTable& table, std::size_t state, std::uint16_t numb
 // Puts a fork before what stands at `position` and takes `used` devices.
 void PipeSearch::spread(Row& row, const ForkTable& fork, std::size_t size, std::size_t position,
                         const Entry& step, std::uint32_t depth, std::size_t used) const {
-  if (fork.states.front().empty()) return;
+  if (fork.entries.empty()) return;
   for (std::size_t n1 = fork.low; n1 <= fork.high; ++n1) {
     if (!alike_ && n1 > position) return;
     const std::size_t p = alike_ ? 0 : position - n1, n = n1 + used;
@@ -206,7 +207,7 @@ void PipeSearch::spread(Row& row, const ForkTable& fork, std::size_t size, std::
       continue;
     }
     if (n < row.low) continue;
-    const ForkEntry& held = fork.states.front()[p * (fork.high + 1) + n1];
+    const ForkEntry& held = fork.entries[p * (fork.high + 1) + n1];
     Entry& entry = row.entries[(size * positions() + p) * row.width + n - row.low];
     if (held.samples < 0 || !improves(held.samples, held.depth + depth, entry)) continue;
     entry = step;

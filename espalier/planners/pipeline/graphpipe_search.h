@@ -14,6 +14,7 @@
 //     joined     the end of a branch with what follows the join, or what precedes a fork with the beginning
 //                of a branch, as one stage
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -144,8 +145,8 @@ class PipeSearch {
     std::uint32_t devices = 0;  // of the transition
     std::uint16_t transition = 0;
   };
-  struct ForkTable {
-    std::size_t low = 0, high = 0;
+  // A fork with those cuts: what is the same for every target and whatever follows.
+  struct ForkShape {
     struct Segment {
       std::uint16_t branch = 0;  // of the fork
       std::uint32_t run = 0;     // that it is like
@@ -160,9 +161,15 @@ class PipeSearch {
       std::size_t begin = 0, end = 0;      // items of it
     };
     std::vector<Segment> segments;
-    std::vector<std::vector<Transition>> ways;   // by state; the last has none
-    std::vector<Weight> work_left;               // by state
-    std::vector<std::vector<ForkEntry>> states;  // by state: by position, devices 0 … high
+    std::vector<std::vector<Transition>> ways;  // by state; the last has none
+    std::vector<Weight> work_left;              // by state
+    std::vector<char> reached;                  // by state: from the first
+    std::size_t states() const { return ways.size(); }
+  };
+  struct ForkTable {
+    const ForkShape* shape = nullptr;
+    std::size_t low = 0, high = 0;
+    std::vector<ForkEntry> entries;  // by state, position, devices 0 … high; none: nothing fits
   };
   struct NextValue {
     std::int64_t samples = 0;
@@ -224,10 +231,14 @@ class PipeSearch {
   std::vector<NextValue> nexts(const RunTable& table, std::size_t item, std::size_t position) const;
 
   const ForkTable& fork_table(std::uint32_t fork, Cuts cuts, After after, std::size_t size);
-  void add_segments(ForkTable& table, std::uint32_t fork, const Cuts& cuts) const;
-  void add_transitions(ForkTable& table, const PipeFork& fork) const;
+  const ForkShape& fork_shape(std::uint32_t fork, const Cuts& cuts);
+  void add_segments(ForkShape& shape, std::uint32_t fork, const Cuts& cuts) const;
+  void add_transitions(ForkShape& shape, const PipeFork& fork) const;
   void add_way(ForkTable& table, std::size_t state, std::uint16_t number, After after, std::size_t size);
-  ForkEntry* fork_cell(ForkTable& table, std::size_t state, std::size_t position, std::size_t devices) const;
+  std::size_t fork_cell(const ForkTable& table, std::size_t state, std::size_t position,
+                        std::size_t devices) const {
+    return (state * positions() + place_of(position)) * (table.high + 1) + std::min(devices, table.high);
+  }
   void solve_state(ForkTable& table, std::size_t state, After after, std::size_t size);
   std::vector<std::uint16_t> branches_to_join(std::uint32_t fork, std::uint16_t apart = kNobody) const;
   struct Tail {
@@ -307,6 +318,7 @@ class PipeSearch {
   std::map<std::tuple<const RunTable*, std::size_t, std::uint16_t, std::uint16_t>, std::unique_ptr<Row>>
       front_rows_;
   std::map<std::tuple<std::uint32_t, Cuts, After, std::size_t>, std::unique_ptr<ForkTable>> fork_tables_;
+  std::map<std::tuple<std::uint32_t, Cuts>, ForkShape> fork_shapes_;  // of all probes
 
   std::vector<RunPrices> run_prices_;  // by run, size
   std::map<std::tuple<const StageNeeds*, std::uint32_t>, std::int64_t> other_times_;
