@@ -22,7 +22,7 @@ struct PlannerEntry {
   std::uint32_t shares = 0;  // of a budget that it has with others; 0: it takes no states
 };
 
-// In the order in which they are shown and compared; "auto", which runs all others, last.
+// In the order in which they are shown and compared; "auto", which begins with all others, last.
 const std::vector<PlannerEntry>& planner_catalog();
 
 // Throws InputError with the nearest name.
