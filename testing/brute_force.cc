@@ -14,7 +14,9 @@ constexpr std::uint32_t kMoreInFlight = 3;
 
 class BruteForce {
  public:
-  BruteForce(const Problem& problem, ScheduleKind schedule) : problem_(problem), schedule_(schedule) {}
+  enum class Devices : std::uint8_t { kDisjoint, kShared };
+  BruteForce(const Problem& problem, ScheduleKind schedule, Devices use)
+      : problem_(problem), schedule_(schedule), use_(use) {}
 
   BruteForceResult run() {
     const std::size_t n = problem_.graph.operators().size();
@@ -27,7 +29,9 @@ class BruteForce {
 
  private:
   void partition(std::size_t op, std::size_t stages) {
-    if (op == stage_of_.size()) return assign_devices(stages);
+    if (op == stage_of_.size()) {
+      return use_ == Devices::kShared ? share_devices(stages) : assign_devices(stages);
+    }
     for (std::size_t s = 0; s <= stages; ++s) {
       stage_of_[op] = s;
       partition(op + 1, std::max(stages, s + 1));
@@ -44,14 +48,41 @@ class BruteForce {
         if (owner[d] < stages) drafts[owner[d]].devices.push_back(DeviceId(d));
       }
       if (std::none_of(drafts.begin(), drafts.end(), [](const StageDraft& s) { return s.devices.empty(); })) {
-        std::vector<std::vector<OperatorId>> operators(stages);
-        for (std::size_t i = 0; i < stage_of_.size(); ++i) operators[stage_of_[i]].push_back(OperatorId(i));
-        for (std::size_t s = 0; s < stages; ++s) drafts[s].operators = operators[s];
+        give_operators(drafts);
         add_edges(std::move(drafts));
       }
       std::size_t d = 0;
       while (d < devices && ++owner[d] > stages) owner[d++] = 0;
       if (d == devices) return;
+    }
+  }
+
+  void give_operators(std::vector<StageDraft>& drafts) const {
+    std::vector<std::vector<OperatorId>> operators(drafts.size());
+    for (std::size_t i = 0; i < stage_of_.size(); ++i) operators[stage_of_[i]].push_back(OperatorId(i));
+    for (std::size_t s = 0; s < drafts.size(); ++s) drafts[s].operators = operators[s];
+  }
+
+  // Each stage goes to any set of devices.
+  void share_devices(std::size_t stages) {
+    const std::size_t sets = (std::size_t{1} << problem_.cluster.devices().size()) - 1;
+    std::vector<std::size_t> set(stages, 1);
+    while (true) {
+      std::vector<StageDraft> drafts(stages);
+      for (std::size_t s = 0; s < stages; ++s) {
+        for (std::size_t d = 0; d < problem_.cluster.devices().size(); ++d) {
+          if (set[s] >> d & 1) drafts[s].devices.push_back(DeviceId(d));
+        }
+      }
+      give_operators(drafts);
+      for (const BatchSize micro_batch : problem_.training.micro_batches) {
+        auto plan = complete_plan(problem_.graph, drafts, problem_.training.batch, micro_batch, schedule_);
+        if (!plan) return;
+        judge_limits(std::move(*plan));
+      }
+      std::size_t s = 0;
+      while (s < stages && ++set[s] > sets) set[s++] = 1;
+      if (s == stages) return;
     }
   }
 
@@ -118,6 +149,7 @@ class BruteForce {
 
   const Problem& problem_;
   ScheduleKind schedule_;
+  Devices use_;
   std::vector<std::size_t> stage_of_;
   BruteForceResult result_;
 };
@@ -125,7 +157,11 @@ class BruteForce {
 }  // namespace
 
 BruteForceResult brute_force(const Problem& problem, ScheduleKind schedule) {
-  return BruteForce(problem, schedule).run();
+  return BruteForce(problem, schedule, BruteForce::Devices::kDisjoint).run();
+}
+
+BruteForceResult brute_force_sharing(const Problem& problem) {
+  return BruteForce(problem, ScheduleKind::kOneFOneB, BruteForce::Devices::kShared).run();
 }
 
 }  // namespace espalier::testing

@@ -21,4 +21,8 @@ struct BruteForceResult {
 // operators are not allowed. Exponential: at most five operators and three devices.
 BruteForceResult brute_force(const Problem& problem, ScheduleKind schedule = ScheduleKind::kOneFOneB);
 
+// The same where each stage has any set of devices, which others may use as well, and no `after` edges but
+// those of data: (2^devices - 1)^stages ways to deal the devices.
+BruteForceResult brute_force_sharing(const Problem& problem);
+
 }  // namespace espalier::testing

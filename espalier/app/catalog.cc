@@ -4,6 +4,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/spelling.h"
+#include "espalier/planners/joint/joint.h"
 #include "espalier/planners/pipeline/branches.h"
 #include "espalier/planners/pipeline/even.h"
 #include "espalier/planners/pipeline/graphpipe.h"
@@ -75,10 +76,10 @@ const std::vector<PlannerEntry>& planner_catalog() {
          return looped(problem, {}, context);
        },
        1, false},
-      {"auto", "all of the above but looped", "the planner: runs every one and keeps the fastest that fits",
-       "any",
+      {"auto", "all of the above but looped, improved together",
+       "the planner: runs every one, then moves operators, devices, replicas and sizes; by simulation", "any",
        [](const Problem& problem, const OrderRule& schedule, Context& context) {
-         return automatic(problem, named_planners(schedule), context);
+         return joint_search(problem, named_planners(schedule), {}, context);
        },
        3, false},
   };

@@ -23,7 +23,7 @@ struct PlannerEntry {
   bool asked_by_auto = true;
 };
 
-// In the order in which they are shown and compared; "auto", which runs others, last.
+// In the order in which they are shown and compared; "auto", which begins with the others, last.
 const std::vector<PlannerEntry>& planner_catalog();
 
 // The planner of plans with several stages a device (planners/pipeline/looped.h).

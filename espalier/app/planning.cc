@@ -14,6 +14,7 @@
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
 #include "espalier/planners/hand_plan.h"
+#include "espalier/planners/joint/joint.h"
 #include "espalier/planners/pipeline/locked.h"
 #include "espalier/planners/pipeline/looped.h"
 #include "espalier/schedule/schedule.h"
@@ -162,7 +163,9 @@ NamedPlanner contender(const PlanningJob& job, const std::string& name, const Ch
   }
   const auto plan = [&planner, schedule](const Problem& problem, Context& context) -> Outcome {
     if (problem.locked.empty()) return planner.plan(problem, schedule, context);
-    if (planner.name == "auto") return keep_locked(problem, {.schedule = schedule}, context);
+    if (planner.name == "auto") {
+      return improved(problem, keep_locked(problem, {.schedule = schedule}, context), {}, context);
+    }
     return {.status = Status::kUnsupported,
             .why = "planner '" + planner.name + "' does not keep locked stages; auto does"};
   };

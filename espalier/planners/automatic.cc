@@ -92,8 +92,7 @@ std::vector<Candidate> run_all(const Problem& problem, const std::vector<NamedPl
   return candidates;
 }
 
-Outcome automatic(const Problem& problem, const std::vector<NamedPlanner>& planners, Context& context) {
-  std::vector<Candidate> candidates = run_all(problem, planners, context);
+Outcome fastest_of(std::vector<Candidate> candidates) {
   Candidate* best = nullptr;
   const Candidate* second = nullptr;
   SearchStats stats;
@@ -130,6 +129,10 @@ Outcome automatic(const Problem& problem, const std::vector<NamedPlanner>& plann
   outcome.stats = stats;
   outcome.interrupted = interrupted;
   return outcome;
+}
+
+Outcome automatic(const Problem& problem, const std::vector<NamedPlanner>& planners, Context& context) {
+  return fastest_of(run_all(problem, planners, context));
 }
 
 }  // namespace espalier

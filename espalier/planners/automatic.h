@@ -37,8 +37,11 @@ std::vector<Candidate> run_all(const Problem& problem, const std::vector<NamedPl
 // null if none has a closest plan.
 const Candidate* closest_of(const std::vector<Candidate>& candidates);
 
-// The fastest feasible one, the first of equals; `why` says which planner and how far the next was. If none
-// is feasible, the outcome of closest_of, else the first reason why.
+// The outcome of the fastest feasible one, the first of equals; `why` says which planner and how far the next
+// was. If none is feasible, the outcome of closest_of, else the first reason why.
+Outcome fastest_of(std::vector<Candidate> candidates);
+
+// fastest_of run_all.
 Outcome automatic(const Problem& problem, const std::vector<NamedPlanner>& planners, Context& context);
 
 }  // namespace espalier

@@ -233,6 +233,19 @@ void Judge::consider_each(std::size_t count,
   });
 }
 
+std::vector<std::optional<Verdict>> Judge::consider_all(std::span<const Proposal> proposals) {
+  const std::uint64_t first = state_->proposals;
+  state_->proposals += proposals.size();
+  std::vector<std::optional<Verdict>> verdicts(proposals.size());
+  state_->context.for_each(proposals.size(), [&](std::size_t i, Context&) {
+    auto [verdict, plan] = state_->judge(proposals[i]);
+    state_->keep(plan ? AnyPlan(std::move(*plan)) : AnyPlan(PipelinePlan()), verdict, first + i,
+                 proposals[i].estimate);
+    verdicts[i] = std::move(verdict);
+  });
+  return verdicts;
+}
+
 std::optional<Duration> Judge::best() const {
   const std::lock_guard lock(state_->mutex);
   return state_->best ? std::optional(std::get<Duration>(state_->best->rank)) : std::nullopt;

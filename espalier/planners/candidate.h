@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,7 @@ struct Proposal {
   BatchSize micro_batch;
   OrderRule schedule;
   std::optional<Duration> estimate = std::nullopt;  // the planner's own
+  friend bool operator==(const Proposal&, const Proposal&) = default;
 };
 
 // Judges by simulation and keeps the best plan that fits. Ties: less peak memory, then fewer stages, then the
@@ -65,6 +67,10 @@ class Judge {
   // is left, and returns nothing where there is no candidate.
   void consider_each(std::size_t count,
                      const std::function<std::optional<Proposal>(std::size_t, Context&)>& make);
+
+  // Judges proposals on all threads, as if they were considered one after the other. Nothing stands for those
+  // that had not begun when somebody ended the search.
+  std::vector<std::optional<Verdict>> consider_all(std::span<const Proposal> proposals);
 
   // The best of what was considered: to prune by, between rounds of consider_each.
   std::optional<Duration> best() const;

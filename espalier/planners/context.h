@@ -77,6 +77,17 @@ struct Context {
     if (++states % kCountedAtOnce == 0 && watch) watch->count({.states = kCountedAtOnce});
     return true;
   }
+  // The same for several at once: all or none.
+  bool take_states(std::uint64_t count) {
+    if (states + count > budget.max_states) budget_spent = true;
+    if (budget_spent) return false;
+    if (watch && states / kCountedAtOnce < (states + count) / kCountedAtOnce) {
+      watch->count({.states = (states + count) / kCountedAtOnce * kCountedAtOnce -
+                              states / kCountedAtOnce * kCountedAtOnce});
+    }
+    states += count;
+    return true;
+  }
   static constexpr std::uint64_t kCountedAtOnce = 1 << 16;
   // Somebody wants the search to end: it returns the best that it has.
   bool stop() const { return cancelled && cancelled->load(std::memory_order_relaxed); }

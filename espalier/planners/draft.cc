@@ -104,7 +104,58 @@ std::vector<std::size_t> in_order(const std::vector<std::vector<std::size_t>>& b
   return order;
 }
 
+std::vector<Replica> replicas_of(const StageDraft& draft, std::uint32_t micro_batches) {
+  std::vector<Replica> replicas;
+  if (draft.weights.empty()) {
+    const std::size_t count = std::min<std::size_t>(draft.devices.size(), micro_batches);
+    for (std::size_t r = 0; r < count; ++r) {
+      replicas.push_back({{draft.devices[r]}, round_robin(micro_batches, r, count)});
+    }
+    return replicas;
+  }
+  ESP_CHECK(draft.weights.size() == draft.devices.size(), draft.weights.size(), draft.devices.size());
+  std::vector<std::vector<std::uint32_t>> shares = deal_micro_batches(micro_batches, draft.weights);
+  for (std::size_t r = 0; r < shares.size(); ++r) {
+    if (!shares[r].empty()) replicas.push_back({{draft.devices[r]}, std::move(shares[r])});
+  }
+  return replicas;
+}
+
+// What is in both.
+std::vector<OperatorRun> common_runs(std::span<const OperatorRun> a, std::span<const OperatorRun> b) {
+  std::vector<OperatorRun> common;
+  for (auto mine = a.begin(), other = b.begin(); mine != a.end() && other != b.end();) {
+    const OperatorRun both{std::max(mine->first, other->first), std::min(mine->last, other->last)};
+    if (both.first <= both.last) common.push_back(both);
+    if (mine->last < other->last) {
+      ++mine;
+    } else {
+      ++other;
+    }
+  }
+  return common;
+}
+
+std::int64_t largest_share(const Stage& stage) {
+  std::size_t most = 1;
+  for (const Replica& replica : stage.replicas) most = std::max(most, replica.micro_batches.size());
+  return static_cast<std::int64_t>(most);
+}
+
 }  // namespace
+
+std::vector<std::vector<std::uint32_t>> deal_micro_batches(std::uint32_t micro_batches,
+                                                           std::span<const std::uint32_t> weights) {
+  std::vector<std::vector<std::uint32_t>> shares(weights.size());
+  for (std::uint32_t j = 0; j < micro_batches; ++j) {
+    std::size_t least = 0;
+    for (std::size_t r = 1; r < weights.size(); ++r) {
+      if ((shares[r].size() + 1) * weights[least] < (shares[least].size() + 1) * weights[r]) least = r;
+    }
+    shares[least].push_back(j);
+  }
+  return shares;
+}
 
 // Operators that are not duplicable are called own: a stage holds them alone.
 struct DraftRules::State {
@@ -312,21 +363,22 @@ std::optional<RunPlan> DraftRules::complete(std::span<const StageDraft> drafts, 
   for (const std::size_t d : order) {
     const StageDraft& draft = drafts[d];
     Stage stage;
-    const std::size_t replicas = std::min<std::size_t>(draft.devices.size(), micro_batches);
-    for (std::size_t r = 0; r < replicas; ++r) {
-      stage.replicas.push_back({{draft.devices[r]}, round_robin(micro_batches, r, replicas)});
-    }
+    stage.replicas = replicas_of(draft, micro_batches);
     for (const std::size_t p : before[d]) stage.after.push_back(StageId(place[p]));
     std::sort(stage.after.begin(), stage.after.end());
     stage.micro_batch = micro_batch;
     stage.name = draft.locked_as;
     plan.frame.stages.push_back(std::move(stage));
-    const auto again = draft.recompute.runs();
-    plan.runs.push_back({state_->with_duplicables(own[d], plan.runs.size() + 1 == drafts.size()),
-                         {again.begin(), again.end()}});
+    State::Runs runs = state_->with_duplicables(own[d], plan.runs.size() + 1 == drafts.size());
+    State::Runs again = common_runs(runs, draft.recompute.runs());
+    plan.runs.push_back({std::move(runs), std::move(again)});
   }
   const std::vector<std::uint32_t> limits = in_flight_limits(plan.frame);
-  for (std::size_t s = 0; s < limits.size(); ++s) plan.frame.stages[s].in_flight = limits[s];
+  for (std::size_t s = 0; s < limits.size(); ++s) {
+    Stage& stage = plan.frame.stages[s];
+    const std::int64_t wanted = std::int64_t{limits[s]} + drafts[order[s]].more_in_flight;
+    stage.in_flight = static_cast<std::uint32_t>(std::clamp<std::int64_t>(wanted, 1, largest_share(stage)));
+  }
   return plan;
 }
 

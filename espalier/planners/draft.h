@@ -19,11 +19,20 @@ namespace espalier {
 // that it reads.
 struct StageDraft {
   OperatorSet operators;
-  std::vector<DeviceId> devices;   // one replica each
-  std::vector<std::size_t> after;  // drafts that it follows without reading from them
-  std::string locked_as = {};      // the name of a locked stage, which is kept as it is; else empty
-  OperatorSet recompute = {};
+  std::vector<DeviceId> devices;            // one replica each
+  std::vector<std::size_t> after;           // drafts that it follows without reading from them
+  std::string locked_as = {};               // the name of a locked stage, which is kept as it is; else empty
+  OperatorSet recompute = {};               // as far as the stage has them
+  std::vector<std::uint32_t> weights = {};  // of the devices' shares (deal_micro_batches); empty: all equal
+  std::int32_t more_in_flight = 0;          // than the rule gives; at least one stays in flight
+  friend bool operator==(const StageDraft&, const StageDraft&) = default;
 };
+
+// Which micro-batches each of several replicas takes, ascending: each in turn goes to the one that would have
+// the least per weight with it (d'Hondt), the first of equals. Equal weights deal round robin; weights that
+// add up to `micro_batches` are the numbers dealt. Weights are positive. O(micro-batches · replicas).
+std::vector<std::vector<std::uint32_t>> deal_micro_batches(std::uint32_t micro_batches,
+                                                           std::span<const std::uint32_t> weights);
 
 // A plan whose stages are runs: `frame` has all of a PipelinePlan but operators, and names of locked stages
 // only.
@@ -48,10 +57,10 @@ class DraftRules {
   DraftRules(DraftRules&&) noexcept;
 
   // The plan of these drafts: stages in a topological order (stable), `after` completed by data edges, shares
-  // dealt round robin, in-flight limits set. Of a draft's devices only as many are used as there are
-  // micro-batches. Duplicables that nobody reads stand in the last stage. Nothing if drafts read from each
-  // other in a circle, or `after` makes one. Drafts must cover every other operator, each once: else
-  // InternalError. O(runs and what spans their borders, with log operators).
+  // dealt, in-flight limits set. Of a draft's devices only as many are used as there are micro-batches, and
+  // only those that get one. Duplicables that nobody reads stand in the last stage. Nothing if drafts read
+  // from each other in a circle, or `after` makes one. Drafts must cover every other operator, each once:
+  // else InternalError. O(runs and what spans their borders, with log operators).
   std::optional<RunPlan> complete(std::span<const StageDraft> drafts, BatchSize batch, BatchSize micro_batch,
                                   const Orders& orders) const;
 

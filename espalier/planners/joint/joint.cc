@@ -1,0 +1,100 @@
+#include "espalier/planners/joint/joint.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "espalier/bound/bound.h"
+#include "espalier/planners/joint/exhaust.h"
+#include "espalier/planners/joint/search.h"
+
+namespace espalier {
+namespace {
+
+constexpr std::uint64_t kFewPlans = 8'000;  // of a problem whose plans are all judged
+constexpr std::size_t kFastest = 6;         // of them from which the search begins
+
+// As the search sees it, and without stage edges that carry no data.
+void add_starts(const joint::Space& space, const PipelinePlan& plan, std::vector<Proposal>& starts) {
+  std::optional<Proposal> start = joint::proposal_of(space, plan);
+  if (!start) return;
+  starts.push_back(*start);
+  for (StageDraft& stage : start->stages) {
+    if (stage.locked_as.empty()) stage.after.clear();
+  }
+  if (*start != starts.back()) starts.push_back(std::move(*start));
+}
+
+std::string faster_text(Duration now, Duration before, const std::string& began_with) {
+  return "joint search: " + to_text(now) + " simulated; it began with " +
+         (began_with.empty() ? to_text(before) : began_with);
+}
+
+// What is faster than `found`, of all that the plans lead to.
+Outcome searched(const Problem& problem, const std::vector<const PipelinePlan*>& plans, Outcome found,
+                 const JointOptions& options, Context& context) {
+  Judge judge(problem, context);
+  for (const PipelinePlan* plan : plans) judge.consider(*plan);
+  const std::optional<Duration> before = judge.best();
+  const joint::Space space(problem);
+  std::vector<Proposal> starts;
+  for (const PipelinePlan* plan : plans) add_starts(space, *plan, starts);
+  if (!starts.empty()) {
+    const OrderRule schedule = starts.front().schedule;
+    for (Proposal& plan : joint::exhaust(space, schedule, kFewPlans, kFastest, judge, context)) {
+      starts.push_back(std::move(plan));
+    }
+  }
+  joint::search(
+      space, starts,
+      {.orders = options.orders,
+       .bound = any_plan_bound(problem.graph, problem.cluster, problem.costs, problem.training).time},
+      judge, context);
+  Outcome outcome = judge.outcome();
+  if (!outcome.plan || !before || *judge.best() >= *before) {
+    found.stats += outcome.stats;
+    found.interrupted = found.interrupted || outcome.interrupted;
+    return found;
+  }
+  const std::string began_with = outcome.interrupted ? "" : found.why;
+  outcome.why =
+      (outcome.interrupted ? "interrupted: " : "") + faster_text(*judge.best(), *before, began_with);
+  outcome.stats += found.stats;
+  return outcome;
+}
+
+const PipelinePlan* pipeline_of(const Outcome& outcome) {
+  return outcome.plan ? std::get_if<PipelinePlan>(&*outcome.plan) : nullptr;
+}
+
+}  // namespace
+
+Outcome joint_search(const Problem& problem, const std::vector<NamedPlanner>& planners,
+                     const JointOptions& options, Context& context) {
+  Context first = context, second = context;
+  std::uint64_t shares = 0;
+  for (const NamedPlanner& planner : planners) shares += planner.shares;
+  const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / std::max<std::uint64_t>(1, shares);
+  first.budget.max_states = std::min(context.budget.max_states, most) * shares;
+  first.weight = second.weight = context.weight / 2;
+  const std::vector<Candidate> candidates = run_all(problem, planners, first);
+  context.states += first.states;
+  Outcome fastest = fastest_of(candidates);
+  if (fastest.interrupted || !pipeline_of(fastest)) return fastest;
+  std::vector<const PipelinePlan*> plans;
+  for (const Candidate& candidate : candidates) {
+    if (candidate.simulated) plans.push_back(pipeline_of(candidate.outcome));
+  }
+  Outcome outcome = searched(problem, plans, std::move(fastest), options, second);
+  context.states += second.states;
+  return outcome;
+}
+
+Outcome improved(const Problem& problem, Outcome found, const JointOptions& options, Context& context) {
+  const PipelinePlan* const plan = pipeline_of(found);
+  if (!plan || found.interrupted) return found;
+  const PipelinePlan start = *plan;
+  return searched(problem, {&start}, std::move(found), options, context);
+}
+
+}  // namespace espalier

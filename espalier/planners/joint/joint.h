@@ -1,0 +1,28 @@
+#pragma once
+
+// A joint choice of stages, devices, replicas, shares, micro-batch and samples in flight, judged by
+// simulation from the first step to the last: what other planners found, improved (docs/planners/joint.md).
+
+#include <vector>
+
+#include "espalier/planners/automatic.h"
+#include "espalier/planners/joint/moves.h"
+
+namespace espalier {
+
+struct JointOptions {
+  joint::OrdersMay orders = joint::OrdersMay::kStay;
+};
+
+// Runs all planners, each with the whole budget, and improves their plans with as much again: never slower
+// than the fastest of them (fastest_of). Where none of them has a plan that fits, their outcome. Stages may
+// share devices, hold parts of several branches, have replicas with unequal shares where devices differ;
+// operators of a colocation group stay together, pins are kept, and stages that write buffers have no
+// replicas unless the problem allows it.
+Outcome joint_search(const Problem& problem, const std::vector<NamedPlanner>& planners,
+                     const JointOptions& options, Context& context);
+
+// The same from one outcome: its plan improved, its locked stages as they are.
+Outcome improved(const Problem& problem, Outcome found, const JointOptions& options, Context& context);
+
+}  // namespace espalier

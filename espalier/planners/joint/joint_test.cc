@@ -1,0 +1,255 @@
+#include "espalier/planners/joint/joint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "espalier/base/rng.h"
+#include "espalier/plan/text.h"
+#include "espalier/planners/pipeline/branches.h"
+#include "espalier/planners/pipeline/graphpipe.h"
+#include "espalier/planners/pipeline/locked.h"
+#include "espalier/planners/pipeline/pipedream.h"
+#include "espalier/planners/pipeline/single.h"
+#include "espalier/planners/toy_for_tests.h"
+#include "testing/brute_force.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::vector<NamedPlanner> joint_starts() {
+  return {
+      {"single", [](const Problem& p, Context& c) { return single(p, {}, c); }},
+      {"pipedream", [](const Problem& p, Context& c) { return pipedream(p, {}, c); }, 1},
+      {"branches", [](const Problem& p, Context& c) { return branches(p, {}, c); }, 1},
+      {"graphpipe", [](const Problem& p, Context& c) { return graphpipe(p, {}, c); }, 1},
+  };
+}
+
+Outcome plan_jointly(const Problem& problem, std::uint64_t states = 10'000'000) {
+  Context context{.budget = {.max_states = states}};
+  return joint_search(problem, joint_starts(), {}, context);
+}
+
+constexpr const char* kTwoDevices =
+    "kind gpu 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\n"
+    "group network latency=500us lanes=unlimited\ndevice dev0 gpu in network\ndevice dev1 gpu in network\n";
+
+// One micro-batch, as a contrastive loss demands. With the head in one tower's stage that tower waits for the
+// other: 2 + 0.5 + 3 + 6 + 0.5 + 4 = 16 ms. As a stage of its own on one tower's device:
+//   dev0  img F 0-2                                    img B 6-10
+//   dev1  txt F 0-2, head F 2.5-3.5, head B 3.5-5.5, txt B 5.5-9.5
+// with 0.5 ms between devices both ways.
+TEST(Joint, TwoTowersRunSideBySideOnTwoDevices) {
+  const Toy toy(kTowers, kTwoDevices, 1);
+  Context context;
+  const Outcome apart = branches(toy.problem(), {}, context);
+  EXPECT_EQ(toy.simulated(apart), milliseconds(16));
+  const Outcome outcome = plan_jointly(toy.problem());
+  ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
+  EXPECT_EQ(toy.simulated(outcome), milliseconds(10));
+  const auto& plan = std::get<PipelinePlan>(*outcome.plan);
+  EXPECT_EQ(plan.stages.size(), 3U);
+  EXPECT_EQ(plan.stages[2].replicas.size(), 1U);
+  EXPECT_THAT(outcome.why, HasSubstr("joint search: 10.0 ms simulated; it began with planner "));
+}
+
+// Two to four operators, trees and joins, with a loss that reads what nobody else does.
+std::string random_graph_text(Rng& rng) {
+  const std::size_t n = 2 + rng.below(3);
+  std::string text = "x = input() : f32[b]\nw = parameter(w) : f32[1]\n";
+  std::vector<std::string> names{"x"}, unread;
+  for (std::size_t i = 0; i < n; ++i) {
+    const bool last = i + 1 == n;
+    std::string inputs;
+    if (last) {
+      for (const std::string& name : unread) inputs += name + ", ";
+    } else {
+      const std::string read = names[rng.below(names.size())];
+      std::erase(unread, read);
+      inputs = read + ", ";
+    }
+    const std::string name = last ? "loss" : "h" + std::to_string(i);
+    text += name + " = f(" + inputs + "w) : f32[" + (last ? "" : "b") + "] @class=c" +
+            std::to_string(1 + rng.below(6)) + "\n";
+    names.push_back(name);
+    if (!last) unread.push_back(name);
+  }
+  return text;
+}
+
+// One to three devices, some of which are slower, behind one or two hosts.
+std::string random_cluster_text(Rng& rng) {
+  std::string text =
+      "kind gpu 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\n"
+      "kind old 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1 speed=0.5\n"
+      "group network latency=500us lanes=unlimited\ngroup host in network latency=100us lanes=unlimited\n";
+  const std::size_t devices = 1 + rng.below(3);
+  for (std::size_t d = 0; d < devices; ++d) {
+    text += "device dev" + std::to_string(d) + (rng.below(2) ? " gpu" : " old") + " in " +
+            (rng.below(2) ? "network" : "host") + "\n";
+  }
+  return text;
+}
+
+// Brute force over every partition, every set of disjoint devices, every stage edge; and over every set of
+// devices that stages may share: on up to three devices of two kinds.
+TEST(Joint, IsAsGoodAsBruteForceOnSmallProblems) {
+  Rng rng(11);
+  for (int trial = 0; trial < 40; ++trial) {
+    const std::string text = random_graph_text(rng), cluster = random_cluster_text(rng);
+    const Toy toy(text, cluster, static_cast<std::int64_t>(1 + rng.below(4)));
+    const auto disjoint = ::espalier::testing::brute_force(toy.problem());
+    const auto sharing = ::espalier::testing::brute_force_sharing(toy.problem());
+    ASSERT_TRUE(disjoint.plan && sharing.plan);
+    const Outcome outcome = plan_jointly(toy.problem());
+    ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
+    const Duration found = toy.simulated(outcome);
+    EXPECT_LE(found, disjoint.iteration) << trial << "\n" << text << cluster;
+    EXPECT_LE(found, sharing.iteration)
+        << trial << "\n"
+        << text << cluster << print_plan(*sharing.plan, toy.graph, toy.cluster);
+    EXPECT_GE(found, any_plan_bound(toy.graph, toy.cluster, toy.costs, toy.training).time);
+  }
+}
+
+// Five devices of two kinds on two hosts, and a graph of two towers of four layers with a head.
+constexpr const char* kFiveDevices =
+    "kind gpu 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\n"
+    "kind old 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1 speed=0.5\n"
+    "group network latency=500us lanes=unlimited\ngroup a in network latency=50us lanes=unlimited\n"
+    "group b in network latency=50us lanes=unlimited\ndevice a0 gpu in a\ndevice a1 gpu in a\n"
+    "device b0 old in b\ndevice b1 old in b\ndevice b2 gpu in b\n";
+
+std::string tall_towers() {
+  std::string text = "x = input() : f32[b]\ny = input() : f32[b]\nw = parameter(w) : f32[1]\n";
+  for (const std::string tower : {"i", "t"}) {
+    for (int layer = 0; layer < 4; ++layer) {
+      const std::string below = layer == 0 ? (tower == "i" ? "x" : "y") : tower + std::to_string(layer - 1);
+      text += tower + std::to_string(layer) + " = f(" + below + ", w) : f32[b] @class=c" +
+              std::to_string(1 + (layer + (tower == "i" ? 0 : 2)) % 4) + "\n";
+    }
+  }
+  return text + "loss = head(i3, t3) : f32[] @class=c2\nreturn loss\n";
+}
+
+TEST(Joint, IsNeverSlowerThanAnyPlannerWithTheSameBudget) {
+  for (const std::int64_t batch : {1, 4, 12}) {
+    const Toy toy(tall_towers(), kFiveDevices, batch);
+    const Outcome outcome = plan_jointly(toy.problem(), 100'000);
+    ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
+    const Duration found = toy.simulated(outcome);
+    for (const NamedPlanner& planner : joint_starts()) {
+      Context context{.budget = {.max_states = 100'000}};
+      EXPECT_LE(found, toy.simulated(planner.plan(toy.problem(), context))) << planner.name << ' ' << batch;
+    }
+    EXPECT_GE(found, any_plan_bound(toy.graph, toy.cluster, toy.costs, toy.training).time);
+  }
+}
+
+TEST(Joint, PlansTheSameOnAnyNumberOfThreads) {
+  const Toy toy(tall_towers(), kFiveDevices, 6);
+  std::optional<Outcome> one;
+  for (const std::size_t threads : {1, 2, 3, 7}) {
+    ThreadPool pool(threads);
+    Context context{.budget = {.max_states = 200'000}, .pool = &pool};
+    const Outcome outcome = joint_search(toy.problem(), joint_starts(), {}, context);
+    ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
+    if (!one) one = outcome;
+    EXPECT_EQ(*one->plan, *outcome.plan) << threads;
+    EXPECT_EQ(one->stats, outcome.stats) << threads;
+    EXPECT_EQ(one->why, outcome.why) << threads;
+  }
+}
+
+TEST(Joint, PinsAreKept) {
+  const Toy toy(tall_towers(), kFiveDevices, 4);
+  const Outcome outcome = plan_jointly(toy.problem({{"i1", DeviceId(3)}, {"loss", DeviceId(2)}}), 100'000);
+  ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
+  toy.simulated(outcome);
+  int pinned = 0;
+  for (const Stage& stage : std::get<PipelinePlan>(*outcome.plan).stages) {
+    for (const OperatorId op : stage.operators) {
+      const std::string& name = toy.graph.op(op).name;
+      if (name != "i1" && name != "loss") continue;
+      const DeviceId device(name == "i1" ? 3 : 2);
+      EXPECT_EQ(stage.replicas, (std::vector<Replica>{{{device}, {0, 1, 2, 3}}})) << name;
+      ++pinned;
+    }
+  }
+  EXPECT_EQ(pinned, 2);
+}
+
+TEST(Joint, ALockedStageStaysAsItIs) {
+  const Toy toy(tall_towers(), kFiveDevices, 4);
+  Problem problem = toy.problem();
+  Stage stage;
+  stage.name = "kept";
+  stage.operators = {OperatorId(1), OperatorId(2)};
+  stage.replicas = {{{DeviceId(2)}, {0, 1, 2, 3}}};
+  stage.micro_batch = BatchSize(1);
+  problem.locked = {{stage, "plan.json: stages[0]"}};
+  Context first, second;
+  const Outcome before = keep_locked(problem, {}, first);
+  const Outcome after = improved(problem, before, {}, second);
+  ASSERT_EQ(after.status, Status::kFeasible) << after.why;
+  EXPECT_LT(toy.simulated(after), toy.simulated(before));  // the old devices are used as well
+  std::size_t kept = 0;
+  for (const Stage& each : std::get<PipelinePlan>(*after.plan).stages) {
+    if (each.name != "kept") continue;
+    ++kept;
+    EXPECT_EQ(each.operators, stage.operators);
+    EXPECT_EQ(each.replicas, stage.replicas);
+  }
+  EXPECT_EQ(kept, 1U);
+}
+
+// Whatever a move proposes is a plan, or two stages of it read from each other.
+TEST(Joint, EveryMoveIsAPlanOrACircle) {
+  const Toy toy(tall_towers(), kFiveDevices, 4, {BatchSize(1), BatchSize(2)});
+  const Problem problem = toy.problem();
+  const joint::Space space(problem);
+  Context context;
+  std::optional<Proposal> plan =
+      joint::proposal_of(space, std::get<PipelinePlan>(*graphpipe(problem, {}, context).plan));
+  ASSERT_TRUE(plan.has_value());
+  Rng rng(3);
+  std::size_t legal = 0, circles = 0;
+  for (int step = 0; step < 30; ++step) {
+    const std::vector<Proposal> moves = joint::moves_of(joint::Site(space, *plan), joint::OrdersMay::kChange);
+    ASSERT_FALSE(moves.empty());
+    for (const Proposal& move : moves) {
+      const auto whole =
+          complete_plan(toy.graph, move.stages, toy.training.batch, move.micro_batch, move.schedule);
+      if (!whole) {
+        ++circles;
+        continue;
+      }
+      ++legal;
+      ASSERT_THAT(check_plan(toy.graph, toy.cluster, *whole), IsEmpty());
+      if (legal % 5 != 0) continue;
+      const Oracle::Loan scratch(*problem.oracle);
+      const Evaluation evaluation = problem.oracle->evaluator().evaluate(*whole, *scratch);
+      if (!evaluation.can_run()) continue;
+      ASSERT_EQ(evaluation, problem.oracle->evaluator().simulate_in_full(*whole))
+          << print_plan(*whole, toy.graph, toy.cluster);
+    }
+    const Proposal& next = moves[rng.below(moves.size())];
+    if (complete_plan(toy.graph, next.stages, toy.training.batch, next.micro_batch, next.schedule))
+      plan = next;
+  }
+  EXPECT_GT(legal, 1000U);
+  EXPECT_LT(circles, legal);
+}
+
+TEST(Joint, ADealFollowsTheWeights) {
+  using Shares = std::vector<std::vector<std::uint32_t>>;
+  EXPECT_EQ(deal_micro_batches(5, std::vector<std::uint32_t>{1, 1}), (Shares{{0, 2, 4}, {1, 3}}));
+  EXPECT_EQ(deal_micro_batches(6, std::vector<std::uint32_t>{4, 2}), (Shares{{0, 1, 3, 4}, {2, 5}}));
+  EXPECT_EQ(deal_micro_batches(2, std::vector<std::uint32_t>{9, 1}), (Shares{{0, 1}, {}}));
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,107 @@
+#include "espalier/planners/joint/moves.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <tuple>
+
+namespace espalier::joint {
+
+Site::Site(const Space& s, const Proposal& p)
+    : space(s), plan(p), load(load_of(s, p)), neighbours(neighbours_of(s, p)) {
+  const Cluster& cluster = space.problem().cluster;
+  std::vector<Duration> busiest(plan.stages.size());
+  std::set<DeviceId> taken;  // by stages that stay as they are
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    for (const DeviceId device : plan.stages[i].devices) {
+      busiest[i] = std::max(busiest[i], load.of_device[device.index()]);
+      if (is_fixed(i)) taken.insert(device);
+    }
+    if (!is_fixed(i)) stages.push_back(i);
+    any_fixed = any_fixed || is_fixed(i);
+  }
+  std::stable_sort(stages.begin(), stages.end(), [&](std::size_t a, std::size_t b) {
+    return std::tuple(busiest[b], load.of_stage[b]) < std::tuple(busiest[a], load.of_stage[a]);
+  });
+  std::set<std::pair<KindId, GroupId>> idle;
+  for (std::size_t d = 0; d < cluster.devices().size(); ++d) {
+    const Device& device = cluster.devices()[d];
+    if (taken.contains(DeviceId(d))) continue;
+    if (load.of_device[d] == Duration() && !cluster.has_own_link(DeviceId(d)) &&
+        !idle.insert({device.kind, device.group}).second) {
+      continue;
+    }
+    devices.push_back(DeviceId(d));
+  }
+  std::stable_sort(devices.begin(), devices.end(), [&](DeviceId a, DeviceId b) {
+    return load.of_device[a.index()] < load.of_device[b.index()];
+  });
+}
+
+Site::Site(const Space& s, const Proposal& p, Rng& rng) : Site(s, p) {
+  const auto draw = [&](auto& from, std::size_t count) {
+    for (std::size_t i = 0; i < from.size() && i < count; ++i) {
+      std::swap(from[i], from[i + rng.below(from.size() - i)]);
+    }
+    from.resize(std::min(from.size(), count));
+  };
+  draw(stages, 2);
+  draw(devices, 2);
+}
+
+KindId Site::kind_of(const StageDraft& stage) const {
+  return space.problem().cluster.device(stage.devices.front()).kind;
+}
+
+std::vector<Part> Site::parts(std::size_t stage) const {
+  const StageDraft& draft = plan.stages[stage];
+  return parts_of(space, draft.operators, kind_of(draft), plan.micro_batch);
+}
+
+StageDraft settled(const Space& space, StageDraft stage, BatchSize micro_batch) {
+  stage.weights.clear();
+  const Cluster& cluster = space.problem().cluster;
+  const KindId first = cluster.device(stage.devices.front()).kind;
+  if (std::all_of(stage.devices.begin(), stage.devices.end(),
+                  [&](DeviceId device) { return cluster.device(device).kind == first; })) {
+    return stage;
+  }
+  std::vector<Duration> work;
+  for (const DeviceId device : stage.devices) {
+    work.push_back(space.work(stage.operators, cluster.device(device).kind, micro_batch));
+  }
+  const Duration most = *std::max_element(work.begin(), work.end());
+  for (const Duration each : work) {  // how many times as fast as the slowest, in sixteenths
+    const std::int64_t speed = each > Duration() ? 16 * most.count() / each.count() : 16;
+    stage.weights.push_back(static_cast<std::uint32_t>(std::clamp<std::int64_t>(speed, 1, 1 << 16)));
+  }
+  return stage;
+}
+
+Proposal without_stage(Proposal plan, std::size_t stage) {
+  plan.stages.erase(plan.stages.begin() + static_cast<std::ptrdiff_t>(stage));
+  for (StageDraft& each : plan.stages) {
+    std::erase(each.after, stage);
+    for (std::size_t& before : each.after) before -= before > stage ? 1 : 0;
+  }
+  return plan;
+}
+
+std::vector<Proposal> moves_of(const Site& site, OrdersMay may) {
+  std::vector<Proposal> all;
+  std::set<std::uint64_t> met{signature_of(site.plan)};
+  const auto add = [&](std::vector<Proposal> moves) {
+    for (Proposal& move : moves) {
+      if (met.insert(signature_of(move)).second) all.push_back(std::move(move));
+    }
+  };
+  add(border_moves(site));
+  add(part_moves(site));
+  add(device_moves(site));
+  add(merge_moves(site));
+  add(split_moves(site));
+  add(order_moves(site, may));
+  return all;
+}
+
+}  // namespace espalier::joint

@@ -1,0 +1,66 @@
+#pragma once
+
+// Plans one step away from a plan: what the joint search tries. A move says what changes and nothing else;
+// whether the result is legal, fits and is faster, the judge says.
+
+#include <vector>
+
+#include "espalier/base/rng.h"
+#include "espalier/planners/joint/parts.h"
+#include "espalier/planners/joint/space.h"
+
+namespace espalier::joint {
+
+// Whether a plan's orders may become another rule than the one that was asked for.
+enum class OrdersMay : std::uint8_t { kStay, kChange };
+
+// A plan with what guides its moves.
+struct Site {
+  Site(const Space& space, const Proposal& plan);
+  // With a stage or two and a few devices drawn: moves from anywhere, and few of them.
+  Site(const Space& space, const Proposal& plan, Rng& rng);
+
+  const Space& space;
+  const Proposal& plan;
+  Load load;
+  Neighbours neighbours;
+  std::vector<std::size_t> stages;  // that may change, those on the busiest device first
+  std::vector<DeviceId>
+      devices;  // that may take something, the least busy first; of idle equal ones the first
+
+  KindId kind_of(const StageDraft& stage) const;  // of its first device
+  std::vector<Part> parts(std::size_t stage) const;
+  bool any_fixed = false;  // locked stages, which stay as they are
+  bool is_fixed(std::size_t stage) const { return !plan.stages[stage].locked_as.empty(); }
+};
+
+// How many of a site's stages and devices a family of moves looks at.
+inline constexpr std::size_t kSources = 8;
+inline constexpr std::size_t kTargets = 4;
+
+// A part of a stage joins a neighbour: along an edge, so that both stay convex.
+std::vector<Proposal> border_moves(const Site& site);
+// A part of a stage, or all of it, becomes a stage on another device, whatever else stands there; a part also
+// on the stage's own devices, where it may wait while the rest goes on.
+std::vector<Proposal> part_moves(const Site& site);
+// Two stages become one, on the devices of either or of both.
+std::vector<Proposal> merge_moves(const Site& site);
+// A stage with replicas becomes two, each on some of its devices.
+std::vector<Proposal> split_moves(const Site& site);
+// Devices join a stage, leave it, change places with those of another; whole hosts change places.
+std::vector<Proposal> device_moves(const Site& site);
+// Another micro-batch, more or fewer in flight, no stage edges that carry no data, and, where orders may
+// change, another rule.
+std::vector<Proposal> order_moves(const Site& site, OrdersMay may);
+
+// All of them, each once, none that is the plan itself.
+std::vector<Proposal> moves_of(const Site& site, OrdersMay may);
+
+// --- what they are made of
+
+// With shares by speed where a stage's devices are of several kinds.
+StageDraft settled(const Space& space, StageDraft stage, BatchSize micro_batch);
+// Without one stage: `after` of the others no longer names it.
+Proposal without_stage(Proposal plan, std::size_t stage);
+
+}  // namespace espalier::joint

@@ -1,0 +1,73 @@
+// Moves that change when a stage computes what: micro-batches, samples in flight, rules.
+
+#include <algorithm>
+
+#include "espalier/planners/joint/moves.h"
+
+namespace espalier::joint {
+namespace {
+
+constexpr std::int32_t kMostMore = 16;  // in flight than the rule gives
+
+void change_micro_batch(const Site& site, std::vector<Proposal>& moves) {
+  const std::vector<BatchSize>& sizes = site.space.sizes();
+  const auto at = std::lower_bound(sizes.begin(), sizes.end(), site.plan.micro_batch) - sizes.begin();
+  for (const std::ptrdiff_t step : {-1, 1}) {
+    if (at + step < 0 || at + step >= static_cast<std::ptrdiff_t>(sizes.size())) continue;
+    Proposal plan = site.plan;
+    plan.micro_batch = sizes[static_cast<std::size_t>(at + step)];
+    for (StageDraft& stage : plan.stages) stage = settled(site.space, std::move(stage), plan.micro_batch);
+    moves.push_back(std::move(plan));
+  }
+}
+
+void change_in_flight(const Site& site, std::vector<Proposal>& moves) {
+  if (site.plan.schedule.kind != ScheduleKind::kOneFOneB) return;
+  const auto with_more = [&](std::int32_t more, std::optional<std::size_t> only) {
+    Proposal plan = site.plan;
+    for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+      if (site.is_fixed(s) || (only && *only != s)) continue;
+      std::int32_t& own = plan.stages[s].more_in_flight;
+      own = std::clamp(own + more, -kMostMore, kMostMore);
+    }
+    moves.push_back(std::move(plan));
+  };
+  for (const std::int32_t more : {1, 2, 4, -1}) with_more(more, std::nullopt);
+  for (std::size_t i = 0; i < site.stages.size() && i < kSources; ++i) {
+    with_more(1, site.stages[i]);
+    with_more(-1, site.stages[i]);
+  }
+}
+
+void drop_bare_edges(const Site& site, std::vector<Proposal>& moves) {
+  Proposal plan = site.plan;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    if (!site.is_fixed(s)) plan.stages[s].after.clear();
+  }
+  moves.push_back(std::move(plan));
+}
+
+void change_rule(const Site& site, std::vector<Proposal>& moves) {
+  for (const std::uint32_t k : {1U, 2U, 4U}) {
+    Proposal plan = site.plan;
+    plan.schedule = ScheduleKind::kOneFOneB;
+    if (k > 1) plan.schedule.group = {k};
+    moves.push_back(std::move(plan));
+  }
+  Proposal plan = site.plan;
+  plan.schedule = ScheduleKind::kGPipe;
+  moves.push_back(std::move(plan));
+}
+
+}  // namespace
+
+std::vector<Proposal> order_moves(const Site& site, OrdersMay may) {
+  std::vector<Proposal> moves;
+  if (!site.any_fixed) change_micro_batch(site, moves);
+  change_in_flight(site, moves);
+  drop_bare_edges(site, moves);
+  if (may == OrdersMay::kChange) change_rule(site, moves);
+  return moves;
+}
+
+}  // namespace espalier::joint

@@ -1,0 +1,27 @@
+#pragma once
+
+// Better plans from given ones, step by step: a beam of plans, each of which is left for the best of those
+// one step away, until none is better; then some random steps from the best, and down again, as long as that
+// helps.
+
+#include <vector>
+
+#include "espalier/planners/joint/moves.h"
+
+namespace espalier::joint {
+
+struct SearchOptions {
+  OrdersMay orders = OrdersMay::kStay;
+  std::size_t width = 6;          // plans of the beam
+  std::size_t most_moves = 192;   // judged from one plan
+  std::size_t kicks = 12;         // in a row without gain, then it ends
+  std::optional<Duration> bound;  // that no plan beats: at it the search ends
+  std::uint64_t seed = 1;
+};
+
+// Judges what it meets; what is best, the judge knows. Takes about one state for each task of a plan judged.
+// The same plans for any number of threads. `starts` need not fit.
+void search(const Space& space, const std::vector<Proposal>& starts, const SearchOptions& options,
+            Judge& judge, Context& context);
+
+}  // namespace espalier::joint

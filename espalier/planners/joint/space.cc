@@ -1,0 +1,254 @@
+#include "espalier/planners/joint/space.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "espalier/base/check.h"
+#include "espalier/base/rng.h"
+#include "espalier/cost/cost_table.h"
+
+namespace espalier::joint {
+namespace {
+
+using Sums = std::vector<Duration>;
+
+// Of all operators before each.
+Sums sums_of(const Graph& graph, const KindCosts& costs) {
+  Sums work(1);
+  for (std::size_t i = 0; i < graph.operators().size(); ++i) {
+    const OperatorCost* cost = graph.operators()[i].duplicable ? nullptr : costs.of(OperatorId(i));
+    work.push_back(work.back() + (cost ? cost->forward + cost->backward() : Duration()));
+  }
+  return work;
+}
+
+// By gap; nothing where a colocation group spans it.
+std::vector<std::optional<Bytes>> crossings(const Graph& graph) {
+  const std::size_t n = graph.operators().size();
+  std::vector<std::int64_t> change(n + 2, 0);
+  std::vector<std::int64_t> groups(n + 2, 0);
+  std::map<std::uint32_t, std::pair<std::size_t, std::size_t>> span_of;
+  for (std::size_t i = 0; i < n; ++i) {
+    const Operator& op = graph.operators()[i];
+    if (op.duplicable) continue;
+    const auto readers = graph.successors(OperatorId(i));
+    if (!readers.empty()) {
+      Bytes bytes;
+      for (const TensorId output : op.outputs) bytes += graph.tensor(output).bytes(graph.batch().min);
+      change[i + 1] += bytes.count();
+      change[readers.back().index() + 1] -= bytes.count();
+    }
+    if (op.colocation) {
+      const auto [at, fresh] = span_of.try_emplace(*op.colocation, i, i);
+      at->second.second = i;
+    }
+  }
+  for (const auto& [group, span] : span_of) {
+    groups[span.first + 1] += 1;
+    groups[span.second + 1] -= 1;
+  }
+  std::vector<std::optional<Bytes>> result;
+  std::int64_t bytes = 0, spanning = 0;
+  for (std::size_t gap = 0; gap <= n; ++gap) {
+    bytes += change[gap];
+    spanning += groups[gap];
+    result.push_back(spanning == 0 ? std::optional(Bytes(bytes)) : std::nullopt);
+  }
+  return result;
+}
+
+// Pairs of stages with an edge between them, and the stage of each operator.
+std::vector<std::pair<std::size_t, std::size_t>> stage_edges(const Space& space,
+                                                             const std::vector<StageDraft>& stages) {
+  std::vector<std::size_t> stage_of(space.operators(), stages.size());
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    for (const OperatorRun& run : stages[s].operators.runs()) {
+      for (std::size_t op = run.first; op <= run.last; ++op) stage_of[op] = s;
+    }
+  }
+  std::vector<std::pair<std::size_t, std::size_t>> edges;
+  for (const Link& link : space.links()) {
+    const std::size_t from = stage_of[link.from], to = stage_of[link.to];
+    if (from != to && (edges.empty() || edges.back() != std::pair(from, to))) edges.emplace_back(from, to);
+  }
+  std::sort(edges.begin(), edges.end());
+  edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
+  return edges;
+}
+
+std::uint64_t hash_of(const StageDraft& stage) {
+  std::uint64_t hash = mix64(stage.operators.runs().size());
+  const auto add = [&](std::uint64_t value) { hash = mix64(hash ^ value); };
+  for (const OperatorRun& run : stage.operators.runs()) add(std::uint64_t{run.first} << 32 | run.last);
+  for (const DeviceId device : stage.devices) add(device.index() + 1);
+  add(0);
+  for (const std::uint32_t weight : stage.weights) add(weight);
+  add(static_cast<std::uint64_t>(std::int64_t{stage.more_in_flight}));
+  return hash;
+}
+
+}  // namespace
+
+Space::Space(const Problem& problem)
+    : problem_(problem), sizes_(usable_micro_batches(problem)), crossing_(crossings(problem.graph)) {
+  std::sort(sizes_.begin(), sizes_.end());
+  for (const BatchSize size : sizes_) {
+    for (const DeviceKind& kind : problem.cluster.kinds()) {
+      work_.push_back(sums_of(problem.graph, KindCosts(problem.graph, kind, problem.costs, size)));
+    }
+  }
+  for (std::size_t i = 0; i < operators(); ++i) {
+    const Operator& op = problem.graph.operators()[i];
+    own_.push_back(op.duplicable ? 0 : 1);
+    if (op.duplicable) continue;
+    for (const OperatorId reader : problem.graph.successors(OperatorId(i))) {
+      if (!problem.graph.op(reader).duplicable) links_.push_back({narrow(i), narrow(reader.index())});
+    }
+  }
+}
+
+std::size_t Space::table(KindId kind, BatchSize micro_batch) const {
+  const auto at = std::lower_bound(sizes_.begin(), sizes_.end(), micro_batch);
+  ESP_CHECK(at != sizes_.end() && *at == micro_batch, micro_batch.count());
+  return static_cast<std::size_t>(at - sizes_.begin()) * problem_.cluster.kinds().size() + kind.index();
+}
+
+Duration Space::work(OperatorRun run, KindId kind, BatchSize micro_batch) const {
+  const Sums& sums = work_[table(kind, micro_batch)];
+  return sums[run.last + 1] - sums[run.first];
+}
+
+Duration Space::work(const OperatorSet& set, KindId kind, BatchSize micro_batch) const {
+  const Sums& sums = work_[table(kind, micro_batch)];
+  Duration sum;
+  for (const OperatorRun& run : set.runs()) sum += sums[run.last + 1] - sums[run.first];
+  return sum;
+}
+
+bool Space::has_writer(const OperatorSet& set) const {
+  return problem_.written_buffers == WrittenBuffers::kOneReplica &&
+         problem_.oracle->rules().first_writer(set.runs()).has_value();
+}
+
+Duration Load::most() const {
+  return of_device.empty() ? Duration() : *std::max_element(of_device.begin(), of_device.end());
+}
+
+double Load::unevenness() const {
+  double sum = 0;
+  for (const Duration load : of_device) {
+    const double seconds = static_cast<double>(load.count()) * 1e-9;
+    sum += seconds * seconds;
+  }
+  return sum;
+}
+
+Load load_of(const Space& space, const Proposal& plan) {
+  const Cluster& cluster = space.problem().cluster;
+  const auto micro_batches =
+      static_cast<std::uint32_t>(space.problem().training.batch.count() / plan.micro_batch.count());
+  Load load{std::vector<Duration>(plan.stages.size()), std::vector<Duration>(cluster.devices().size())};
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const StageDraft& stage = plan.stages[s];
+    std::vector<std::vector<std::uint32_t>> shares;
+    if (!stage.weights.empty()) shares = deal_micro_batches(micro_batches, stage.weights);
+    const std::size_t replicas = stage.devices.size();
+    for (std::size_t r = 0; r < replicas; ++r) {
+      const std::size_t share =
+          shares.empty() ? micro_batches / replicas + (r < micro_batches % replicas) : shares[r].size();
+      const KindId kind = cluster.device(stage.devices[r]).kind;
+      const Duration each = space.work(stage.operators, kind, plan.micro_batch);
+      const Duration all = static_cast<std::int64_t>(share) * each;
+      load.of_stage[s] = std::max(load.of_stage[s], all);
+      load.of_device[stage.devices[r].index()] += all;
+    }
+  }
+  return load;
+}
+
+std::optional<Proposal> proposal_of(const Space& space, const PipelinePlan& plan) {
+  if (!plan.orders.rule() || plan.tokens != TokenRule::kBothWays || plan.stages.empty()) return std::nullopt;
+  Proposal proposal{.stages = {},
+                    .micro_batch = plan.stages.front().micro_batch,
+                    .schedule = *plan.orders.rule(),
+                    .estimate = std::nullopt};
+  if (proposal.schedule.group.size() > 1) return std::nullopt;
+  const std::vector<BatchSize>& sizes = space.sizes();
+  if (!std::binary_search(sizes.begin(), sizes.end(), proposal.micro_batch)) return std::nullopt;
+  const std::vector<std::uint32_t> limits = in_flight_limits(plan);
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    if (stage.micro_batch != proposal.micro_batch || stage.slots || !stage.recompute.empty()) {
+      return std::nullopt;
+    }
+    StageDraft draft{.operators = stage.operators, .devices = {}, .after = {}};
+    const auto locked =
+        std::find_if(space.problem().locked.begin(), space.problem().locked.end(),
+                     [&](const LockedStage& each) { return each.stage.operators == stage.operators; });
+    if (locked != space.problem().locked.end()) draft.locked_as = locked->stage.name;
+    draft.more_in_flight = static_cast<std::int32_t>(stage.in_flight) - static_cast<std::int32_t>(limits[s]);
+    bool equal = true;
+    for (std::size_t r = 0; r < stage.replicas.size(); ++r) {
+      const Replica& replica = stage.replicas[r];
+      if (replica.devices.size() != 1) return std::nullopt;
+      draft.devices.push_back(replica.devices.front());
+      draft.weights.push_back(narrow(replica.micro_batches.size()));
+      equal = equal &&
+              replica.micro_batches == round_robin(plan.micro_batches(StageId(s)), r, stage.replicas.size());
+    }
+    if (equal) draft.weights.clear();
+    proposal.stages.push_back(std::move(draft));
+  }
+  const auto edges = stage_edges(space, proposal.stages);
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    for (const StageId before : plan.stages[s].after) {
+      if (!std::binary_search(edges.begin(), edges.end(), std::pair(before.index(), s))) {
+        proposal.stages[s].after.push_back(before.index());
+      }
+    }
+  }
+  return proposal;
+}
+
+Neighbours neighbours_of(const Space& space, const Proposal& plan) {
+  Neighbours neighbours;
+  neighbours.before.resize(plan.stages.size());
+  neighbours.behind.resize(plan.stages.size());
+  for (const auto& [from, to] : stage_edges(space, plan.stages)) {
+    neighbours.behind[from].push_back(to);
+    neighbours.before[to].push_back(from);
+  }
+  return neighbours;
+}
+
+std::uint64_t charge_of(const Space& space, const Proposal& plan) {
+  constexpr std::uint64_t kTasksOfAMicroBatch = 4;  // F, B, and a message each
+  const auto micro_batches =
+      static_cast<std::uint64_t>(space.problem().training.batch.count() / plan.micro_batch.count());
+  std::uint64_t charge = 100;
+  for (const StageDraft& stage : plan.stages) {
+    charge += kTasksOfAMicroBatch * micro_batches + stage.operators.runs().size();
+  }
+  return charge;
+}
+
+std::uint64_t signature_of(const Proposal& plan) {
+  std::vector<std::uint64_t> stages, edges;
+  for (const StageDraft& stage : plan.stages) stages.push_back(hash_of(stage));
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    for (const std::size_t before : plan.stages[s].after) edges.push_back(mix64(stages[before]) ^ stages[s]);
+  }
+  std::sort(stages.begin(), stages.end());
+  std::sort(edges.begin(), edges.end());
+  std::uint64_t hash = mix64(static_cast<std::uint64_t>(plan.micro_batch.count()));
+  const auto add = [&](std::uint64_t value) { hash = mix64(hash ^ value); };
+  for (const std::uint64_t each : stages) add(each);
+  for (const std::uint64_t each : edges) add(each);
+  add(static_cast<std::uint64_t>(plan.schedule.kind) * 2 +
+      static_cast<std::uint64_t>(plan.schedule.backward));
+  for (const std::uint32_t k : plan.schedule.group) add(k);
+  return hash;
+}
+
+}  // namespace espalier::joint

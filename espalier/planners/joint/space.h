@@ -1,0 +1,81 @@
+#pragma once
+
+// What the joint search asks of a problem at every step, made once: the work of any set of operators on any
+// kind of device, where a stage may be cut, who reads from whom. Sums over tables; the simulator judges.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "espalier/planners/candidate.h"
+
+namespace espalier::joint {
+
+// Which operators read from which, both not duplicable; for components and neighbours.
+struct Link {
+  std::uint32_t from = 0, to = 0;
+};
+
+class Space {
+ public:
+  // Refers to the problem. O(micro-batch sizes · kinds · operators).
+  explicit Space(const Problem& problem);
+
+  const Problem& problem() const { return problem_; }
+  const std::vector<BatchSize>& sizes() const { return sizes_; }  // of micro-batches, ascending
+  std::size_t operators() const { return problem_.graph.operators().size(); }
+
+  // Forward and backward of one micro-batch of operators first … last without the overhead of actions;
+  // nothing for cells that are missing and for duplicable operators.
+  Duration work(OperatorRun run, KindId kind, BatchSize micro_batch) const;
+  Duration work(const OperatorSet& set, KindId kind, BatchSize micro_batch) const;
+
+  // Bytes of one sample that cross from operators below `gap` to `gap` and later ones, each tensor once;
+  // nothing where operators that belong together stand on both sides.
+  std::optional<Bytes> crossing(std::size_t gap) const { return crossing_[gap]; }
+
+  std::span<const Link> links() const { return links_; }  // ascending (from, to)
+  bool is_own(std::size_t op) const { return own_[op] != 0; }
+  bool has_writer(const OperatorSet& set) const;  // of buffers, and the problem allows it one replica
+
+ private:
+  std::size_t table(KindId kind, BatchSize micro_batch) const;
+
+  const Problem& problem_;
+  std::vector<BatchSize> sizes_;
+  std::vector<std::vector<Duration>> work_;  // by size and kind; by operator: of all before it
+  std::vector<std::optional<Bytes>> crossing_;
+  std::vector<Link> links_;
+  std::vector<char> own_;
+};
+
+// What a plan's devices have to do in a step, at least.
+struct Load {
+  std::vector<Duration> of_stage;   // the busiest replica's work
+  std::vector<Duration> of_device;  // by DeviceId
+  Duration most() const;
+  // Σ load², in seconds: smaller where the same work is spread more evenly.
+  double unevenness() const;
+};
+Load load_of(const Space& space, const Proposal& plan);
+
+// The search's form of a plan: drafts of its stages; `after` has what a stage follows without reading from
+// it. Nothing for tensor-parallel groups, lists of orders, micro-batches of several sizes, recomputation and
+// token rules.
+std::optional<Proposal> proposal_of(const Space& space, const PipelinePlan& plan);
+
+// Which stages read from a stage, and from which it reads: by stage, ascending.
+struct Neighbours {
+  std::vector<std::vector<std::size_t>> before, behind;
+};
+Neighbours neighbours_of(const Space& space, const Proposal& plan);
+
+// States that judging it is charged with: about one for each task of its step.
+std::uint64_t charge_of(const Space& space, const Proposal& plan);
+
+// Equal for proposals that mean the same plan, whatever the order of their stages; else different but by
+// accident.
+std::uint64_t signature_of(const Proposal& plan);
+
+}  // namespace espalier::joint

@@ -1,0 +1,156 @@
+// Moves that change which operators stand together.
+
+#include <algorithm>
+
+#include "espalier/planners/joint/moves.h"
+
+namespace espalier::joint {
+namespace {
+
+// `part` of stage `from` joins stage `to`.
+Proposal joined(const Site& site, std::size_t from, const OperatorSet& part, std::size_t to) {
+  Proposal plan = site.plan;
+  StageDraft& gives = plan.stages[from];
+  StageDraft& takes = plan.stages[to];
+  gives.operators = without(gives.operators, part);
+  takes.operators = united(takes.operators, part);
+  gives = settled(site.space, std::move(gives), plan.micro_batch);
+  takes = settled(site.space, std::move(takes), plan.micro_batch);
+  return plan;
+}
+
+// `part` of stage `from` becomes a stage of its own.
+Proposal apart(const Site& site, std::size_t from, const OperatorSet& part, std::vector<DeviceId> devices) {
+  Proposal plan = site.plan;
+  StageDraft fresh = plan.stages[from];
+  fresh.operators = part;
+  fresh.devices = std::move(devices);
+  fresh.after.clear();
+  StageDraft& rest = plan.stages[from];
+  rest.operators = without(rest.operators, part);
+  rest = settled(site.space, std::move(rest), plan.micro_batch);
+  plan.stages.push_back(settled(site.space, std::move(fresh), plan.micro_batch));
+  return plan;
+}
+
+bool fits_side(Part::Side side, Part::Side neighbour) {
+  return side == Part::Side::kPiece || side == neighbour;
+}
+
+void give(const Site& site, std::size_t from, std::size_t to, Part::Side side, std::vector<Proposal>& moves) {
+  for (const Part& part : site.parts(from)) {
+    if (fits_side(part.side, side)) moves.push_back(joined(site, from, part.operators, to));
+  }
+}
+
+}  // namespace
+
+std::vector<Proposal> border_moves(const Site& site) {
+  std::vector<Proposal> moves;
+  for (std::size_t i = 0; i < site.stages.size() && i < kSources; ++i) {
+    const std::size_t from = site.stages[i];
+    const std::vector<Part> parts = site.parts(from);
+    for (const Part& part : parts) {
+      const auto join_each = [&](const std::vector<std::size_t>& neighbours, Part::Side side) {
+        for (const std::size_t to : neighbours) {
+          if (!site.is_fixed(to) && fits_side(part.side, side)) {
+            moves.push_back(joined(site, from, part.operators, to));
+          }
+        }
+      };
+      join_each(site.neighbours.before[from], Part::Side::kBeginning);
+      join_each(site.neighbours.behind[from], Part::Side::kEnd);
+    }
+  }
+  // Stages with little to do take from whoever is beside them.
+  const std::size_t takers =
+      std::min(kTargets / 2, site.stages.size() - std::min(kSources, site.stages.size()));
+  for (std::size_t i = 0; i < takers; ++i) {
+    const std::size_t to = site.stages[site.stages.size() - 1 - i];
+    for (const std::size_t from : site.neighbours.before[to]) {
+      if (!site.is_fixed(from)) give(site, from, to, Part::Side::kEnd, moves);
+    }
+    for (const std::size_t from : site.neighbours.behind[to]) {
+      if (!site.is_fixed(from)) give(site, from, to, Part::Side::kBeginning, moves);
+    }
+  }
+  return moves;
+}
+
+std::vector<Proposal> part_moves(const Site& site) {
+  std::vector<Proposal> moves;
+  for (std::size_t i = 0; i < site.stages.size() && i < kSources / 2; ++i) {
+    const std::size_t from = site.stages[i];
+    const std::vector<DeviceId>& own = site.plan.stages[from].devices;
+    for (const Part& part : site.parts(from)) {
+      for (std::size_t t = 0; t < site.devices.size() && t < kTargets; ++t) {
+        if (own != std::vector{site.devices[t]}) {
+          moves.push_back(apart(site, from, part.operators, {site.devices[t]}));
+        }
+      }
+      moves.push_back(apart(site, from, part.operators, own));
+    }
+  }
+  return moves;
+}
+
+std::vector<Proposal> merge_moves(const Site& site) {
+  std::vector<Proposal> moves;
+  for (const std::size_t a : site.stages) {
+    const StageDraft& mine = site.plan.stages[a];
+    for (std::size_t b = 0; b < site.plan.stages.size() && moves.size() < 16 * kSources; ++b) {
+      if (b == a || site.is_fixed(b)) continue;
+      const StageDraft& other = site.plan.stages[b];
+      const std::vector<std::size_t>& behind = site.neighbours.behind[a];
+      const bool follows = std::binary_search(behind.begin(), behind.end(), b);
+      const bool shares =
+          a < b && std::any_of(mine.devices.begin(), mine.devices.end(), [&](DeviceId device) {
+            return std::find(other.devices.begin(), other.devices.end(), device) != other.devices.end();
+          });
+      const bool beside = a < b && site.neighbours.behind[a] == site.neighbours.behind[b] &&
+                          site.neighbours.before[a] == site.neighbours.before[b];
+      if (!follows && !shares && !beside) continue;
+      std::vector<DeviceId> both = mine.devices;
+      for (const DeviceId device : other.devices) {
+        if (std::find(both.begin(), both.end(), device) == both.end()) both.push_back(device);
+      }
+      const OperatorSet operators = united(mine.operators, other.operators);
+      for (const std::vector<DeviceId>& devices : {mine.devices, other.devices, both}) {
+        if (devices.size() > 1 && site.space.has_writer(operators)) continue;
+        Proposal plan = site.plan;
+        plan.stages[a].operators = operators;
+        plan.stages[a].devices = devices;
+        plan.stages[a].after.clear();
+        plan.stages[a] = settled(site.space, std::move(plan.stages[a]), plan.micro_batch);
+        moves.push_back(without_stage(std::move(plan), b));
+      }
+    }
+  }
+  return moves;
+}
+
+std::vector<Proposal> split_moves(const Site& site) {
+  std::vector<Proposal> moves;
+  for (std::size_t i = 0; i < site.stages.size() && i < kSources; ++i) {
+    const std::size_t from = site.stages[i];
+    const StageDraft& stage = site.plan.stages[from];
+    const std::size_t devices = stage.devices.size();
+    if (devices < 2) continue;
+    const Duration all = site.space.work(stage.operators, site.kind_of(stage), site.plan.micro_batch);
+    if (all <= Duration()) continue;
+    for (const Part& part : site.parts(from)) {
+      const Duration work = site.space.work(part.operators, site.kind_of(stage), site.plan.micro_batch);
+      const auto share = static_cast<std::size_t>(
+          (static_cast<std::int64_t>(devices) * work.count() + all.count() / 2) / all.count());
+      const std::size_t mine = std::clamp<std::size_t>(share, 1, devices - 1);
+      const auto middle = stage.devices.end() - static_cast<std::ptrdiff_t>(mine);
+      Proposal plan = apart(site, from, part.operators, {middle, stage.devices.end()});
+      plan.stages[from].devices.assign(stage.devices.begin(), middle);
+      plan.stages[from] = settled(site.space, std::move(plan.stages[from]), plan.micro_batch);
+      moves.push_back(std::move(plan));
+    }
+  }
+  return moves;
+}
+
+}  // namespace espalier::joint
