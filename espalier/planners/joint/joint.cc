@@ -25,9 +25,10 @@ void add_starts(const joint::Space& space, const PipelinePlan& plan, std::vector
   if (*start != starts.back()) starts.push_back(std::move(*start));
 }
 
+// "joint search: 3.6 ms simulated, from 4.2 ms (branches, …)"
 std::string faster_text(Duration now, Duration before, const std::string& began_with) {
-  return "joint search: " + to_text(now) + " simulated; it began with " +
-         (began_with.empty() ? to_text(before) : began_with);
+  return "joint search: " + to_text(now) + " simulated, from " + to_text(before) +
+         (began_with.empty() ? "" : " (" + began_with + ")");
 }
 
 // What is faster than `found`, of all that the plans lead to.
