@@ -178,7 +178,7 @@ class Runner {
     return steps;
   }
   const std::string& path() const { return path_; }
-  BatchSize micro_batch() const { return trainer_.program().micro_batch(); }
+  BatchSize micro_batch() const { return file_.stages.front().micro_batch; }
 
  private:
   std::string path_;

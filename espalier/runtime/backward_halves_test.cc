@@ -28,7 +28,7 @@ class Recorded {
     return parameters.back();
   }
   at::Tensor enters(at::IntArrayRef sizes) {
-    const at::Tensor x = at::randn(sizes).requires_grad_(true);
+    at::Tensor x = at::randn(sizes).requires_grad_(true);
     entries.push_back(torch::autograd::impl::gradient_edge(x));
     entered.push_back(x);
     return x;
@@ -217,7 +217,7 @@ std::vector<std::string> runs_of(const Build& build, std::vector<std::string>& i
     }
   }
   InputHalf half = run_input_half(std::move(p.roots), std::move(p.gradients), p.entries, p.first_nodes);
-  const std::vector<std::string> in_input_half = std::exchange(ran, {});
+  std::vector<std::string> in_input_half = std::exchange(ran, {});
   run_weight_half(std::move(half.rest), p.parameters);
   in_weight_half = ran;
   return in_input_half;

@@ -325,7 +325,8 @@ class Piper {
       if (!found.empty()) most = found.front().bottleneck;
       const bool least = options_.choice == PiperOptions::Choice::kBottleneck;
       if (least && !of_level.empty()) {
-        proposals.assign(1, std::move(of_level.front()));
+        proposals.clear();
+        proposals.push_back(std::move(of_level.front()));
       } else {
         proposals.insert(proposals.end(), std::make_move_iterator(of_level.begin()),
                          std::make_move_iterator(of_level.end()));
