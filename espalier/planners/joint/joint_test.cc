@@ -53,7 +53,7 @@ TEST(Joint, TwoTowersRunSideBySideOnTwoDevices) {
   const auto& plan = std::get<PipelinePlan>(*outcome.plan);
   EXPECT_EQ(plan.stages.size(), 3U);
   EXPECT_EQ(plan.stages[2].replicas.size(), 1U);
-  EXPECT_THAT(outcome.why, HasSubstr("joint search: 10.0 ms simulated, from 16.0 ms (planner "));
+  EXPECT_THAT(outcome.why, HasSubstr("joint search: 10.0 ms simulated, from 15.0 ms (planner "));
 }
 
 // Two to four operators, trees and joins, with a loss that reads what nobody else does.
