@@ -29,21 +29,49 @@ def test_key_depends_on_every_part():
     assert all(0 <= k < 2**63 for k in others)
 
 
+def nudged(path: Path, seed: int) -> torch.export.ExportedProgram:
+    """The program, each of its parameters one unit in the last place off."""
+    program = torch.export.load(path)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name in program.graph_signature.parameters:
+            parameter = program.state_dict[name]
+            up = torch.rand(parameter.shape, generator=generator) < 0.5
+            parameter.copy_(torch.nextafter(parameter, torch.where(up, torch.inf, -torch.inf).to(parameter.dtype)))
+    return program
+
+
 @pytest.mark.parametrize("name, stem", CASES, ids=[stem for _, stem in CASES])
 def test_expected_files_reproduce(name, stem):
     facts = json.loads((FOLDER / f"{stem}.expected.json").read_text())
     stored = load_file(FOLDER / f"{stem}.expected.safetensors")
     inputs = {n: stored[f"input.{n}"] for n in facts["inputs"]}
-    program = torch.export.load(FOLDER / f"{name}.pt2")
-    step = reference.run_step(program, inputs, micro_batches=facts["micro_batches"], seed=facts["seed"])
+
+    def run(program):
+        return reference.run_step(program, inputs, micro_batches=facts["micro_batches"], seed=facts["seed"])
+
+    step = run(torch.export.load(FOLDER / f"{name}.pt2"))
     # By the measure of docs/semantics.md: another processor wrote them.
     allowed = max(parity.allowed(1e-5, gradient) for gradient in step.gradients.values())
     assert step.loss == pytest.approx(float.fromhex(facts["loss_hex"]), rel=allowed)
-    errors = relative_errors(step.gradients, {n: stored[f"grad.{n}"] for n in facts["gradients"]})
-    assert max(errors.values()) <= allowed, errors
-    for buffer in facts["buffers"]:
-        right = stored[f"buffer.{buffer}"]
-        assert parity.norm(step.buffers[buffer] - right) <= allowed * parity.norm(right), buffer
+    gradients = {n: stored[f"grad.{n}"] for n in facts["gradients"]}
+    buffers = {n: stored[f"buffer.{n}"] for n in facts["buffers"]}
+
+    def beyond(explained=()):
+        """What is further from the stored values than allowed, and than four times as far as runs that rounding explains."""
+        far = [relative_errors(other.gradients, step.gradients) for other in explained]
+        errors = relative_errors(step.gradients, gradients)
+        found = {n: e for n, e in errors.items() if e > max([allowed, *(4 * each[n] for each in far)])}
+        for n, right in buffers.items():
+            strays = [4 * parity.norm(other.buffers[n] - step.buffers[n]) for other in explained]
+            distance = parity.norm(step.buffers[n] - right)
+            if distance > max([allowed * parity.norm(right), *strays]):
+                found[n] = distance
+        return found
+
+    if beyond():  # some models make much of every rounding
+        controls = [run(nudged(FOLDER / f"{name}.pt2", seed)) for seed in (1, 2)]
+        assert not beyond(controls)
 
 
 def flat_json_targets(graph: dict) -> list[str]:
