@@ -34,8 +34,9 @@ class Fit(Command):
         self.assertTrue(any((row["source"] or "").endswith(tuple("0123456789")) for row in found["memory"]))
 
     def test_its_plan_is_that_of_plan(self):
-        found = self.fit("--cluster", "3xcpu", "--only-asked")
-        self.espalier("plan", MODEL, *JOB, "--cluster", "3xcpu", "-o", "plan.json")
+        budget = ["--budget", 500_000]
+        found = self.fit("--cluster", "3xcpu", "--only-asked", *budget)
+        self.espalier("plan", MODEL, *JOB, "--cluster", "3xcpu", "-o", "plan.json", *budget)
         judged = json.loads(self.espalier("simulate", "plan.json", "--json").stdout)
         self.assertEqual(found["iteration_ns"], judged["iteration_ns"])
 

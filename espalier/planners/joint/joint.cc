@@ -11,6 +11,7 @@
 namespace espalier {
 namespace {
 
+constexpr std::uint64_t kPartOfBudget = 6;  // that improving takes: 1/6, some seconds of the usual one
 constexpr std::uint64_t kFewPlans = 8'000;  // of a problem whose plans are all judged
 constexpr std::size_t kFastest = 6;         // of them from which the search begins
 
@@ -77,6 +78,7 @@ Outcome joint_search(const Problem& problem, const std::vector<NamedPlanner>& pl
   for (const NamedPlanner& planner : planners) shares += planner.shares;
   const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / std::max<std::uint64_t>(1, shares);
   first.budget.max_states = std::min(context.budget.max_states, most) * shares;
+  second.budget.max_states = context.budget.max_states / kPartOfBudget;
   first.weight = second.weight = context.weight / 2;
   const std::vector<Candidate> candidates = run_all(problem, planners, first);
   context.states += first.states;
@@ -95,7 +97,12 @@ Outcome improved(const Problem& problem, Outcome found, const JointOptions& opti
   const PipelinePlan* const plan = pipeline_of(found);
   if (!plan || found.interrupted) return found;
   const PipelinePlan start = *plan;
-  return searched(problem, {&start}, std::move(found), options, context);
+  Context own = context;
+  own.states = 0;
+  own.budget.max_states = context.budget.max_states / kPartOfBudget;
+  Outcome outcome = searched(problem, {&start}, std::move(found), options, own);
+  context.states += own.states;
+  return outcome;
 }
 
 }  // namespace espalier

@@ -14,7 +14,7 @@ struct JointOptions {
   joint::OrdersMay orders = joint::OrdersMay::kStay;
 };
 
-// Runs all planners, each with the whole budget, and improves their plans with as much again: never slower
+// Runs all planners, each with the whole budget, and improves their plans with a sixth of it: never slower
 // than the fastest of them (fastest_of). Where none of them has a plan that fits, their outcome. Stages may
 // share devices, hold parts of several branches, have replicas with unequal shares where devices differ;
 // operators of a colocation group stay together, pins are kept, and stages that write buffers have no

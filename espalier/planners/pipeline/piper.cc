@@ -14,11 +14,11 @@
 #include "espalier/planners/pipeline/graphpipe_prices.h"
 #include "espalier/planners/pipeline/graphpipe_tree.h"
 
-//   Piper                                    here
-//   downset D, k devices, s = Σ d            front(D, place): what stands behind D on the devices from place
-//   on time of a stage                          PlacePrices::step_time, of a whole step micro-batches in
-//   flight ⌈Σ d / d⌉        what 1F1B needs before a rest that holds so many (docs/semantics.md) the largest
-//   stage time, minimised        a front over (bottleneck, held, stages): memory needs the second
+//   Piper                          here
+//   downset D, k devices, s = Σ d  front(D, place): what stands behind D on the devices from place on
+//   time of a stage                PlacePrices::step_time, of a whole step
+//   in flight ⌈Σ d / d⌉            what 1F1B needs before a rest that holds so many (docs/semantics.md)
+//   largest stage, minimised       a front over (bottleneck, held, stages): memory needs the second
 //
 // Bad cases: many branches, whose downsets are as many as sets of branches; the pieces are coarse then.
 
