@@ -62,7 +62,7 @@ class Zoo(Command):
         for name in ("mmt", "gnmt"):
             for output in ("g.json", "g.txt"):
                 self.write_model(name, output=output)
-                self.espalier("plan", output, "-c", "4xA100-80GB", "-b", "8", "-o", "plan.json")
+                self.espalier("plan", output, "-c", "4xA100-80GB", "-b", "8", "--budget", 100_000, "-o", "plan.json")
                 self.espalier("simulate", "plan.json")
                 self.espalier("compare", output, "-c", "2xT4", "-b", "8")
 
@@ -109,7 +109,7 @@ class Zoo(Command):
 
 class Precision(Command):
     def plan(self, *arguments):
-        done = self.espalier("plan", MODEL, "-c", "2xA100-80GB", "-o", "plan.json", *arguments)
+        done = self.espalier("plan", MODEL, "-c", "2xA100-80GB", "--budget", 100_000, "-o", "plan.json", *arguments)
         return done.stderr
 
     def test_the_output_says_which(self):
