@@ -269,7 +269,8 @@ BlockPrice block_price(const Linearization& line, BatchSize micro_batch, const S
 const BlockPrice& Chain::price(std::size_t first, std::size_t last) const {
   const std::size_t index = first * (blocks() + 1) + last;
   BlockPrice& result = prices_[index];
-  if (std::exchange(asked_[index], 1) != 0 || first == last) return result;
+  if (asked_[index] != 0 || first == last) return result;
+  asked_[index] = 1;
   const std::vector<OperatorRun> of_blocks = runs(first, last);
   const std::vector<KindId> able = able_kinds(first, last);
   if (able.empty()) return result;
