@@ -3,9 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "espalier/cluster/text.h"
-#include "espalier/cost/analytic.h"
-#include "espalier/graph/text.h"
+#include "espalier/app/job_for_tests.h"
 #include "testing/refusal.h"
 
 namespace espalier {
@@ -15,27 +13,10 @@ using ::testing::HasSubstr;
 
 // Two linears on two hosts of two devices.
 PlanningJob job_of() {
-  Graph graph = parse_graph(
+  return job_for_tests(
       "batch 1..4\nx = input() : f32[b,4]\nw = parameter(w) : f32[4,4]\nh = linear(x, w) : f32[b,4]\n"
-      "loss = mean(h) : f32[]\n");
-  Cluster cluster = parse_cluster("2x2xV100-16GB@10Gb");
-  Training training;
-  training.batch = BatchSize(4);
-  training.micro_batches = {BatchSize(2)};
-  CostTable costs = complete_costs(graph, cluster, CostTable(CostTableParts{}), training.micro_batches);
-  return {.model = "m",
-          .graph = std::move(graph),
-          .cluster = std::move(cluster),
-          .costs = std::move(costs),
-          .training = training,
-          .pins = {},
-          .start = {},
-          .locked = {},
-          .stages = {},
-          .cost_file = {},
-          .measured = {},
-          .notes = {},
-          .warnings = {}};
+      "loss = mean(h) : f32[]\n",
+      "2x2xV100-16GB@10Gb", BatchSize(4), BatchSize(2));
 }
 
 std::vector<std::string> names(const Cluster& cluster) {

@@ -2,39 +2,21 @@
 
 #include <gtest/gtest.h>
 
+#include "espalier/app/job_for_tests.h"
 #include "espalier/app/what_if.h"
-#include "espalier/cost/analytic.h"
-#include "espalier/graph/text.h"
 
 namespace espalier {
 namespace {
 
 // Two linears and a gelu in front, the loss behind, on two devices.
 PlanningJob small_job() {
-  Graph graph = parse_graph(
+  return job_for_tests(
       "batch 1..4096\nx = input() : f32[b,64]\nw = parameter(w) : f32[64,64]\nv = parameter(v) : f32[64,64]\n"
       "a = linear(x, w) : f32[b,64] @module=front.a @source=model.py:3\n"
       "g = gelu(a) : f32[b,64] @module=front.act @source=model.py:4\n"
       "c = linear(g, v) : f32[b,64] @module=front.c @source=model.py:5\n"
-      "loss = mean(c) : f32[] @module=loss\n");
-  Cluster cluster = parse_cluster("2xV100-16GB");
-  Training training;
-  training.batch = BatchSize(2048);
-  training.micro_batches = {BatchSize(512)};
-  CostTable costs = complete_costs(graph, cluster, CostTable(CostTableParts{}), training.micro_batches);
-  return {.model = "m",
-          .graph = std::move(graph),
-          .cluster = std::move(cluster),
-          .costs = std::move(costs),
-          .training = training,
-          .pins = {},
-          .start = {},
-          .locked = {},
-          .stages = {},
-          .cost_file = {},
-          .measured = {},
-          .notes = {},
-          .warnings = {}};
+      "loss = mean(c) : f32[] @module=loss\n",
+      "2xV100-16GB", BatchSize(2048), BatchSize(512));
 }
 
 PipelinePlan two_stages() {

@@ -71,12 +71,7 @@ struct Context {
   bool budget_spent = false;                     // a search wanted to look at more
 
   // Counts one more state; false once the budget is spent.
-  bool take_state() {
-    if (states >= budget.max_states) budget_spent = true;
-    if (budget_spent) return false;
-    if (++states % kCountedAtOnce == 0 && watch) watch->count({.states = kCountedAtOnce});
-    return true;
-  }
+  bool take_state() { return take_states(1); }
   // The same for several at once: all or none.
   bool take_states(std::uint64_t count) {
     if (states + count > budget.max_states) budget_spent = true;

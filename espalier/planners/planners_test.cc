@@ -103,26 +103,7 @@ TEST(Planners, NeverBeatTheOptimumAndAlwaysPassTheCheckers) {
   Rng rng(5);
   std::map<std::string, int> planned;
   for (int trial = 0; trial < 25; ++trial) {
-    const std::size_t n = 2 + rng.below(3);
-    std::string text = "x = input() : f32[b]\nw = parameter(w) : f32[1]\n";
-    std::vector<std::string> names{"x"};
-    std::vector<std::string> unread;
-    for (std::size_t i = 0; i < n; ++i) {
-      const bool last = i + 1 == n;
-      std::string inputs;
-      if (last) {
-        for (const std::string& u : unread) inputs += u + ", ";
-      } else {
-        const std::string read = names[rng.below(names.size())];
-        std::erase(unread, read);
-        inputs = read + ", ";
-      }
-      const std::string name = last ? "loss" : "h" + std::to_string(i);
-      text += name + " = f(" + inputs + "w) : f32[" + (last ? "" : "b") + "] @class=c" +
-              std::to_string(1 + rng.below(6)) + "\n";
-      names.push_back(name);
-      if (!last) unread.push_back(name);
-    }
+    const std::string text = random_graph_text(rng);
     const Toy toy(text, kThreeDevices, static_cast<std::int64_t>(1 + rng.below(4)));
     const auto optimum = ::espalier::testing::brute_force(toy.problem());
     ASSERT_TRUE(optimum.plan.has_value());

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "espalier/base/rng.h"
 #include "espalier/cluster/text.h"
 #include "espalier/graph/text.h"
 #include "espalier/planners/planner.h"
@@ -81,5 +82,29 @@ inline constexpr const char* kTowers =
     "x = input() : f32[b]\ny = input() : f32[b]\nw = parameter(w) : f32[1]\nv = parameter(v) : f32[1]\n"
     "img = tower(x, w) : f32[b] @class=c2\ntxt = tower(y, v) : f32[b] @class=c2\n"
     "loss = head(img, txt) : f32[] @class=c1\nreturn loss\n";
+
+// Two to four operators, trees and joins, with a loss that reads what nobody else does.
+inline std::string random_graph_text(Rng& rng) {
+  const std::size_t n = 2 + rng.below(3);
+  std::string text = "x = input() : f32[b]\nw = parameter(w) : f32[1]\n";
+  std::vector<std::string> names{"x"}, unread;
+  for (std::size_t i = 0; i < n; ++i) {
+    const bool last = i + 1 == n;
+    std::string inputs;
+    if (last) {
+      for (const std::string& name : unread) inputs += name + ", ";
+    } else {
+      const std::string read = names[rng.below(names.size())];
+      std::erase(unread, read);
+      inputs = read + ", ";
+    }
+    const std::string name = last ? "loss" : "h" + std::to_string(i);
+    text += name + " = f(" + inputs + "w) : f32[" + (last ? "" : "b") + "] @class=c" +
+            std::to_string(1 + rng.below(6)) + "\n";
+    names.push_back(name);
+    if (!last) unread.push_back(name);
+  }
+  return text;
+}
 
 }  // namespace espalier

@@ -12,6 +12,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
+#include "espalier/sim/evaluated_memory.h"
 #include "espalier/sim/flat_plan.h"
 #include "espalier/sim/list_builder.h"
 #include "espalier/sim/list_engine.h"
@@ -23,7 +24,6 @@ using internal::DeviceFacts;
 using internal::FlatPlan;
 using internal::ListBuilder;
 using internal::ListEngine;
-using internal::ListPeak;
 using internal::ListStructure;
 using internal::RouteTable;
 
@@ -183,19 +183,11 @@ void Evaluator::Scratch::add_up(const PipelinePlan& plan, const ListStructure& s
     const StageMemory& memory = flat_->memory()[s];
     for (const Replica& replica : plan.stages[s].replicas) {
       for (const DeviceId device : replica.devices) {
-        Bytes* bytes = evaluation.peak[device.index()].bytes;
-        bytes[static_cast<std::size_t>(MemoryCategory::kParameters)] += memory.parameters;
-        bytes[static_cast<std::size_t>(MemoryCategory::kGradients)] += memory.gradients;
-        bytes[static_cast<std::size_t>(MemoryCategory::kOptimizer)] += memory.optimizer_state;
+        internal::add_held_always(memory, evaluation.peak[device.index()]);
       }
     }
   }
-  const std::span<const ListPeak> peaks = engine_.measure_memory();
-  for (std::size_t lane = 0; lane < peaks.size(); ++lane) {
-    Bytes* bytes = evaluation.peak[structure.devices[lane].index()].bytes;
-    bytes[static_cast<std::size_t>(MemoryCategory::kBuffers)] = Bytes(peaks[lane].buffers);
-    bytes[static_cast<std::size_t>(MemoryCategory::kActivations)] = Bytes(peaks[lane].activations);
-  }
+  internal::set_peaks(structure, engine_.measure_memory(), evaluation.peak);
 }
 
 Evaluator::Evaluator(const Graph& graph, const Cluster& cluster, const CostTable& costs,
@@ -212,21 +204,6 @@ Evaluator::Counts Evaluator::counts(const Scratch& scratch) {
   return scratch.counts;
 }
 
-namespace {
-
-void find_overflow(const Cluster& cluster, Evaluation& evaluation) {
-  for (std::size_t device = 0; device < evaluation.peak.size(); ++device) {
-    Bytes total;
-    for (const Bytes bytes : evaluation.peak[device].bytes) total += bytes;
-    if (total > cluster.devices()[device].memory) {
-      evaluation.overflow = DeviceId(device);
-      return;
-    }
-  }
-}
-
-}  // namespace
-
 Evaluation Evaluator::evaluate(const PipelinePlan& plan, Scratch& scratch) const {
   return evaluate(plan, {}, scratch);
 }
@@ -239,7 +216,7 @@ Evaluation Evaluator::evaluate(const PipelinePlan& plan, std::span<const StageRu
                                Scratch& scratch) const {
   scratch.bind(state_);
   Evaluation evaluation = scratch.evaluate(plan, runs);
-  find_overflow(state_->cluster, evaluation);
+  internal::find_overflow(state_->cluster, evaluation);
   return evaluation;
 }
 
@@ -249,7 +226,7 @@ Evaluation summary(const Trace& trace, const Cluster& cluster) {
   Evaluation evaluation;
   evaluation.iteration = trace.iteration;
   evaluation.peak = peak_memory(trace);
-  find_overflow(cluster, evaluation);
+  internal::find_overflow(cluster, evaluation);
   return evaluation;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "espalier/sim/evaluated_memory.h"
 #include "espalier/sim/list_builder.h"
 #include "espalier/sim/list_engine.h"
 
@@ -10,7 +11,6 @@ namespace espalier {
 using internal::ListBuilder;
 using internal::ListCosts;
 using internal::ListEngine;
-using internal::ListPeak;
 using internal::ListStructure;
 using internal::RouteTable;
 
@@ -26,17 +26,12 @@ struct OrderJudge::State {
       std::uint32_t largest = 1;
       for (const StagedReplica& replica : stage.replicas) {
         largest = std::max(largest, static_cast<std::uint32_t>(replica.micro_batches.size()));
-        for (const DeviceId device : replica.devices) add_constant(device, stage.memory);
+        for (const DeviceId device : replica.devices) {
+          internal::add_held_always(stage.memory, constant[device.index()]);
+        }
       }
       largest_share.push_back(largest);
     }
-  }
-
-  void add_constant(DeviceId device, const StageMemory& memory) {
-    Bytes* bytes = constant[device.index()].bytes;
-    bytes[static_cast<std::size_t>(MemoryCategory::kParameters)] += memory.parameters;
-    bytes[static_cast<std::size_t>(MemoryCategory::kGradients)] += memory.gradients;
-    bytes[static_cast<std::size_t>(MemoryCategory::kOptimizer)] += memory.optimizer_state;
   }
 
   const Cluster& cluster;
@@ -78,16 +73,8 @@ Evaluation OrderJudge::judge(const OrderLists& lists) {
   }
   evaluation.iteration = Duration(state.engine.iteration());
   evaluation.peak = state.constant;
-  const std::span<const ListPeak> peaks = state.engine.measure_memory();
-  for (std::size_t lane = 0; lane < peaks.size(); ++lane) {
-    Bytes* bytes = evaluation.peak[state.structure.devices[lane].index()].bytes;
-    bytes[static_cast<std::size_t>(MemoryCategory::kBuffers)] = Bytes(peaks[lane].buffers);
-    bytes[static_cast<std::size_t>(MemoryCategory::kActivations)] = Bytes(peaks[lane].activations);
-  }
-  for (std::size_t d = 0; d < evaluation.peak.size() && !evaluation.overflow; ++d) {
-    if (evaluation.peak[d].total() > state.cluster.device(DeviceId(d)).memory)
-      evaluation.overflow = DeviceId(d);
-  }
+  internal::set_peaks(state.structure, state.engine.measure_memory(), evaluation.peak);
+  internal::find_overflow(state.cluster, evaluation);
   return evaluation;
 }
 

@@ -56,30 +56,6 @@ TEST(Joint, TwoTowersRunSideBySideOnTwoDevices) {
   EXPECT_THAT(outcome.why, HasSubstr("joint search: 10.0 ms simulated, from 15.0 ms (planner "));
 }
 
-// Two to four operators, trees and joins, with a loss that reads what nobody else does.
-std::string random_graph_text(Rng& rng) {
-  const std::size_t n = 2 + rng.below(3);
-  std::string text = "x = input() : f32[b]\nw = parameter(w) : f32[1]\n";
-  std::vector<std::string> names{"x"}, unread;
-  for (std::size_t i = 0; i < n; ++i) {
-    const bool last = i + 1 == n;
-    std::string inputs;
-    if (last) {
-      for (const std::string& name : unread) inputs += name + ", ";
-    } else {
-      const std::string read = names[rng.below(names.size())];
-      std::erase(unread, read);
-      inputs = read + ", ";
-    }
-    const std::string name = last ? "loss" : "h" + std::to_string(i);
-    text += name + " = f(" + inputs + "w) : f32[" + (last ? "" : "b") + "] @class=c" +
-            std::to_string(1 + rng.below(6)) + "\n";
-    names.push_back(name);
-    if (!last) unread.push_back(name);
-  }
-  return text;
-}
-
 // One to three devices, some of which are slower, behind one or two hosts.
 std::string random_cluster_text(Rng& rng) {
   std::string text =

@@ -1,8 +1,10 @@
 #include "espalier/planners/joint/parts.h"
 
 #include <algorithm>
-#include <numeric>
 #include <tuple>
+
+#include "espalier/base/check.h"
+#include "espalier/base/union_find.h"
 
 namespace espalier::joint {
 namespace {
@@ -74,14 +76,10 @@ std::vector<OperatorSet> pieces_of(const Space& space, const OperatorSet& stage)
   const std::vector<OperatorId> operators = stage.operators();
   const auto place = [&](std::uint32_t op) {
     const auto at = std::lower_bound(operators.begin(), operators.end(), OperatorId(op));
-    return at != operators.end() && at->index() == op ? std::optional(at - operators.begin()) : std::nullopt;
+    const bool here = at != operators.end() && at->index() == op;
+    return here ? std::optional(static_cast<std::size_t>(at - operators.begin())) : std::nullopt;
   };
-  std::vector<std::size_t> leader(operators.size());
-  std::iota(leader.begin(), leader.end(), std::size_t{0});
-  const auto find = [&](std::size_t i) {
-    while (leader[i] != i) i = leader[i] = leader[leader[i]];
-    return i;
-  };
+  UnionFind sets(operators.size());
   const auto links = space.links();
   for (const OperatorRun& run : stage.runs()) {
     auto at = std::lower_bound(links.begin(), links.end(), run.first,
@@ -89,14 +87,12 @@ std::vector<OperatorSet> pieces_of(const Space& space, const OperatorSet& stage)
     for (; at != links.end() && at->from <= run.last; ++at) {
       const auto to = place(at->to);
       if (!to) continue;
-      const std::size_t a = find(static_cast<std::size_t>(*place(at->from)));
-      const std::size_t b = find(static_cast<std::size_t>(*to));
-      leader[std::max(a, b)] = std::min(a, b);
+      sets.join(narrow(*place(at->from)), narrow(*to));
     }
   }
   std::vector<std::vector<OperatorId>> members(operators.size());
   for (std::size_t i = 0; i < operators.size(); ++i) {
-    if (space.is_own(operators[i].index())) members[find(i)].push_back(operators[i]);
+    if (space.is_own(operators[i].index())) members[sets.find(narrow(i))].push_back(operators[i]);
   }
   std::vector<OperatorSet> pieces;
   for (std::vector<OperatorId>& piece : members) {

@@ -185,13 +185,15 @@ std::optional<FilledOrder> zero_bubble_fill(const StageLine& line, const LineCos
   return ZeroBubbleFill(line, costs, rules).run();
 }
 
+void add_new(std::optional<FilledOrder> fill, std::vector<FilledOrder>& fills) {
+  const auto known = [&](const FilledOrder& other) { return other.order == fill->order; };
+  if (fill && std::none_of(fills.begin(), fills.end(), known)) fills.push_back(std::move(*fill));
+}
+
 std::vector<FilledOrder> zero_bubble_fills(const StageLine& line, const LineCosts& costs) {
   std::vector<FilledOrder> fills;
   for (std::size_t rules = 0; rules < 8; ++rules) {
-    std::optional<FilledOrder> fill =
-        zero_bubble_fill(line, costs, {(rules & 4) == 0, (rules & 2) == 0, (rules & 1) == 0});
-    const auto known = [&](const FilledOrder& other) { return other.order == fill->order; };
-    if (fill && std::none_of(fills.begin(), fills.end(), known)) fills.push_back(std::move(*fill));
+    add_new(zero_bubble_fill(line, costs, {(rules & 4) == 0, (rules & 2) == 0, (rules & 1) == 0}), fills);
   }
   return fills;
 }

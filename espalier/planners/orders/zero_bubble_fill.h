@@ -36,6 +36,9 @@ struct FilledOrder {
 std::optional<FilledOrder> zero_bubble_fill(const StageLine& line, const LineCosts& costs,
                                             const FillRules& rules);
 
+// Adds an order that there is and that does not stand there yet.
+void add_new(std::optional<FilledOrder> fill, std::vector<FilledOrder>& fills);
+
 // With all rules, each order once, in the order of the rules.
 std::vector<FilledOrder> zero_bubble_fills(const StageLine& line, const LineCosts& costs);
 

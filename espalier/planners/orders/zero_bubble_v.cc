@@ -251,9 +251,7 @@ std::optional<FilledOrder> zero_bubble_v_fill(const StageLine& line, const LineC
 std::vector<FilledOrder> zero_bubble_v_fills(const StageLine& line, const LineCosts& costs) {
   std::vector<FilledOrder> fills;
   for (const FillVRules rules : {FillVRules{true, true}, {false, true}, {true, false}, {false, false}}) {
-    std::optional<FilledOrder> fill = zero_bubble_v_fill(line, costs, rules);
-    const auto known = [&](const FilledOrder& other) { return other.order == fill->order; };
-    if (fill && std::none_of(fills.begin(), fills.end(), known)) fills.push_back(std::move(*fill));
+    add_new(zero_bubble_v_fill(line, costs, rules), fills);
   }
   return fills;
 }
