@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kMaxDepth = 200;
 constexpr std::size_t kColumns = 100;
+constexpr std::size_t kUsualMembers = 6;
 constexpr std::size_t kFew = 24;  // keys of an object that are compared one by one
 
 // Builds the document from parser events, so that depth and duplicate keys are refused while reading.
@@ -29,16 +30,21 @@ class Builder : public nlohmann::json_sax<Json> {
       throw InputError(std::string(where_) + ": number " + text.substr(0, 40) + " is out of range");
     return put(value);
   }
-  bool string(string_t& value) override { return put(std::move(value)); }
+  // Copied, not moved: the parser keeps the room that it has for the next one.
+  bool string(string_t& value) override { return put(std::as_const(value)); }
   bool binary(binary_t&) override { return false; }
-  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool start_object(std::size_t) override {
+    open(Json::object());
+    stack_.back()->get_ref<Json::object_t&>().reserve(kUsualMembers);
+    return true;
+  }
   bool start_array(std::size_t) override { return open(Json::array()); }
   bool key(string_t& value) override {
     if (stands(value)) {
       throw InputError(std::string(where_) + ": key '" + value.substr(0, 80) +
                        "' stands twice in one object");
     }
-    key_ = std::move(value);
+    key_ = value;
     return true;
   }
   bool end_object() override { return close(); }
@@ -209,9 +215,9 @@ std::vector<std::pair<std::string, JsonCursor>> JsonCursor::members() const {
   return result;
 }
 
-std::string JsonCursor::string() const {
+const std::string& JsonCursor::string() const {
   if (!json_->is_string()) fail("is " + shown(*json_) + "; expected a string");
-  return json_->get<std::string>();
+  return json_->get_ref<const std::string&>();
 }
 
 std::vector<std::string> JsonCursor::strings() const {

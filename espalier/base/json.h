@@ -44,7 +44,7 @@ class JsonCursor {
   std::size_t size() const;                                         // of an array; refuses anything else
   std::vector<std::pair<std::string, JsonCursor>> members() const;  // of an object, in file order
 
-  std::string string() const;
+  const std::string& string() const;         // the document's own
   std::vector<std::string> strings() const;  // an array of them
   bool boolean() const;                      // true, false; nothing else
   std::int64_t integer(std::int64_t min, std::int64_t max) const;

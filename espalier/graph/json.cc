@@ -93,6 +93,7 @@ class GraphJsonReader {
     if (root_.has("mode")) parts_.training_mode = one_of(root_.at("mode"), kModes) == 0;
     read_batch(root_.at("batch"));
     each("parameters", [&](const JsonCursor& cursor) { read_parameter(cursor); });
+    if (root_.has("tensors")) tensors_.reserve(root_.at("tensors").size());
     each("tensors", [&](const JsonCursor& cursor) { read_tensor(cursor); });
     each("operators", [&](const JsonCursor& cursor) { read_operator(cursor); });
     parts_.outputs = tensor_list(root_.at("outputs"));
