@@ -16,6 +16,7 @@ namespace espalier {
 namespace {
 
 constexpr std::string_view kBetween = "=";
+constexpr std::string_view kQuoted = "={";  // a text that begins with a brace is JSON
 
 bool is_json(std::string_view text) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
@@ -216,7 +217,7 @@ std::vector<PlacementRule> parse_placement_rules(std::string_view text, const st
 std::string print_placement_rules(const std::vector<PlacementRule>& rules, const Cluster& cluster) {
   std::string text;
   for (const PlacementRule& rule : rules) {
-    text += quote_word(rule.pattern, kBetween) + " = " +
+    text += quote_word(rule.pattern, kQuoted) + " = " +
             quote_word(cluster.device(rule.device).name, kBetween) + "\n";
   }
   return text;

@@ -45,7 +45,8 @@ TEST(PlacementRules, TheFirstThatMatchesPlacesAnOperator) {
 
 TEST(PlacementRules, ReadBack) {
   const Rules rules;
-  for (const char* text : {"a = gpu:0\n", "\"a b\" = gpu:1\n* = gpu:2\n", "\"a=b\" = gpu:1\n"}) {
+  for (const char* text :
+       {"a = gpu:0\n", "\"a b\" = gpu:1\n* = gpu:2\n", "\"a=b\" = gpu:1\n", "\"{a\" = gpu:1\n"}) {
     const auto parsed = parse_placement_rules(text, "p", rules.cluster);
     EXPECT_EQ(print_placement_rules(parsed, rules.cluster), text);
   }
