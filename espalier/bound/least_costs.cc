@@ -83,13 +83,9 @@ void find_updates(const Graph& graph, LeastCosts& found) {
   }
   for (std::size_t p = 0; p < readers.size(); ++p) {
     if (readers[p].empty()) continue;
-    UpdatedParameter update;
-    update.bytes = static_cast<double>(graph.parameters()[p].bytes().count());
-    if (readers[p].size() == 1) {
-      update.reader = readers[p].front();
-      found.own_bytes[readers[p].front()] += graph.parameters()[p].bytes().count();
-    }
-    found.updated.push_back(update);
+    const auto bytes = static_cast<double>(graph.parameters()[p].bytes().count());
+    if (readers[p].size() == 1) found.own_bytes[readers[p].front()] += bytes;
+    found.updated.push_back(bytes);
   }
 }
 
@@ -166,7 +162,7 @@ Chains chains_of(const Graph& graph, const LeastCosts& costs) {
   const double rate = costs.least_of_used(costs.update_rate), fixed = costs.least_of_used(costs.update_fixed);
   for (std::size_t i = 0; i < n; ++i) {
     if (costs.own_bytes[i] == 0) continue;
-    const double bytes = static_cast<double>(costs.own_bytes[i]) / costs.largest_degree;
+    const double bytes = costs.own_bytes[i] / costs.largest_degree;
     chains.own_update[i] = Duration(static_cast<std::int64_t>(update_of(rate, fixed, bytes)));
   }
   for (std::size_t i = 0; i < n; ++i) {

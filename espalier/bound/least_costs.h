@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "espalier/cost/cost_table.h"
@@ -27,20 +26,14 @@ struct Way {
   std::vector<std::optional<OperatorTimes>> times;  // by operator; none: it cannot run so
 };
 
-// A parameter that gets an update.
-struct UpdatedParameter {
-  double bytes = 0;
-  std::optional<std::uint32_t> reader;  // the one operator that reads it; none: several do
-};
-
 struct LeastCosts {
   std::vector<Way> ways;             // by (micro-batch, degree, kind)
   std::vector<OperatorTimes> least;  // by operator, each part of it by itself
-  std::vector<UpdatedParameter> updated;
-  std::vector<std::int64_t> own_bytes;  // by operator: of trainable parameters that nobody else reads
-  std::vector<double> update_rate;      // by kind: nanoseconds a byte of parameters
-  std::vector<double> update_fixed;     // by kind: of each update beside
-  std::vector<char> used;               // by kind: some device is of it
+  std::vector<double> updated;       // bytes of each parameter that gets an update
+  std::vector<double> own_bytes;     // by operator: of those that nobody else reads
+  std::vector<double> update_rate;   // by kind: nanoseconds a byte of parameters
+  std::vector<double> update_fixed;  // by kind: of each update beside
+  std::vector<char> used;            // by kind: some device is of it
   std::uint32_t largest_degree = 1;
   bool runs = true;  // some way can run each operator
   double least_of_used(const std::vector<double>& by_kind) const;

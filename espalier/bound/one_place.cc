@@ -34,7 +34,7 @@ bool OnePlace::fits(std::size_t op, double time, std::size_t first, std::size_t 
   const Way& any = costs_.ways[first];
   const auto most = static_cast<std::size_t>(std::min<std::int64_t>(
       any.count, static_cast<std::int64_t>(known_.cluster.devices().size() / any.degree)));
-  const std::int64_t bytes = costs_.own_bytes[op] / any.degree;
+  const auto bytes = static_cast<std::int64_t>(std::min(costs_.own_bytes[op] / any.degree, 0x1p61));
   for (std::size_t replicas = 1; replicas <= most; ++replicas) {
     const double sum = replicas > 1 && bytes > 0 ? known_.rings.time(replicas, bytes) : 0;
     std::vector<std::pair<double, std::size_t>> shares;
@@ -62,7 +62,7 @@ double OnePlace::share(const Way& way, std::size_t op, double time, double sum) 
   const double forward = nanoseconds_of(times.forward) + overhead,
                input = nanoseconds_of(times.input) + overhead;
   const double weight = nanoseconds_of(times.weight);
-  const double bytes = static_cast<double>(costs_.own_bytes[op]) / way.degree;
+  const double bytes = costs_.own_bytes[op] / way.degree;
   const double own =
       sum + (bytes > 0 ? update_of(costs_.update_rate[way.kind], costs_.update_fixed[way.kind], bytes) : 0);
   const double head = nanoseconds_of(chains.head[op]), ready = nanoseconds_of(chains.ready[op]);

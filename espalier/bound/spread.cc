@@ -23,7 +23,7 @@ Spread::Spread(const Known& known) : known_(known), costs_(known.costs) {
 double Spread::between(Window window) const {
   double sum = 0;
   for (std::size_t i = 0; i < costs_.least.size(); ++i) sum += of_operator(i, window);
-  for (const UpdatedParameter& update : costs_.updated) sum += of_update(update, window);
+  for (const double bytes : costs_.updated) sum += of_update(bytes, window);
   if (window.before == 0 && window.after == 0) sum += once_;
   return all_ > 0 ? sum / all_ : 0;
 }
@@ -44,9 +44,9 @@ void Spread::weigh() {
     }
     for (std::size_t k = 0; k < kinds; ++k) total[k] += least[k] == kNever ? 0 : least[k];
   }
-  for (const UpdatedParameter& update : costs_.updated) {
+  for (const double bytes : costs_.updated) {
     for (std::size_t k = 0; k < kinds; ++k) {
-      total[k] += update_of(costs_.update_rate[k], 0, update.bytes);
+      total[k] += update_of(costs_.update_rate[k], 0, bytes);
     }
   }
   weight_.assign(kinds, 0);
@@ -91,7 +91,7 @@ double Spread::of_way(const Way& way, std::size_t op, Window window) const {
       count * (finish.of(forward, 0, nanoseconds_of(chains.tail_forward[op])) +
                finish.of(input, 0, nanoseconds_of(chains.tail_input[op])) + finish.of(weight, 0, end));
   if (!one_kind_) return std::max(0.0, all - early - late);
-  const double bytes = static_cast<double>(costs_.own_bytes[op]) / way.degree;
+  const double bytes = costs_.own_bytes[op] / way.degree;
   const double another =
       update_of(costs_.update_rate[way.kind], 0, bytes) + 2 * bytes * known_.rings.per_byte();
   const double first = std::max(0.0, window.before - head), last = std::max(0.0, window.after - end);
@@ -107,11 +107,11 @@ double Spread::of_way(const Way& way, std::size_t op, Window window) const {
   return std::max(0.0, least);
 }
 
-double Spread::of_update(const UpdatedParameter& update, Window window) const {
+double Spread::of_update(double bytes, Window window) const {
   double least = kNever;
   for (std::size_t k = 0; k < weight_.size(); ++k) {
     if (!costs_.used[k]) continue;
-    const double time = update_of(costs_.update_rate[k], 0, update.bytes);
+    const double time = update_of(costs_.update_rate[k], 0, bytes);
     // A group's devices have a part each, rounded by itself.
     const double late = costs_.largest_degree * window.after + costs_.largest_degree - 1;
     least = std::min(least, weight_[k] * std::max(0.0, time - late));

@@ -33,7 +33,7 @@ class Spread {
   void weigh();
   double of_operator(std::size_t op, Window window) const;
   double of_way(const Way& way, std::size_t op, Window window) const;
-  double of_update(const UpdatedParameter& update, Window window) const;
+  double of_update(double bytes, Window window) const;
 
   const Known& known_;
   const LeastCosts& costs_;
