@@ -171,7 +171,9 @@ BoundOrReason any_plan_bound(const OpenedPlan& opened) {
     }
     costs = complete_costs(imported.graph, opened.cluster, std::move(costs),
                            opened.file.training.micro_batches, precision);
-    return {any_plan_bound(imported.graph, opened.cluster, costs, opened.file.training), ""};
+    const Training& training = opened.file.training;
+    const Bound::Scope scope = scope_of(resolve_plan(opened.file, imported.graph), training);
+    return {plan_bound(imported.graph, opened.cluster, costs, training, scope), ""};
   } catch (const InputError& error) {
     return {{}, std::string("the bound for any plan needs the model: ") + error.what()};
   }

@@ -113,8 +113,12 @@ Judged judge_data_edges_only(const PlanningJob& job, const Judged& chain) {
   return judge_staged(job, std::move(plan), std::move(staged), schedule, chain.any_bound);
 }
 
-Bound any_bound_of(const PlanningJob& job) {
-  return any_plan_bound(job.graph, job.cluster, job.costs, job.training);
+Bound any_bound_of(const PlanningJob& job, Bound::Scope scope) {
+  return plan_bound(job.graph, job.cluster, job.costs, job.training, scope);
+}
+
+Bound any_bound_of(const PlanningJob& job, const PipelinePlan& plan) {
+  return any_bound_of(job, scope_of(plan, job.training));
 }
 
 Judged judge(const PlanningJob& job, const PipelinePlan& plan, const Bound& any_bound) {
@@ -130,13 +134,14 @@ double Judged::gap() const {
 }
 
 Judged judge(const PlanningJob& job, const PipelinePlan& plan) {
-  return judge(job, plan, any_bound_of(job));
+  return judge(job, plan, any_bound_of(job, plan));
 }
 
 Judged judge_fragments(const PlanningJob& job, const Placement& placement, PipelinePlan fragments) {
   StagedModel staged = stage_placement(job.graph, job.cluster, job.costs, job.training, fragments);
   const Schedule schedule = make_schedule(staged, job.cluster.devices().size());
-  Judged judged = judge_staged(job, std::move(fragments), std::move(staged), schedule, any_bound_of(job));
+  const Bound bound = any_bound_of(job, fragments);
+  Judged judged = judge_staged(job, std::move(fragments), std::move(staged), schedule, bound);
   judged.placement = placement;
   return judged;
 }
@@ -185,7 +190,8 @@ PipelinePlan with_own_orders(const PlanningJob& job, PipelinePlan plan, const Ch
   return plan;
 }
 
-// What a planner found, checked, with orders made for it if they were chosen, judged.
+// What a planner found, checked, with orders made for it if they were chosen, judged. `any_bound` is that of
+// most plans.
 Planned finish(const PlanningJob& job, const std::string& planner, Outcome found,
                const ChosenOrders& schedule, const Bound& any_bound) {
   Planned planned{
@@ -225,7 +231,8 @@ Planned finish(const PlanningJob& job, const std::string& planner, Outcome found
       return planned;
     }
   }
-  planned.judged = judge(job, *plan, any_bound);
+  const bool within = scope_of(*plan, job.training) == any_bound.scope;
+  planned.judged = judge(job, *plan, within ? any_bound : any_bound_of(job, *plan));
   planned.warnings = semantic_warnings(job.graph, *plan);
   return planned;
 }
@@ -234,7 +241,7 @@ Planned finish(const PlanningJob& job, const std::string& planner, Outcome found
 struct Search {
   Search(const PlanningJob& job, const SearchOptions& options)
       : problem(job.problem()),
-        any_bound(any_bound_of(job)),
+        any_bound(any_bound_of(job, Bound::Scope::kOneSize)),
         pool(options.threads),
         watch(options.progress, any_bound.time) {
     context.pool = &pool;
@@ -338,6 +345,20 @@ std::vector<ComparedPlan> rows_of(const PlanningJob& job, Planned planned, Durat
   return {std::move(row), std::move(bare)};
 }
 
+// The narrowest scope with all rows in it, where the micro-batches of plans from files are offered too.
+Bound bound_of_all(const PlanningJob& job, const std::vector<ComparedPlan>& rows, const Bound& usual) {
+  std::vector<BatchSize> sizes;
+  bool one = true;
+  for (const ComparedPlan& row : rows) {
+    if (!row.judged) continue;
+    one &= row.judged->any_bound.scope == Bound::Scope::kOneSize;
+    for (const Stage& stage : row.judged->plan.stages) sizes.push_back(stage.micro_batch);
+  }
+  const PlanningJob sized = with_sizes(job, sizes);
+  if (one && sized.training == job.training) return usual;
+  return any_bound_of(sized, one ? Bound::Scope::kOneSize : Bound::Scope::kOfferedSizes);
+}
+
 }  // namespace
 
 Comparison compare_planners(const PlanningJob& job, const CompareOptions& options) {
@@ -368,25 +389,19 @@ Comparison compare_planners(const PlanningJob& job, const CompareOptions& option
   });
 
   Comparison result;
-  result.any_bound = search.any_bound;
   result.interrupted = search.context.stop();
   for (std::vector<ComparedPlan>& some : rows) {
     std::move(some.begin(), some.end(), std::back_inserter(result.rows));
   }
-  std::vector<BatchSize> sizes;
   for (const std::string& path : options.files) {
     ComparedPlan row;
     row.planner = path;
     row.judged = judge_file(job, path);
     row.status = row.judged->overflow ? Status::kInfeasible : Status::kFeasible;
     fill_row(row, *row.judged);
-    for (const Stage& stage : row.judged->plan.stages) sizes.push_back(stage.micro_batch);
     result.rows.push_back(std::move(row));
   }
-  if (!sizes.empty()) {
-    const PlanningJob sized = with_sizes(job, sizes);
-    result.any_bound = any_plan_bound(sized.graph, sized.cluster, sized.costs, sized.training);
-  }
+  result.any_bound = bound_of_all(job, result.rows, search.any_bound);
   for (std::size_t i = 0; i < result.rows.size(); ++i) {
     const ComparedPlan& row = result.rows[i];
     if (!row.iteration || !row.fits || row.data_edges_only) continue;

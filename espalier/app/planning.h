@@ -28,13 +28,13 @@ struct Judged {
   Duration expected;  // mean iteration under the measured spread of action times (sim/expected.h); else the
                       // trace's
   Bound stages_bound;
-  Bound any_bound;
+  Bound any_bound;  // for any plan of the narrowest scope that this one is in
   double bubble = 0;
   std::vector<MemoryByCategory> peak;  // by device
   std::optional<DeviceId> overflow;    // the first device that holds more than it has
   Bytes overflow_by;
 
-  double gap() const;  // iteration / any_bound - 1: at most this much is left to win
+  double gap() const;  // iteration / any_bound - 1: at most this much is left to win in that scope
 };
 
 // The plan must obey check_plan. O(operators + actions · log).
@@ -96,7 +96,7 @@ struct ComparedPlan {
   Bytes peak;  // of the fullest device
   bool fits = true;
   std::optional<Duration> estimate;  // the planner's own
-  double gap = 0;                    // to the bound for any plan
+  double gap = 0;                    // to the bound for any plan of its scope
   SearchStats stats;
   Duration planning_time;  // zero without a clock; planners run side by side
   std::optional<Judged> judged;
@@ -113,7 +113,7 @@ struct CompareOptions {
 
 struct Comparison {
   std::vector<ComparedPlan> rows;
-  Bound any_bound;
+  Bound any_bound;                  // for any plan of the narrowest scope that all rows are in
   std::optional<std::size_t> best;  // the fastest row that fits and whose stage edges mean what they say
   bool interrupted = false;         // somebody ended the search
   std::optional<Shortage> shortage = {};  // where nothing fits: of the closest plan of all

@@ -161,16 +161,121 @@ TEST(AnyPlanBound, UpdatesCount) {
             milliseconds(140) - nanoseconds(2));
 }
 
+std::string gpus(int count) {
+  std::string text;
+  for (int d = 0; d < count; ++d) text += "device d" + std::to_string(d) + " gpu in network\n";
+  return text;
+}
+
 TEST(AnyPlanBound, WithManyDevicesTheLongestPathCounts) {
   // tower 2, head 1, head's gradients 1 + 1, then the tower's 2 + 2 after head's input gradient: 2 + 1 + 1 +
   // 2 + 2 = 8 ms.
-  const Towers towers;
-  std::string text = kKinds;
-  for (int d = 0; d < 40; ++d) text += "device d" + std::to_string(d) + " gpu in network\n";
-  const Bound bound =
-      any_plan_bound(towers.graph, parse_cluster_lines(text), Towers::costs(1), towers.training);
+  Towers towers;
+  towers.training.batch = BatchSize(1);
+  const Cluster cluster = parse_cluster_lines(kKinds + gpus(40));
+  const Bound bound = any_plan_bound(towers.graph, cluster, Towers::costs(1), towers.training);
   EXPECT_EQ(bound.time, milliseconds(8));
   EXPECT_THAT(bound.why, HasSubstr("longest path"));
+}
+
+TEST(AnyPlanBound, ReplicasPayForTheSumOfTheirGradients) {
+  // Four samples. A tower on four devices: its gradient is there after 4 ms, 2 + 2 ms of backward, and a sum
+  // over four devices is six steps of 500 us: 11 ms. On two: 4 + 2 · 4 + 1 = 13, on one 4 + 4 · 4 = 20.
+  const Towers towers;
+  const Cluster cluster = parse_cluster_lines(kKinds + gpus(40));
+  const Bound bound = any_plan_bound(towers.graph, cluster, Towers::costs(1), towers.training);
+  EXPECT_EQ(bound.time, milliseconds(11));
+  EXPECT_THAT(bound.why, HasSubstr("'img' has all its passes and its update in few places"));
+}
+
+// A chain of four layers of 1 ms a half, 3 GB of parameters each, over links of 1 GB/s: no replicas. Six
+// devices.
+struct Layers {
+  Graph graph = parse_graph(
+      "x = input() : f32[b]\n"
+      "u = parameter(u) : f32[750000000]\nv = parameter(v) : f32[750000000]\n"
+      "w = parameter(w) : f32[750000000]\nz = parameter(z) : f32[750000000]\n"
+      "a = f(x, u) : f32[b] @class=layer\nb = f(a, v) : f32[b] @class=layer\n"
+      "c = f(b, w) : f32[b] @class=layer\nloss = f(c, z) : f32[] @class=layer\nreturn loss\n");
+  Training training{.batch = BatchSize(4), .micro_batches = {BatchSize(1)}, .optimizer = {}};
+
+  static CostTable costs() {
+    CostTableParts parts;
+    OperatorCost cost;
+    cost.forward = cost.input_gradient = cost.weight_gradient = milliseconds(1);
+    parts.rows.push_back({"layer", "gpu", {}, {{BatchSize(1), cost}}});
+    return CostTable(parts);
+  }
+  static Cluster cluster(int devices) {
+    return parse_cluster_lines(
+        "kind gpu 64GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\n"
+        "group network 1GB latency=0us\n" +
+        gpus(devices));
+  }
+};
+
+TEST(PlanBound, WhoHasNothingToReadWaits) {
+  // 4 · 4 · 3 ms on two devices: 24 ms each. For the first millisecond only layer a has something to read,
+  // so one device waits: 24.5 ms.
+  const Layers layers;
+  const Bound bound =
+      plan_bound(layers.graph, Layers::cluster(2), Layers::costs(), layers.training, Bound::Scope::kOneSize);
+  EXPECT_LE(bound.time, microseconds(24'500));
+  EXPECT_GE(bound.time, microseconds(24'500) - nanoseconds(100));
+  EXPECT_THAT(bound.why, HasSubstr("500.0 us of it to fill and drain them"));
+}
+
+TEST(PlanBound, AnOperatorThatNobodyShouldReplicateIsInOnePlace) {
+  // Four devices: 12 ms each. The loss comes after 3 ms, and its device then has 4 · 3 ms: 15 ms. So it is
+  // for layer a, whose first gradient is there after 4 + 3 ms, behind which are 4 · 2 ms.
+  const Layers layers;
+  const Bound bound =
+      plan_bound(layers.graph, Layers::cluster(4), Layers::costs(), layers.training, Bound::Scope::kOneSize);
+  EXPECT_EQ(bound.time, milliseconds(15));
+  EXPECT_THAT(bound.why, HasSubstr("'a' has all its passes"));
+}
+
+TEST(PlanBound, AWiderScopeHasASmallerBound) {
+  // One device. 2 ms a half of a tower, 1 of the head, four times: 4 · 15 ms in micro-batches of one; in
+  // those of four 1.5 times as long for a tower, 8 times for the head, once.
+  const Towers towers;
+  CostTableParts parts = Towers::costs(1).parts();
+  for (CostRow& row : parts.rows) {
+    OperatorCost cost = row.points[0].cost;
+    cost.forward = cost.input_gradient = cost.weight_gradient = milliseconds(row.op_class == "head" ? 8 : 3);
+    row.points.push_back({BatchSize(4), cost});
+  }
+  const Graph graph = parse_graph("batch 1..4\n" + print_graph(towers.graph));
+  const Cluster cluster = parse_cluster_lines(kKinds + gpus(1));
+  Training training = towers.training;
+  const auto bound = [&](Bound::Scope scope) {
+    const Bound found = plan_bound(graph, cluster, CostTable(parts), training, scope);
+    EXPECT_EQ(found.scope, scope);
+    return found.time;
+  };
+  training.micro_batches = {BatchSize(1), BatchSize(4)};
+  EXPECT_EQ(bound(Bound::Scope::kOneSize), milliseconds(3 * (3 + 3 + 8)));
+  EXPECT_EQ(bound(Bound::Scope::kOfferedSizes), milliseconds(3 * (3 + 3 + 4)));
+  EXPECT_EQ(bound(Bound::Scope::kAnyPlan), milliseconds(3 * (3 + 3 + 4)));
+  training.micro_batches = {BatchSize(1)};
+  EXPECT_EQ(bound(Bound::Scope::kOneSize), milliseconds(60));
+  EXPECT_EQ(bound(Bound::Scope::kOfferedSizes), milliseconds(60));
+  EXPECT_EQ(bound(Bound::Scope::kAnyPlan), milliseconds(30));
+}
+
+TEST(PlanBound, APlanIsInTheNarrowestScopeThatHoldsItsSizes) {
+  const Training training{
+      .batch = BatchSize(4), .micro_batches = {BatchSize(1), BatchSize(2)}, .optimizer = {}};
+  const auto scope = [&](std::int64_t first, std::int64_t second) {
+    PipelinePlan plan;
+    plan.stages.resize(2);
+    plan.stages[0].micro_batch = BatchSize(first);
+    plan.stages[1].micro_batch = BatchSize(second);
+    return scope_of(plan, training);
+  };
+  EXPECT_EQ(scope(2, 2), Bound::Scope::kOneSize);
+  EXPECT_EQ(scope(2, 1), Bound::Scope::kOfferedSizes);
+  EXPECT_EQ(scope(4, 1), Bound::Scope::kAnyPlan);
 }
 
 }  // namespace

@@ -72,8 +72,8 @@ void print(Console& console, const PlanningJob& job, const Comparison& compariso
     out << print_csv(table);
   } else {
     out << print_text(table) << '\n';
-    out << fmt::format("bound for any plan: {} ({})\n", to_text(comparison.any_bound.time),
-                       comparison.any_bound.why);
+    out << fmt::format("bound for {}: {} ({})\n", scope_text(comparison.any_bound.scope),
+                       to_text(comparison.any_bound.time), comparison.any_bound.why);
     if (comparison.best) {
       const ComparedPlan& best = comparison.rows[*comparison.best];
       out << fmt::format("best: {}, {} per iteration\n", best.planner, to_text(*best.iteration));

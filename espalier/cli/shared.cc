@@ -144,11 +144,26 @@ std::string expected_text(Duration expected, const std::optional<MeasuredOn>& me
       to_text(expected), measured->scatter.spread_per_mille / 10.0, devices);
 }
 
+std::string scope_text(Bound::Scope scope) {
+  switch (scope) {
+    case Bound::Scope::kTheseStages:
+      return "these stages";
+    case Bound::Scope::kAnyPlan:
+      return "any plan";
+    case Bound::Scope::kOfferedSizes:
+      return "any plan with the micro-batches offered";
+    case Bound::Scope::kOneSize:
+      return "any plan with one of the micro-batches offered";
+  }
+  return "";
+}
+
 std::string bound_text(Duration iteration, const Bound& bound) {
-  const char* scope = bound.scope == Bound::Scope::kAnyPlan ? "no plan can take less than"
-                                                            : "these stages cannot take less than";
-  return fmt::format("{} {} ({}): at most {:.1f} % above that", scope, to_text(bound.time), bound.why,
-                     100 * relative_difference(iteration, bound.time));
+  const std::string scope = scope_text(bound.scope);
+  const std::string whose =
+      bound.scope == Bound::Scope::kTheseStages ? scope + " cannot" : "no" + scope.substr(3) + " can";
+  return fmt::format("{} take less than {} ({}): at most {:.1f} % above that", whose, to_text(bound.time),
+                     bound.why, 100 * relative_difference(iteration, bound.time));
 }
 
 namespace {
@@ -219,9 +234,7 @@ Json memory_json(const Trace& trace) {
 }
 
 Json bound_json(const Bound& bound) {
-  return {{"scope", bound.scope == Bound::Scope::kAnyPlan ? "any plan" : "these stages"},
-          {"time_ns", bound.time.count()},
-          {"why", bound.why}};
+  return {{"scope", scope_text(bound.scope)}, {"time_ns", bound.time.count()}, {"why", bound.why}};
 }
 
 Json judged_json(const Judged& judged, const Cluster& cluster) {

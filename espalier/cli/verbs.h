@@ -91,6 +91,9 @@ void warn_of_measurement(Program& program, const OpenedPlan& opened, std::option
 
 // What every plan is summed up by: "12.3 ms per iteration …".
 std::string verdict_text(const Trace& trace, BatchSize batch);
+// "any plan with the micro-batches offered"
+std::string scope_text(Bound::Scope scope);
+
 std::string bound_text(Duration iteration, const Bound& bound);
 // A line where the costs say how action times scatter; else empty.
 std::string expected_text(Duration expected, const std::optional<MeasuredOn>& measured);

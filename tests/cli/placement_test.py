@@ -30,7 +30,7 @@ class Placement(Command):
         self.assertNotIn("stages", plan)
         said = self.espalier("simulate", "plan.json", "--gantt", "--svg", "p.svg", "--chrome", "p.json", "-o", "t.json")
         self.assertIn("placement: ", said.stdout)
-        self.assertIn("no plan can take less than", said.stdout)
+        self.assertRegex(said.stdout, "no plan.* can take less than")
         for name in ("p.svg", "p.json", "t.json"):
             self.assertTrue((self.folder / name).exists(), name)
         planned = json.loads(self.place(RULES, "again.json", "--json").stdout)

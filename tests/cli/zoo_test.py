@@ -131,7 +131,7 @@ class Precision(Command):
     def test_a_plan_simulates_with_its_bounds(self):
         self.plan("--precision", "bf16")
         said = self.espalier("simulate", "plan.json").stdout
-        self.assertIn("no plan can take less than", said)
+        self.assertRegex(said, "no plan.* can take less than")
         self.assertIn("precision: bf16\n", said)
 
     def test_wrong_input_is_refused(self):

@@ -1,12 +1,13 @@
-// The bound for any plan against plans of everything: small graphs on devices of two kinds behind unequal
-// links, with cells for tensor-parallel groups, and of their plans all with few stages and many others:
-// devices of their own and shared, replicas, groups, micro-batches of any size for each stage, several
-// orders, halves of backward, recomputation; and all placements. Each kind of plan is judged alike by the
-// evaluator, the full simulation and the second simulator.
+// The bounds for any plan of a scope against plans of everything: small graphs on devices of two kinds behind
+// unequal links, with cells for tensor-parallel groups, and of their plans all with few stages and many
+// others: devices of their own and shared, replicas, groups, micro-batches of any size for each stage,
+// several orders, halves of backward, recomputation; and all placements. Each kind of plan is judged alike by
+// the evaluator, the full simulation and the second simulator.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,15 +34,18 @@ class BoundCase {
   explicit BoundCase(std::uint64_t seed)
       : rng_(seed), graph_(make_graph()), cluster_(make_cluster()), costs_(make_costs()) {
     training_.batch = BatchSize(kBatch);
-    training_.micro_batches = {BatchSize(2)};  // the bound is for all sizes, whatever planners may choose
+    for (const std::int64_t size : {1, 2, 4}) {
+      if (pick(2)) training_.micro_batches.push_back(BatchSize(size));
+    }
+    if (training_.micro_batches.empty()) training_.micro_batches = {BatchSize(2)};
     training_.optimizer.kind = OptimizerKind::kSgd;
     evaluator_.emplace(graph_, cluster_, costs_, training_);
   }
 
-  Bound bound() const { return any_plan_bound(graph_, cluster_, costs_, training_); }
+  Bound bound(Bound::Scope scope) const { return plan_bound(graph_, cluster_, costs_, training_, scope); }
 
-  // The fastest of all plans of one stage, of many others and of all placements.
-  std::optional<Duration> fastest() {
+  // The fastest of all plans of one stage, of many others and of all placements, by scope.
+  const std::map<Bound::Scope, Duration>& fastest() {
     for (std::size_t choice = 0; choice < layouts().size(); ++choice) {
       for (const std::int64_t size : {1, 2, 4}) judge(one_stage(layouts()[choice], size));
     }
@@ -164,6 +168,16 @@ class BoundCase {
     return layouts_;
   }
 
+  // The shares of two replicas as uneven as they can be.
+  static void deal_unevenly(Stage& stage) {
+    if (stage.replicas.size() != 2) return;
+    std::vector<std::uint32_t>& more = stage.replicas[1].micro_batches;
+    std::vector<std::uint32_t>& less = stage.replicas[0].micro_batches;
+    more.insert(more.end(), less.begin() + 1, less.end());
+    less.resize(1);
+    std::sort(more.begin(), more.end());
+  }
+
   static Stage stage_of(const Layout& layout, std::int64_t size) {
     Stage stage;
     stage.micro_batch = BatchSize(size);
@@ -224,6 +238,7 @@ class BoundCase {
         if (stage_of_operator[i] == s) stage.operators.push_back(OperatorId(i));
       }
       if (pick(4) == 0) stage.recompute = stage.operators;
+      if (pick(3) == 0) deal_unevenly(stage);
       plan.stages.push_back(std::move(stage));
     }
     connect(plan);
@@ -271,7 +286,13 @@ class BoundCase {
     if (!evaluation.can_run()) return;  // a cell is missing
     ++tried;
     compare(plan, evaluation);
-    if (!fastest_ || evaluation.iteration < *fastest_) fastest_ = evaluation.iteration;
+    const Bound::Scope narrowest = scope_of(plan, training_);
+    for (const Bound::Scope scope :
+         {Bound::Scope::kAnyPlan, Bound::Scope::kOfferedSizes, Bound::Scope::kOneSize}) {
+      if (scope > narrowest) break;  // each scope is within the one before
+      const auto [place, is_new] = fastest_.emplace(scope, evaluation.iteration);
+      if (!is_new) place->second = std::min(place->second, evaluation.iteration);
+    }
   }
 
   // The full simulation and the second simulator say the same.
@@ -292,28 +313,37 @@ class BoundCase {
   std::optional<Evaluator> evaluator_;
   std::unique_ptr<Evaluator::Scratch, void (*)(Evaluator::Scratch*)> scratch_ = Evaluator::make_scratch();
   std::vector<Layout> layouts_;
-  std::optional<Duration> fastest_;
+  std::map<Bound::Scope, Duration> fastest_;
 };
 
 TEST(AnyPlanBound, IsNeverAboveTheFastestOfAllKindsOfPlansWhichAllSimulatorsJudgeAlike) {
-  int tried = 0, reached = 0, cases = 0;
+  int tried = 0, near = 0, reached = 0, cases = 0;
   double ratios = 0;
+  std::map<std::string, int> told{
+      {"longest path", 0}, {"all work", 0}, {"fill and drain", 0}, {"side by side", 0}, {"few places", 0}};
   for (std::uint64_t seed = 1; seed <= kCases; ++seed) {
     BoundCase small(seed);
-    const std::optional<Duration> fastest = small.fastest();
+    const std::map<Bound::Scope, Duration>& fastest = small.fastest();
     if (HasFailure()) FAIL() << "seed " << seed << "\n" << small.text();
-    ASSERT_TRUE(fastest.has_value()) << seed;
-    const Bound bound = small.bound();
-    EXPECT_EQ(bound.scope, Bound::Scope::kAnyPlan);
-    ASSERT_LE(bound.time, *fastest) << seed << ", " << bound.why << "\n" << small.text();
+    ASSERT_TRUE(fastest.contains(Bound::Scope::kAnyPlan)) << seed;
+    for (const auto& [scope, time] : fastest) {
+      const Bound bound = small.bound(scope);
+      EXPECT_EQ(bound.scope, scope);
+      ASSERT_LE(bound.time, time) << seed << ", " << bound.why << "\n" << small.text();
+      for (auto& [words, count] : told) count += bound.why.find(words) == std::string::npos ? 0 : 1;
+      near += ratio(bound.time, time) > 0.9 ? 1 : 0;
+      reached += bound.time == time ? 1 : 0;
+      ratios += ratio(bound.time, time);
+      ++cases;
+    }
     tried += small.tried;
-    reached += ratio(bound.time, *fastest) > 0.9 ? 1 : 0;  // never quite: it knows no overhead of an action
-    ratios += ratio(bound.time, *fastest);
-    ++cases;
   }
-  EXPECT_GT(tried, 100 * cases);
-  EXPECT_GT(reached, cases / 10);
-  EXPECT_GT(ratios / cases, 0.6);
+  EXPECT_GT(tried, 30 * cases);
+  EXPECT_GT(near, cases / 4);
+  EXPECT_GT(reached, cases / 20);  // there a bound that is one nanosecond larger is too large
+  EXPECT_GT(ratios / cases, 0.7);
+  if (kCases < 100) return;
+  for (const auto& [words, count] : told) EXPECT_GT(count, 0) << words;
 }
 
 }  // namespace

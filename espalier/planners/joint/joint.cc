@@ -47,11 +47,12 @@ Outcome searched(const Problem& problem, const std::vector<const PipelinePlan*>&
       starts.push_back(std::move(plan));
     }
   }
-  joint::search(
-      space, starts,
-      {.orders = options.orders,
-       .bound = any_plan_bound(problem.graph, problem.cluster, problem.costs, problem.training).time},
-      judge, context);
+  joint::search(space, starts,
+                {.orders = options.orders,
+                 .bound = plan_bound(problem.graph, problem.cluster, problem.costs, problem.training,
+                                     Bound::Scope::kOfferedSizes)
+                              .time},
+                judge, context);
   Outcome outcome = judge.outcome();
   if (!outcome.plan || !before || *judge.best() >= *before) {
     found.stats += outcome.stats;

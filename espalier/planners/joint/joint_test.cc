@@ -87,7 +87,8 @@ TEST(Joint, IsAsGoodAsBruteForceOnSmallProblems) {
     EXPECT_LE(found, sharing.iteration)
         << trial << "\n"
         << text << cluster << print_plan(*sharing.plan, toy.graph, toy.cluster);
-    EXPECT_GE(found, any_plan_bound(toy.graph, toy.cluster, toy.costs, toy.training).time);
+    EXPECT_GE(found,
+              plan_bound(toy.graph, toy.cluster, toy.costs, toy.training, Bound::Scope::kOneSize).time);
   }
 }
 
@@ -121,7 +122,8 @@ TEST(Joint, IsNeverSlowerThanAnyPlannerWithTheSameBudget) {
       Context context{.budget = {.max_states = 100'000}};
       EXPECT_LE(found, toy.simulated(planner.plan(toy.problem(), context))) << planner.name << ' ' << batch;
     }
-    EXPECT_GE(found, any_plan_bound(toy.graph, toy.cluster, toy.costs, toy.training).time);
+    EXPECT_GE(found,
+              plan_bound(toy.graph, toy.cluster, toy.costs, toy.training, Bound::Scope::kOneSize).time);
   }
 }
 

@@ -550,7 +550,7 @@ TEST(GraphPipe, AnyDevicesAndPinsGivePlansThatPassEveryChecker) {
     const Outcome outcome = planned(toy, {}, pins);
     ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why << text << cluster;
     EXPECT_GE(checked_iteration(toy, outcome),
-              any_plan_bound(toy.graph, toy.cluster, toy.costs, toy.training).time)
+              plan_bound(toy.graph, toy.cluster, toy.costs, toy.training, Bound::Scope::kOneSize).time)
         << text << cluster;
     planned_with_pins += pins.empty() ? 0 : 1;
   }

@@ -1,0 +1,43 @@
+#pragma once
+
+// What the replicas of one operator must do. Internal to bounds.
+//
+// An operator's micro-batches on r replicas. A replica that takes s of them is busy with nothing else from
+// the first to the last of
+//
+//   head, s · (F, I, W), sum, update          ready, s · (I, W), sum, update
+//   head, s · (F, I), tail                    ready, s · I, tail
+//
+// since no I is before `ready`, and the last I is followed by `tail`. Each F and each I has the overhead of
+// an action that this device pays for no other micro-batch of the operator.
+
+#include <vector>
+
+#include "espalier/bound/least_costs.h"
+
+namespace espalier::internal {
+
+class OnePlace {
+ public:
+  explicit OnePlace(const Known& known);
+
+  // Whether the operator's passes can be done within that time, in some way. Nanoseconds.
+  bool fits(std::size_t op, double time) const;
+
+  // The least whole time for which it fits; it does not fit `time`.
+  double least(std::size_t op, double time) const;
+
+ private:
+  // Ways first … first + kinds are of one micro-batch and degree, one for each kind.
+  bool fits(std::size_t op, double time, std::size_t first, std::size_t kinds) const;
+
+  // The most micro-batches that a replica can take.
+  double share(const Way& way, std::size_t op, double time, double sum) const;
+
+  const Known& known_;
+  const LeastCosts& costs_;
+  std::size_t kinds_ = 0;             // of which there are devices
+  std::vector<std::size_t> devices_;  // by kind
+};
+
+}  // namespace espalier::internal

@@ -1,0 +1,157 @@
+// Any plan within a scope (proofs, with numbers: docs/bounds.md).
+//
+//   chain        the longest chain of one micro-batch, there and back
+//   work         for weights y_d ≥ 0 of the devices, Σ y_d · T ≥ Σ_op min over ways of what it adds: a
+//   device's
+//                load is at most T (weak duality of the assignment problem on unrelated machines, Lenstra,
+//                Shmoys, Tardos, 1990). y_d is proportional to the speed at which d would do everything; of
+//                devices of one kind it is 1
+//   fill, drain  of that work only so much can be done before x and in the last y of the step, so that
+//                Σ y_d · (T - x - y) ≥ the rest (energetic reasoning: Erschler, Lopez, Thuriot, 1991)
+//   one place    an operator's micro-batches are shared by r replicas, r - 1 of them paid for by a sum of its
+//                gradients; the busiest replica has a head, its share, the sum, an update and a tail
+//
+// Each holds for all plans, so the largest does. Where all stages have one micro-batch, it is taken for each
+// size, and the least of them holds.
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "espalier/base/check.h"
+#include "espalier/bound/bound.h"
+#include "espalier/bound/crowding.h"
+#include "espalier/bound/least_costs.h"
+#include "espalier/bound/one_place.h"
+#include "espalier/bound/spread.h"
+
+namespace espalier {
+namespace {
+
+using internal::Chains;
+using internal::crowded_time;
+using internal::Known;
+using internal::LeastCosts;
+using internal::nanoseconds_of;
+using internal::OnePlace;
+using internal::Rings;
+using internal::Spread;
+using internal::spread_time;
+using internal::SpreadTime;
+
+std::string devices_text(std::size_t devices) {
+  return std::to_string(devices) + (devices == 1 ? " device" : " devices");
+}
+
+// What is known of micro-batches of these sizes, each stage with any of them; none if no plan has them.
+std::optional<Known> known_of(const Graph& graph, const Cluster& cluster, const CostTable& costs,
+                              const Training& training, std::span<const BatchSize> sizes) {
+  LeastCosts least = internal::least_costs(graph, cluster, costs, training, sizes);
+  if (sizes.empty() || !least.runs) return std::nullopt;
+  Chains chains = internal::chains_of(graph, least);
+  return Known{graph, cluster, std::move(least), std::move(chains), Rings(cluster)};
+}
+
+Bound bound_of(const Known& known) {
+  const std::string devices = devices_text(known.cluster.devices().size());
+  Bound bound;
+  bound.time = known.chains.longest;
+  bound.why = "one micro-batch along the longest path and back";
+  const Spread work(known);
+  const SpreadTime shares = spread_time(known, work);
+  const Duration time = round_duration(std::ceil(shares.time));
+  const Duration idle = round_duration(std::floor(shares.fill_drain));
+  if (time > bound.time || (time == bound.time && idle == Duration())) {
+    bound.time = time;
+    bound.why = "all work spread over " + devices;
+    if (idle > Duration()) bound.why += ", " + to_text(idle) + " of it to fill and drain them";
+  }
+  if (const Duration crowded = crowded_time(known, work, bound.time); crowded > bound.time) {
+    bound.time = crowded;
+    bound.why = "where few operators can run side by side, " + devices + " cannot all be busy";
+  }
+  const OnePlace place(known);
+  for (std::size_t i = 0; i < known.graph.operators().size(); ++i) {
+    if (place.fits(i, nanoseconds_of(bound.time))) continue;
+    bound.time = round_duration(place.least(i, nanoseconds_of(bound.time)));
+    bound.why =
+        "'" + known.graph.op(OperatorId(i)).name + "' has all its passes and its update in few places";
+  }
+  return bound;
+}
+
+// The least over the sizes. One whose work alone takes as long as the bound of another is not looked at.
+std::optional<Bound> bound_of_one_size(const Graph& graph, const Cluster& cluster, const CostTable& costs,
+                                       const Training& training) {
+  const std::vector<BatchSize>& sizes = training.micro_batches;
+  std::vector<std::pair<double, std::size_t>> by_work;
+  std::vector<std::optional<Known>> known;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    known.push_back(known_of(graph, cluster, costs, training, std::span(sizes).subspan(i, 1)));
+    if (known[i]) by_work.push_back({Spread(*known[i]).between({}), i});
+  }
+  std::sort(by_work.begin(), by_work.end());
+  std::optional<Bound> best;
+  for (const auto& [work, i] : by_work) {
+    if (best && work * (1 - 1e-9) >= nanoseconds_of(best->time)) break;
+    Bound bound = bound_of(*known[i]);
+    if (best && best->time <= bound.time) continue;
+    best = std::move(bound);
+    if (sizes.size() > 1) best->why += ", in micro-batches of " + std::to_string(sizes[i].count());
+  }
+  return best;
+}
+
+// Sizes that a plan of this batch may have.
+std::vector<BatchSize> divisors(const Graph& graph, BatchSize batch) {
+  std::vector<BatchSize> sizes;
+  const BatchRange range = graph.batch();
+  for (std::int64_t count = 1; count <= std::min(batch.count(), kMaxMicroBatches); ++count) {
+    if (batch.count() % count != 0) continue;
+    const BatchSize size(batch.count() / count);
+    if (size >= range.min && size <= range.max) sizes.push_back(size);
+  }
+  return sizes;
+}
+
+}  // namespace
+
+Bound plan_bound(const Graph& graph, const Cluster& cluster, const CostTable& costs, const Training& training,
+                 Bound::Scope scope) {
+  ESP_CHECK(scope != Bound::Scope::kTheseStages);
+  Bound none{.scope = scope, .time = Duration(), .why = "nothing to do"};
+  if (graph.operators().empty()) return none;
+  std::optional<Bound> best;
+  if (scope == Bound::Scope::kOneSize) {
+    best = bound_of_one_size(graph, cluster, costs, training);
+  } else {
+    const bool any = scope == Bound::Scope::kAnyPlan;
+    const std::vector<BatchSize> sizes = any ? divisors(graph, training.batch) : training.micro_batches;
+    if (const auto known = known_of(graph, cluster, costs, training, sizes)) best = bound_of(*known);
+  }
+  if (!best) return none;
+  best->scope = scope;
+  return *best;
+}
+
+Bound::Scope scope_of(const PipelinePlan& plan, const Training& training) {
+  bool one = true;
+  for (const Stage& stage : plan.stages) {
+    const std::vector<BatchSize>& offered = training.micro_batches;
+    if (std::find(offered.begin(), offered.end(), stage.micro_batch) == offered.end()) {
+      return Bound::Scope::kAnyPlan;
+    }
+    one &= stage.micro_batch == plan.stages.front().micro_batch;
+  }
+  return one ? Bound::Scope::kOneSize : Bound::Scope::kOfferedSizes;
+}
+
+Bound any_plan_bound(const Graph& graph, const Cluster& cluster, const CostTable& costs,
+                     const Training& training) {
+  return plan_bound(graph, cluster, costs, training, Bound::Scope::kAnyPlan);
+}
+
+}  // namespace espalier
