@@ -248,7 +248,7 @@ std::string wide_chain(int layers) {
   return text + "return loss\n";
 }
 
-std::string equal_devices(int devices, const std::string& memory) {
+std::string devices_of(int devices, const std::string& memory) {
   std::string text =
       "kind gpu " + memory +
       " f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\ngroup network latency=1us lanes=unlimited\n";
@@ -267,7 +267,7 @@ bool recomputes(const Outcome& outcome) {
 // little longer than a step with room, 8 · 12 ms.
 TEST(Joint, RecomputesWhereMemoryBindsAndNowhereElse) {
   const std::string chain = wide_chain(8);
-  const Toy tight(chain, equal_devices(2, "10MiB"), 8), ample(chain, equal_devices(2, "64MiB"), 8);
+  const Toy tight(chain, devices_of(2, "10MiB"), 8), ample(chain, devices_of(2, "64MiB"), 8);
   const Outcome found = plan_jointly(tight.problem(), 1'000'000);
   ASSERT_EQ(found.status, Status::kFeasible) << found.why;
   EXPECT_TRUE(recomputes(found)) << print_plan(std::get<PipelinePlan>(*found.plan), tight.graph,
@@ -287,7 +287,7 @@ TEST(Joint, RecomputesWhereMemoryBindsAndNowhereElse) {
 // Eight tensors of 1 MiB and what backward needs beside them do not fit. Two stages on the device do, of
 // which one is recomputed.
 TEST(Joint, BeginsWithTheClosestPlanWhereNothingFitsWithoutRecomputation) {
-  const Toy toy(wide_chain(8), equal_devices(1, "7MiB"), 4);
+  const Toy toy(wide_chain(8), devices_of(1, "7MiB"), 4);
   for (const NamedPlanner& planner : joint_starts()) {
     Context context;
     EXPECT_FALSE(planner.plan(toy.problem(), context).plan) << planner.name;
@@ -302,7 +302,7 @@ TEST(Joint, BeginsWithTheClosestPlanWhereNothingFitsWithoutRecomputation) {
 // Where orders may change, halves of backward fill the wait, and lists where they help more. Costs that know
 // one time for both halves get neither.
 TEST(Joint, OrdersChangeWhereNobodyAskedForARule) {
-  const Toy toy(wide_chain(6), equal_devices(3, "1GiB"), 4);
+  const Toy toy(wide_chain(6), devices_of(3, "1GiB"), 4);
   const Outcome ruled = plan_jointly(toy.problem(), 1'000'000);
   Context context{.budget = {.max_states = 1'000'000}};
   const JointOptions any{.orders = joint::OrdersMay::kChange};
