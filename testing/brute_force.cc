@@ -21,7 +21,7 @@ class BruteForce {
   BruteForceResult run() {
     const std::size_t n = problem_.graph.operators().size();
     ESP_CHECK(n <= 5, n);
-    ESP_CHECK(problem_.cluster.devices().size() <= 3, problem_.cluster.devices().size());
+    ESP_CHECK(problem_.cluster.devices().size() <= 5, problem_.cluster.devices().size());
     stage_of_.assign(n, 0);
     partition(0, 0);
     return std::move(result_);

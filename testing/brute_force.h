@@ -18,7 +18,8 @@ struct BruteForceResult {
 // Every partition of the operators into stages with an acyclic stage graph, every way to give the stages
 // disjoint device sets (replicas), every superset of the data edges as `after` edges that keeps stage order,
 // every micro-batch size; with 1F1B the rule's limits, and 1, 2 or 3 more for all stages. Duplicable
-// operators are not allowed. Exponential: at most five operators and three devices.
+// operators are not allowed. Exponential: at most five operators and five devices, and
+// not both.
 BruteForceResult brute_force(const Problem& problem, ScheduleKind schedule = ScheduleKind::kOneFOneB);
 
 // The same where each stage has any set of devices, which others may use as well, and no `after` edges but

@@ -19,13 +19,14 @@ ChosenOrders choose_orders(const std::string& text) {
   const bool is_rule = parse_schedule_kind(text.substr(0, text.find(','))).has_value();
   std::error_code ignored;
   try {
-    if (std::optional<NamedOrders> named = parse_named_orders(text)) return {.rule = {}, .named = named};
-    if (is_rule || !fs::exists(text, ignored)) return {.rule = parse_order_rule(text)};
+    if (std::optional<NamedOrders> named = parse_named_orders(text))
+      return {.rule = {}, .named = named, .asked = true};
+    if (is_rule || !fs::exists(text, ignored)) return {.rule = parse_order_rule(text), .asked = true};
   } catch (const InputError& error) {
     throw InputError(std::string("--schedule ") + error.what() +
                      (is_rule ? "" : " (`espalier planners` lists all), or a schedule file"));
   }
-  return {.rule = {}, .file = ChosenOrders::File{text, read_file(text)}};
+  return {.rule = {}, .file = ChosenOrders::File{text, read_file(text)}, .asked = true};
 }
 
 Orders orders_for(const ChosenOrders& chosen, const StagedModel& model, const Cluster& cluster) {

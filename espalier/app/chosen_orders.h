@@ -21,8 +21,11 @@ struct ChosenOrders {
   };
   std::optional<File> file = {};
   std::optional<NamedOrders> named = {};
+  bool asked = false;  // by a user, who may mean the default
 
   bool for_one_plan() const { return file || named; }
+  // Nobody asked for anything: the planner `auto` chooses orders, too.
+  bool is_open() const { return !asked && !for_one_plan() && rule == OrderRule(); }
   std::string where() const;  // for messages: "orders.txt", "--schedule zbv"
 };
 // A rule's text, a name or a file's path. Throws InputError where it is none of them.

@@ -166,11 +166,21 @@ NamedPlanner contender(const PlanningJob& job, const std::string& name, const Ch
             },
             planner.shares};
   }
+  if (planner.name == "auto") {
+    const JointOptions options{.orders =
+                                   chosen.is_open() ? joint::OrdersMay::kChange : joint::OrdersMay::kStay};
+    return {name,
+            [schedule, options](const Problem& problem, Context& context) {
+              if (problem.locked.empty()) {
+                return joint_search(problem, named_planners(schedule), options, context);
+              }
+              Outcome kept = keep_locked(problem, {.schedule = schedule}, context);
+              return improved(problem, std::move(kept), options, context);
+            },
+            planner.shares};
+  }
   const auto plan = [&planner, schedule](const Problem& problem, Context& context) -> Outcome {
     if (problem.locked.empty()) return planner.plan(problem, schedule, context);
-    if (planner.name == "auto") {
-      return improved(problem, keep_locked(problem, {.schedule = schedule}, context), {}, context);
-    }
     return {.status = Status::kUnsupported,
             .why = "planner '" + planner.name + "' does not keep locked stages; auto does"};
   };

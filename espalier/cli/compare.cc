@@ -17,7 +17,7 @@ struct CompareFlags {
   JobFlags job;
   std::vector<std::string> planners;
   std::vector<std::string> plans;
-  std::string schedule = "1f1b";
+  std::string schedule;  // empty: 1F1B, and whatever `auto` finds
   SearchFlags search;
   std::string svg;
   std::string format = "text";
@@ -103,7 +103,7 @@ void print(Console& console, const PlanningJob& job, const Comparison& compariso
 int compare(Program& program, const CompareFlags& flags) {
   Console& console = program.console;
   for (const std::string& name : flags.planners) find_planner(name);
-  const ChosenOrders schedule = choose_orders(flags.schedule);
+  const ChosenOrders schedule = flags.schedule.empty() ? ChosenOrders() : choose_orders(flags.schedule);
   select_columns(comparison_table({}), flags.columns);
   std::vector<std::string> inputs = flags.job.inputs();
   inputs.insert(inputs.end(), flags.plans.begin(), flags.plans.end());

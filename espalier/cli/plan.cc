@@ -18,7 +18,7 @@ namespace {
 struct PlanFlags {
   JobFlags job;
   std::string planner = "auto";
-  std::string schedule;  // empty: that of the plan to start from, else 1F1B
+  std::string schedule;  // empty: that of the plan to start from, else 1F1B, and whatever `auto` finds
   SearchFlags search;
   std::string output = "plan.json";
   TraceOutputs trace;

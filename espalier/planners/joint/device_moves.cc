@@ -56,7 +56,7 @@ std::optional<Proposal> balanced(const Site& site, Proposal plan, std::size_t s)
   for (const DeviceId device : stage.devices) {
     const KindId kind = cluster.device(device).kind;
     ends.push_back(load.of_device[device.index()]);
-    each.push_back(site.space.work(stage.operators, kind, plan.micro_batch));
+    each.push_back(site.space.work(stage, kind, plan.micro_batch));
   }
   std::vector<std::uint32_t> counts(stage.devices.size(), 0);
   for (std::int64_t j = site.space.problem().training.batch.count() / plan.micro_batch.count(); j > 0; --j) {

@@ -154,7 +154,7 @@ std::vector<Proposal> exhaust(const Space& space, const OrderRule& schedule, std
   }
   const std::uint64_t sets = (std::uint64_t{1} << devices) - 1;
   const std::uint64_t plans = plans_of(units.size(), sets, most_plans) * space.sizes().size();
-  constexpr std::uint64_t kStatesOfAPlan = 1000;  // charged, more or less, both ways to deal shares
+  constexpr std::uint64_t kStatesOfAPlan = 400;  // charged, more or less: most are left out by their load
   if (plans > most_plans || plans * kStatesOfAPlan > context.budget.max_states) return {};
   return Exhaustion(space, schedule, count, judge, context).run(units);
 }

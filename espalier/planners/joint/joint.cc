@@ -6,12 +6,14 @@
 
 #include "espalier/bound/bound.h"
 #include "espalier/planners/joint/exhaust.h"
+#include "espalier/planners/joint/order_lists.h"
 #include "espalier/planners/joint/search.h"
 
 namespace espalier {
 namespace {
 
 constexpr std::uint64_t kPartOfBudget = 6;  // that improving takes: 1/6, some seconds of the usual one
+constexpr std::uint64_t kPartOfOrders = 5;  // of that, which lists of orders take: 1/5
 constexpr std::uint64_t kFewPlans = 8'000;  // of a problem whose plans are all judged
 constexpr std::size_t kFastest = 6;         // of them from which the search begins
 
@@ -27,14 +29,18 @@ void add_starts(const joint::Space& space, const PipelinePlan& plan, std::vector
 }
 
 // "joint search: 3.6 ms simulated, from 4.2 ms (branches, …)"
-std::string faster_text(Duration now, Duration before, const std::string& began_with) {
-  return "joint search: " + to_text(now) + " simulated, from " + to_text(before) +
-         (began_with.empty() ? "" : " (" + began_with + ")");
+std::string faster_text(Duration now, std::optional<Duration> before, const std::string& began_with) {
+  return "joint search: " + to_text(now) + " simulated, " +
+         (before ? "from " + to_text(*before) + (began_with.empty() ? "" : " (" + began_with + ")")
+                 : "where no other planner's plan fits");
 }
 
-// What is faster than `found`, of all that the plans lead to.
+// What is faster than `found`, of all that the plans lead to; they need not fit.
 Outcome searched(const Problem& problem, const std::vector<const PipelinePlan*>& plans, Outcome found,
                  const JointOptions& options, Context& context) {
+  const std::uint64_t all = context.budget.max_states;
+  const bool lists = options.orders == joint::OrdersMay::kChange;
+  if (lists) context.budget.max_states -= all / kPartOfOrders;
   Judge judge(problem, context);
   for (const PipelinePlan* plan : plans) judge.consider(*plan);
   const std::optional<Duration> before = judge.best();
@@ -47,27 +53,35 @@ Outcome searched(const Problem& problem, const std::vector<const PipelinePlan*>&
       starts.push_back(std::move(plan));
     }
   }
-  joint::search(space, starts,
-                {.orders = options.orders,
-                 .bound = plan_bound(problem.graph, problem.cluster, problem.costs, problem.training,
-                                     Bound::Scope::kOfferedSizes)
-                              .time},
-                judge, context);
+  const Duration bound =
+      plan_bound(problem.graph, problem.cluster, problem.costs, problem.training, Bound::Scope::kOfferedSizes)
+          .time;
+  const std::vector<Proposal> best =
+      joint::search(space, starts, {.orders = options.orders, .bound = bound}, judge, context);
+  if (lists && judge.best() && *judge.best() > bound) {
+    Context own = context;
+    own.states = 0;
+    own.budget_spent = false;
+    own.budget.max_states = all / kPartOfOrders;
+    joint::search_lists(space, best, judge, own);
+    context.states += own.states;
+  }
   Outcome outcome = judge.outcome();
-  if (!outcome.plan || !before || *judge.best() >= *before) {
+  if (!outcome.plan || (before && *judge.best() >= *before)) {
     found.stats += outcome.stats;
     found.interrupted = found.interrupted || outcome.interrupted;
     return found;
   }
   const std::string began_with = outcome.interrupted ? "" : found.why;
-  outcome.why =
-      (outcome.interrupted ? "interrupted: " : "") + faster_text(*judge.best(), *before, began_with);
+  outcome.why = (outcome.interrupted ? "interrupted: " : "") + faster_text(*judge.best(), before, began_with);
   outcome.stats += found.stats;
   return outcome;
 }
 
+// The pipeline of an outcome: the plan, else the one that came closest; null if there is none.
 const PipelinePlan* pipeline_of(const Outcome& outcome) {
-  return outcome.plan ? std::get_if<PipelinePlan>(&*outcome.plan) : nullptr;
+  if (outcome.plan) return std::get_if<PipelinePlan>(&*outcome.plan);
+  return outcome.closest ? &outcome.closest->plan : nullptr;
 }
 
 }  // namespace
@@ -87,7 +101,8 @@ Outcome joint_search(const Problem& problem, const std::vector<NamedPlanner>& pl
   if (fastest.interrupted || !pipeline_of(fastest)) return fastest;
   std::vector<const PipelinePlan*> plans;
   for (const Candidate& candidate : candidates) {
-    if (candidate.simulated) plans.push_back(pipeline_of(candidate.outcome));
+    const PipelinePlan* const plan = pipeline_of(candidate.outcome);
+    if (plan) plans.push_back(plan);
   }
   Outcome outcome = searched(problem, plans, std::move(fastest), options, second);
   context.states += second.states;

@@ -11,18 +11,21 @@
 namespace espalier {
 
 struct JointOptions {
+  // kChange: nobody asked for a rule. Then rules are moves like others, and where lists of orders for the
+  // fastest plans are faster still, the plan carries them (joint/order_lists.h).
   joint::OrdersMay orders = joint::OrdersMay::kStay;
 };
 
 // Runs all planners, each with the whole budget, and improves their plans with a sixth of it: never slower
-// than the fastest of them (fastest_of). Where none of them has a plan that fits, their outcome. Stages may
+// than the fastest of them (fastest_of). Where none of them has a plan that fits, the search begins with
+// those that came closest, and finds one if recomputation makes them fit; else their outcome. Stages may
 // share devices, hold parts of several branches, have replicas with unequal shares where devices differ;
 // operators of a colocation group stay together, pins are kept, and stages that write buffers have no
 // replicas unless the problem allows it.
 Outcome joint_search(const Problem& problem, const std::vector<NamedPlanner>& planners,
                      const JointOptions& options, Context& context);
 
-// The same from one outcome: its plan improved, its locked stages as they are.
+// The same from one outcome: its plan, or the closest one, improved, its locked stages as they are.
 Outcome improved(const Problem& problem, Outcome found, const JointOptions& options, Context& context);
 
 }  // namespace espalier

@@ -71,25 +71,77 @@ std::string random_cluster_text(Rng& rng) {
 }
 
 // Brute force over every partition, every set of disjoint devices, every stage edge; and over every set of
-// devices that stages may share: on up to three devices of two kinds.
+// devices that stages may share.
+void expect_no_slower_than_brute_force(const std::string& text, const std::string& cluster,
+                                       std::int64_t batch) {
+  const Toy toy(text, cluster, batch);
+  const auto disjoint = ::espalier::testing::brute_force(toy.problem());
+  const auto sharing = ::espalier::testing::brute_force_sharing(toy.problem());
+  ASSERT_TRUE(disjoint.plan && sharing.plan);
+  const Outcome outcome = plan_jointly(toy.problem());
+  ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
+  const Duration found = toy.simulated(outcome);
+  EXPECT_LE(found, disjoint.iteration) << print_plan(*disjoint.plan, toy.graph, toy.cluster);
+  EXPECT_LE(found, sharing.iteration) << print_plan(*sharing.plan, toy.graph, toy.cluster);
+  EXPECT_GE(found, plan_bound(toy.graph, toy.cluster, toy.costs, toy.training, Bound::Scope::kOneSize).time);
+}
+
+// On up to three devices of two kinds.
 TEST(Joint, IsAsGoodAsBruteForceOnSmallProblems) {
   Rng rng(11);
   for (int trial = 0; trial < 40; ++trial) {
     const std::string text = random_graph_text(rng), cluster = random_cluster_text(rng);
-    const Toy toy(text, cluster, static_cast<std::int64_t>(1 + rng.below(4)));
-    const auto disjoint = ::espalier::testing::brute_force(toy.problem());
-    const auto sharing = ::espalier::testing::brute_force_sharing(toy.problem());
-    ASSERT_TRUE(disjoint.plan && sharing.plan);
-    const Outcome outcome = plan_jointly(toy.problem());
-    ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
-    const Duration found = toy.simulated(outcome);
-    EXPECT_LE(found, disjoint.iteration) << trial << "\n" << text << cluster;
-    EXPECT_LE(found, sharing.iteration)
-        << trial << "\n"
-        << text << cluster << print_plan(*sharing.plan, toy.graph, toy.cluster);
-    EXPECT_GE(found,
-              plan_bound(toy.graph, toy.cluster, toy.costs, toy.training, Bound::Scope::kOneSize).time);
+    const auto batch = static_cast<std::int64_t>(1 + rng.below(4));
+    SCOPED_TRACE(text + cluster + "batch " + std::to_string(batch));
+    expect_no_slower_than_brute_force(text, cluster, batch);
   }
+}
+
+// Two kinds of devices on two hosts, some pairs with a link of their own, one of them slower than the rest.
+std::string random_mixed_text(Rng& rng, std::size_t devices) {
+  std::string text =
+      "kind gpu 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\n"
+      "kind old 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1 speed=0.5\n"
+      "group network latency=500us lanes=unlimited\ngroup a in network latency=100us lanes=unlimited\n"
+      "group b in network latency=200us lanes=unlimited\n";
+  for (std::size_t d = 0; d < devices; ++d) {
+    text += "device dev" + std::to_string(d) + (rng.below(2) ? " gpu" : " old") + " in " +
+            (rng.below(2) ? "a" : "b") + "\n";
+  }
+  for (std::size_t d = 0; d + 1 < devices; d += 2) {
+    text += "link dev" + std::to_string(d) + " dev" + std::to_string(d + 1) +
+            (rng.below(3) ? " 10GB latency=20us" : " 10GB latency=1ms") + " lanes=unlimited\n";
+  }
+  return text;
+}
+
+// A problem of so many operators.
+std::string random_graph_of(std::size_t operators, Rng& rng) {
+  while (true) {
+    std::string text = random_graph_text(rng);
+    if (parse_graph(text).operators().size() == operators) return text;
+  }
+}
+
+void compare_on_mixed_clusters(std::size_t operators, std::size_t devices, int trials, Rng& rng) {
+  for (int trial = 0; trial < trials; ++trial) {
+    const std::string text = random_graph_of(operators, rng), cluster = random_mixed_text(rng, devices);
+    const auto batch = static_cast<std::int64_t>(1 + rng.below(4));
+    SCOPED_TRACE(text + cluster + "batch " + std::to_string(batch));
+    expect_no_slower_than_brute_force(text, cluster, batch);
+  }
+}
+
+TEST(Joint, IsAsGoodAsBruteForceOnMixedClustersOfFourAndFive) {
+  Rng rng(5);
+  compare_on_mixed_clusters(2, 5, 6, rng);
+  compare_on_mixed_clusters(3, 4, 4, rng);
+}
+
+TEST(LongJoint, IsAsGoodAsBruteForceOnMixedClustersOfFourAndFive) {
+  Rng rng(6);
+  compare_on_mixed_clusters(2, 5, 20, rng);
+  compare_on_mixed_clusters(3, 4, 20, rng);
 }
 
 // Five devices of two kinds on two hosts, and a graph of two towers of four layers with a head.
@@ -129,11 +181,12 @@ TEST(Joint, IsNeverSlowerThanAnyPlannerWithTheSameBudget) {
 
 TEST(Joint, PlansTheSameOnAnyNumberOfThreads) {
   const Toy toy(tall_towers(), kFiveDevices, 6);
+  const JointOptions any{.orders = joint::OrdersMay::kChange};
   std::optional<Outcome> one;
   for (const std::size_t threads : {1, 2, 3, 7}) {
     ThreadPool pool(threads);
     Context context{.budget = {.max_states = 200'000}, .pool = &pool};
-    const Outcome outcome = joint_search(toy.problem(), joint_starts(), {}, context);
+    const Outcome outcome = joint_search(toy.problem(), joint_starts(), any, context);
     ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
     if (!one) one = outcome;
     EXPECT_EQ(*one->plan, *outcome.plan) << threads;
@@ -184,6 +237,102 @@ TEST(Joint, ALockedStageStaysAsItIs) {
   EXPECT_EQ(kept, 1U);
 }
 
+// A chain of layers, 1 ms forward and 2 ms backward each. A sample is 1 MiB wherever it crosses a border.
+std::string wide_chain(int layers) {
+  std::string text = "x = input() : f32[b,262144]\nw = parameter(w) : f32[1]\n", below = "x";
+  for (int layer = 0; layer < layers; ++layer) {
+    const bool last = layer + 1 == layers;
+    const std::string name = last ? "loss" : "h" + std::to_string(layer);
+    text += name + " = f(" + below + ", w) : f32[" + (last ? "" : "b,262144") + "] @class=c1\n";
+    below = name;
+  }
+  return text + "return loss\n";
+}
+
+std::string devices_of(int devices, const std::string& memory) {
+  std::string text =
+      "kind gpu " + memory +
+      " f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\ngroup network latency=1us lanes=unlimited\n";
+  for (int d = 0; d < devices; ++d) text += "device dev" + std::to_string(d) + " gpu in network\n";
+  return text;
+}
+
+bool recomputes(const Outcome& outcome) {
+  const auto& stages = std::get<PipelinePlan>(*outcome.plan).stages;
+  return std::any_of(stages.begin(), stages.end(),
+                     [](const Stage& stage) { return !stage.recompute.empty(); });
+}
+
+// Of two stages of four layers the first holds two micro-batches of four tensors. Where that does not fit,
+// one in flight would do, and one stage waits for the other: 8 · 24 ms. To compute some layers again takes a
+// little longer than a step with room, 8 · 12 ms.
+TEST(Joint, RecomputesWhereMemoryBindsAndNowhereElse) {
+  const std::string chain = wide_chain(8);
+  const Toy tight(chain, devices_of(2, "10MiB"), 8), ample(chain, devices_of(2, "64MiB"), 8);
+  const Outcome found = plan_jointly(tight.problem(), 1'000'000);
+  ASSERT_EQ(found.status, Status::kFeasible) << found.why;
+  EXPECT_TRUE(recomputes(found)) << print_plan(std::get<PipelinePlan>(*found.plan), tight.graph,
+                                               tight.cluster);
+  for (const NamedPlanner& planner : joint_starts()) {
+    Context context;
+    const Outcome without = planner.plan(tight.problem(), context);
+    if (!without.plan) continue;
+    EXPECT_LT(tight.simulated(found), tight.simulated(without)) << planner.name;
+  }
+  const Outcome plenty = plan_jointly(ample.problem(), 1'000'000);
+  ASSERT_EQ(plenty.status, Status::kFeasible) << plenty.why;
+  EXPECT_FALSE(recomputes(plenty));
+  EXPECT_LT(ample.simulated(plenty), tight.simulated(found));
+}
+
+// Eight tensors of 1 MiB and what backward needs beside them do not fit. Two stages on the device do, of
+// which one is recomputed.
+TEST(Joint, BeginsWithTheClosestPlanWhereNothingFitsWithoutRecomputation) {
+  const Toy toy(wide_chain(8), devices_of(1, "7MiB"), 4);
+  for (const NamedPlanner& planner : joint_starts()) {
+    Context context;
+    EXPECT_FALSE(planner.plan(toy.problem(), context).plan) << planner.name;
+  }
+  const Outcome found = plan_jointly(toy.problem(), 1'000'000);
+  ASSERT_EQ(found.status, Status::kFeasible) << found.why;
+  EXPECT_TRUE(recomputes(found));
+  toy.simulated(found);
+  EXPECT_THAT(found.why, HasSubstr("where no other planner's plan fits"));
+}
+
+// Where orders may change, halves of backward fill the wait, and lists where they help more. Costs that know
+// one time for both halves get neither.
+TEST(Joint, OrdersChangeWhereNobodyAskedForARule) {
+  const Toy toy(wide_chain(6), devices_of(3, "1GiB"), 4);
+  const Outcome ruled = plan_jointly(toy.problem(), 1'000'000);
+  Context context{.budget = {.max_states = 1'000'000}};
+  const JointOptions any{.orders = joint::OrdersMay::kChange};
+  const Outcome open = joint_search(toy.problem(), joint_starts(), any, context);
+  ASSERT_EQ(open.status, Status::kFeasible) << open.why;
+  EXPECT_LT(toy.simulated(open), toy.simulated(ruled));
+
+  CostTableParts parts = toy.costs.parts();
+  for (CostRow& row : parts.rows) {
+    for (auto& point : row.points) point.cost.origin = Origin::kProfile;
+  }
+  const CostTable guessed(parts);
+  const Problem problem{
+      .graph = toy.graph, .cluster = toy.cluster, .costs = guessed, .training = toy.training};
+  Context again{.budget = {.max_states = 1'000'000}};
+  const Outcome whole = joint_search(problem, joint_starts(), any, again);
+  ASSERT_EQ(whole.status, Status::kFeasible) << whole.why;
+  EXPECT_LE(toy.simulated(whole), toy.simulated(ruled));
+  const Orders& orders = std::get<PipelinePlan>(*whole.plan).orders;
+  if (orders.rule()) {
+    EXPECT_EQ(orders.rule()->backward, OrderRule::Backward::kWhole);
+  }
+  if (orders.lists()) {
+    for (const std::vector<Step>& list : *orders.lists()) {
+      for (const Step& step : list) EXPECT_NE(step.kind, ActionKind::kInputGradient);
+    }
+  }
+}
+
 // Whatever a move proposes is a plan, or two stages of it read from each other.
 TEST(Joint, EveryMoveIsAPlanOrACircle) {
   const Toy toy(tall_towers(), kFiveDevices, 4, {BatchSize(1), BatchSize(2)});
@@ -196,6 +345,7 @@ TEST(Joint, EveryMoveIsAPlanOrACircle) {
   Rng rng(3);
   std::size_t legal = 0, circles = 0;
   for (int step = 0; step < 30; ++step) {
+    if (step % 10 == 9) plan->stages.front().recompute = space.repeatable();
     const std::vector<Proposal> moves = joint::moves_of(joint::Site(space, *plan), joint::OrdersMay::kChange);
     ASSERT_FALSE(moves.empty());
     for (const Proposal& move : moves) {

@@ -68,7 +68,7 @@ StageDraft settled(const Space& space, StageDraft stage, BatchSize micro_batch) 
   }
   std::vector<Duration> work;
   for (const DeviceId device : stage.devices) {
-    work.push_back(space.work(stage.operators, cluster.device(device).kind, micro_batch));
+    work.push_back(space.work(stage, cluster.device(device).kind, micro_batch));
   }
   const Duration most = *std::max_element(work.begin(), work.end());
   for (const Duration each : work) {  // how many times as fast as the slowest, in sixteenths
@@ -101,6 +101,7 @@ std::vector<Proposal> moves_of(const Site& site, OrdersMay may) {
   add(merge_moves(site));
   add(split_moves(site));
   add(order_moves(site, may));
+  add(recompute_moves(site));
   return all;
 }
 

@@ -37,6 +37,7 @@ struct Site {
 // How many of a site's stages and devices a family of moves looks at.
 inline constexpr std::size_t kSources = 8;
 inline constexpr std::size_t kTargets = 4;
+inline constexpr std::int32_t kMostMore = 16;  // micro-batches in flight than the rule gives, or fewer
 
 // A part of a stage joins a neighbour: along an edge, so that both stay convex.
 std::vector<Proposal> border_moves(const Site& site);
@@ -50,8 +51,17 @@ std::vector<Proposal> split_moves(const Site& site);
 // Devices join a stage, leave it, change places with those of another; whole hosts change places.
 std::vector<Proposal> device_moves(const Site& site);
 // Another micro-batch, more or fewer in flight, no stage edges that carry no data, and, where orders may
-// change, another rule.
+// change, another rule: k, all forwards first, backward in halves.
 std::vector<Proposal> order_moves(const Site& site, OrdersMay may);
+// A stage that recomputes does so no longer, or keeps what a beginning or an end of it saves.
+std::vector<Proposal> recompute_moves(const Site& site);
+
+// What a plan that does not fit could recompute: all of every stage on the devices that lack memory, with as
+// many micro-batches in flight there and with as few as a move may ask for. And the same with each of these
+// stages cut in two on its devices, up to `halvings` times: a stage that is recomputed as a whole holds all
+// of it again in its backward, two hold a half each (Chen et al., arXiv 1604.06174: segments).
+std::vector<Proposal> with_recomputation(const Space& space, const Proposal& plan,
+                                         const std::vector<Excess>& excess, std::size_t halvings);
 
 // All of them, each once, none that is the plan itself.
 std::vector<Proposal> moves_of(const Site& site, OrdersMay may);

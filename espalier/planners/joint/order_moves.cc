@@ -7,8 +7,6 @@
 namespace espalier::joint {
 namespace {
 
-constexpr std::int32_t kMostMore = 16;  // in flight than the rule gives
-
 void change_micro_batch(const Site& site, std::vector<Proposal>& moves) {
   const std::vector<BatchSize>& sizes = site.space.sizes();
   const auto at = std::lower_bound(sizes.begin(), sizes.end(), site.plan.micro_batch) - sizes.begin();
@@ -47,16 +45,27 @@ void drop_bare_edges(const Site& site, std::vector<Proposal>& moves) {
   moves.push_back(std::move(plan));
 }
 
+// Another kind or k, or backward the other way.
 void change_rule(const Site& site, std::vector<Proposal>& moves) {
-  for (const std::uint32_t k : {1U, 2U, 4U}) {
+  using Backward = OrderRule::Backward;
+  const auto with = [&](const OrderRule& rule) {
     Proposal plan = site.plan;
-    plan.schedule = ScheduleKind::kOneFOneB;
-    if (k > 1) plan.schedule.group = {k};
+    plan.schedule = rule;
     moves.push_back(std::move(plan));
+  };
+  OrderRule rule = site.plan.schedule;
+  for (const std::uint32_t k : {1U, 2U, 4U}) {
+    rule.kind = ScheduleKind::kOneFOneB;
+    rule.group = k > 1 ? std::vector{k} : std::vector<std::uint32_t>();
+    with(rule);
   }
-  Proposal plan = site.plan;
-  plan.schedule = ScheduleKind::kGPipe;
-  moves.push_back(std::move(plan));
+  rule.kind = ScheduleKind::kGPipe;
+  rule.group.clear();
+  with(rule);
+  if (site.space.halves() == Halves::kNever) return;
+  rule = site.plan.schedule;
+  rule.backward = rule.backward == Backward::kWhole ? Backward::kSplit : Backward::kWhole;
+  with(rule);
 }
 
 }  // namespace

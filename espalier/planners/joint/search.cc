@@ -10,6 +10,11 @@
 // it: threads do not count. A plan whose devices have more work than the worst of the beam takes time is not
 // judged: its step cannot be shorter than its busiest device's work.
 //
+// Of the plans that do not fit the fastest are tried again with recomputation on the devices that lack
+// memory, where that is fast enough for the beam. So recomputation is proposed where memory binds, whatever
+// move led there: a larger micro-batch, fewer devices, a start that does not fit; moves take back what is not
+// needed.
+//
 // Of equal iterations the more even plan ranks first: where two devices are the bottleneck, a step that
 // relieves one of them leads on though the iteration stays.
 
@@ -20,6 +25,9 @@ constexpr std::size_t kLeftAtOnce = 2;
 constexpr std::size_t kKicked = 8;  // plans for each kick
 constexpr std::size_t kRoundsOfAKick = 8;
 constexpr std::size_t kSameMicroBatch = 4;  // plans of the beam with one micro-batch
+constexpr std::size_t kRecomputed = 8;      // of the plans of a round that do not fit
+constexpr std::size_t kHalved = 2;    // of those, that are also tried with their stages cut on their devices
+constexpr std::size_t kHalvings = 3;  // at most
 
 struct Member {
   Proposal plan;
@@ -45,7 +53,7 @@ class Search {
   Search(const Space& space, const SearchOptions& options, Judge& judge, Context& context)
       : space_(space), options_(options), judge_(judge), context_(context), rng_(options.seed) {}
 
-  void run(const std::vector<Proposal>& starts) {
+  std::vector<Proposal> run(const std::vector<Proposal>& starts) {
     Beam beam{.members = {}, .met = {}, .width = options_.width, .most_moves = options_.most_moves};
     judge_all(fresh(starts, beam), beam);
     descend(beam, SIZE_MAX);
@@ -55,6 +63,9 @@ class Search {
       kick_from(beam.members[kick % std::min<std::size_t>(2, beam.members.size())].plan, beam);
       in_vain = beam.members.front().iteration < before ? 0 : in_vain + 1;
     }
+    std::vector<Proposal> best;
+    for (Member& member : beam.members) best.push_back(std::move(member.plan));
+    return best;
   }
 
  private:
@@ -140,9 +151,36 @@ class Search {
   }
 
   void judge_all(std::vector<Proposal> plans, Beam& beam) {
-    const std::vector<std::optional<Verdict>> verdicts = judged(plans);
+    add_those_that_fit(judged(plans), plans, beam);
+    if (lacking_.empty()) return;
+    std::stable_sort(lacking_.begin(), lacking_.end(), [](const Lacking& a, const Lacking& b) {
+      return a.verdict.iteration < b.verdict.iteration;
+    });
+    std::vector<Proposal> again;
+    for (std::size_t i = 0; i < lacking_.size() && i < kRecomputed; ++i) {
+      for (Proposal& plan : with_recomputation(space_, lacking_[i].plan, lacking_[i].verdict.excess,
+                                               i < kHalved ? kHalvings : 0)) {
+        if (!beam.full() || load_of(space_, plan).most() < beam.members.back().iteration) {
+          again.push_back(std::move(plan));
+        }
+      }
+    }
+    again = fresh(std::move(again), beam);
+    add_those_that_fit(judged(again), again, beam);
+    lacking_.clear();
+  }
+
+  void add_those_that_fit(const std::vector<std::optional<Verdict>>& verdicts, std::vector<Proposal>& plans,
+                          Beam& beam) {
+    lacking_.clear();
     for (std::size_t i = 0; i < verdicts.size(); ++i) {
-      if (verdicts[i] && verdicts[i]->fits()) add(std::move(plans[i]), *verdicts[i], beam);
+      if (!verdicts[i]) continue;
+      if (verdicts[i]->fits()) {
+        add(std::move(plans[i]), *verdicts[i], beam);
+      } else if (verdicts[i]->ruling == Verdict::Ruling::kTooMuchMemory &&
+                 (!beam.full() || verdicts[i]->iteration < beam.members.back().iteration)) {
+        lacking_.push_back({std::move(plans[i]), *verdicts[i]});
+      }
     }
     shrink(beam);
   }
@@ -179,14 +217,19 @@ class Search {
   Judge& judge_;
   Context& context_;
   Rng rng_;
+  struct Lacking {
+    Proposal plan;
+    Verdict verdict;
+  };
+  std::vector<Lacking> lacking_;  // what did not fit and was fast enough, of those judged last
   std::uint64_t numbers_ = 0;
 };
 
 }  // namespace
 
-void search(const Space& space, const std::vector<Proposal>& starts, const SearchOptions& options,
-            Judge& judge, Context& context) {
-  Search(space, options, judge, context).run(starts);
+std::vector<Proposal> search(const Space& space, const std::vector<Proposal>& starts,
+                             const SearchOptions& options, Judge& judge, Context& context) {
+  return Search(space, options, judge, context).run(starts);
 }
 
 }  // namespace espalier::joint

@@ -20,8 +20,8 @@ struct SearchOptions {
 };
 
 // Judges what it meets; what is best, the judge knows. Takes about one state for each task of a plan judged.
-// The same plans for any number of threads. `starts` need not fit.
-void search(const Space& space, const std::vector<Proposal>& starts, const SearchOptions& options,
-            Judge& judge, Context& context);
+// The same plans for any number of threads. `starts` need not fit. Returns the last beam, the best first.
+std::vector<Proposal> search(const Space& space, const std::vector<Proposal>& starts,
+                             const SearchOptions& options, Judge& judge, Context& context);
 
 }  // namespace espalier::joint

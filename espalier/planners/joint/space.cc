@@ -11,16 +11,45 @@
 namespace espalier::joint {
 namespace {
 
-using Sums = std::vector<Duration>;
-
 // Of all operators before each.
+struct Sums {
+  std::vector<Duration> work{Duration()}, forward{Duration()};
+  bool guessed = false;  // halves of backward
+  bool weights = false;  // some operator has the second half
+};
+
 Sums sums_of(const Graph& graph, const KindCosts& costs) {
-  Sums work(1);
+  Sums sums;
   for (std::size_t i = 0; i < graph.operators().size(); ++i) {
     const OperatorCost* cost = graph.operators()[i].duplicable ? nullptr : costs.of(OperatorId(i));
-    work.push_back(work.back() + (cost ? cost->forward + cost->backward() : Duration()));
+    sums.work.push_back(sums.work.back() + (cost ? cost->forward + cost->backward() : Duration()));
+    sums.forward.push_back(sums.forward.back() + (cost ? cost->forward : Duration()));
+    const bool halved = cost && cost->weight_gradient > Duration();
+    sums.weights = sums.weights || halved;
+    sums.guessed = sums.guessed || (halved && cost->origin == Origin::kProfile);
   }
-  return work;
+  return sums;
+}
+
+OperatorSet common(const OperatorSet& a, const OperatorSet& b) {
+  std::vector<OperatorRun> runs;
+  auto other = b.runs().begin();
+  for (const OperatorRun& run : a.runs()) {
+    while (other != b.runs().end() && other->last < run.first) ++other;
+    for (auto at = other; at != b.runs().end() && at->first <= run.last; ++at) {
+      runs.push_back({std::max(run.first, at->first), std::min(run.last, at->last)});
+    }
+  }
+  return OperatorSet(std::move(runs));
+}
+
+// Every operator that writes none of its inputs.
+OperatorSet repeatable_of(const Graph& graph) {
+  std::vector<OperatorId> operators;
+  for (std::size_t i = 0; i < graph.operators().size(); ++i) {
+    if (graph.operators()[i].mutates.empty()) operators.push_back(OperatorId(i));
+  }
+  return OperatorSet(std::move(operators));
 }
 
 // By gap; nothing where a colocation group spans it.
@@ -85,19 +114,31 @@ std::uint64_t hash_of(const StageDraft& stage) {
   add(0);
   for (const std::uint32_t weight : stage.weights) add(weight);
   add(static_cast<std::uint64_t>(std::int64_t{stage.more_in_flight}));
+  if (stage.recompute.empty()) return hash;
+  const OperatorSet again = common(stage.operators, stage.recompute);
+  for (const OperatorRun& run : again.runs()) add(std::uint64_t{run.first} << 32 | run.last);
   return hash;
 }
 
 }  // namespace
 
 Space::Space(const Problem& problem)
-    : problem_(problem), sizes_(usable_micro_batches(problem)), crossing_(crossings(problem.graph)) {
+    : problem_(problem),
+      sizes_(usable_micro_batches(problem)),
+      crossing_(crossings(problem.graph)),
+      repeatable_(repeatable_of(problem.graph)) {
   std::sort(sizes_.begin(), sizes_.end());
+  bool guessed = false, weights = false;
   for (const BatchSize size : sizes_) {
     for (const DeviceKind& kind : problem.cluster.kinds()) {
-      work_.push_back(sums_of(problem.graph, KindCosts(problem.graph, kind, problem.costs, size)));
+      Sums sums = sums_of(problem.graph, KindCosts(problem.graph, kind, problem.costs, size));
+      work_.push_back(std::move(sums.work));
+      forward_.push_back(std::move(sums.forward));
+      guessed = guessed || sums.guessed;
+      weights = weights || sums.weights;
     }
   }
+  if (weights && !guessed) halves_ = Halves::kMay;
   for (std::size_t i = 0; i < operators(); ++i) {
     const Operator& op = problem.graph.operators()[i];
     own_.push_back(op.duplicable ? 0 : 1);
@@ -115,14 +156,23 @@ std::size_t Space::table(KindId kind, BatchSize micro_batch) const {
 }
 
 Duration Space::work(OperatorRun run, KindId kind, BatchSize micro_batch) const {
-  const Sums& sums = work_[table(kind, micro_batch)];
+  const std::vector<Duration>& sums = work_[table(kind, micro_batch)];
   return sums[run.last + 1] - sums[run.first];
 }
 
 Duration Space::work(const OperatorSet& set, KindId kind, BatchSize micro_batch) const {
-  const Sums& sums = work_[table(kind, micro_batch)];
+  const std::vector<Duration>& sums = work_[table(kind, micro_batch)];
   Duration sum;
   for (const OperatorRun& run : set.runs()) sum += sums[run.last + 1] - sums[run.first];
+  return sum;
+}
+
+Duration Space::work(const StageDraft& stage, KindId kind, BatchSize micro_batch) const {
+  Duration sum = work(stage.operators, kind, micro_batch);
+  if (stage.recompute.empty()) return sum;
+  const std::vector<Duration>& forward = forward_[table(kind, micro_batch)];
+  const OperatorSet again = common(stage.operators, stage.recompute);
+  for (const OperatorRun& run : again.runs()) sum += forward[run.last + 1] - forward[run.first];
   return sum;
 }
 
@@ -158,7 +208,7 @@ Load load_of(const Space& space, const Proposal& plan) {
       const std::size_t share =
           shares.empty() ? micro_batches / replicas + (r < micro_batches % replicas) : shares[r].size();
       const KindId kind = cluster.device(stage.devices[r]).kind;
-      const Duration each = space.work(stage.operators, kind, plan.micro_batch);
+      const Duration each = space.work(stage, kind, plan.micro_batch);
       const Duration all = static_cast<std::int64_t>(share) * each;
       load.of_stage[s] = std::max(load.of_stage[s], all);
       load.of_device[stage.devices[r].index()] += all;
@@ -179,10 +229,12 @@ std::optional<Proposal> proposal_of(const Space& space, const PipelinePlan& plan
   const std::vector<std::uint32_t> limits = in_flight_limits(plan);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
-    if (stage.micro_batch != proposal.micro_batch || stage.slots || !stage.recompute.empty()) {
-      return std::nullopt;
-    }
+    if (stage.micro_batch != proposal.micro_batch || stage.slots) return std::nullopt;
     StageDraft draft{.operators = stage.operators, .devices = {}, .after = {}};
+    draft.recompute = stage.recompute;
+    if (!stage.recompute.empty() && draft.recompute == common(draft.operators, space.repeatable())) {
+      draft.recompute = space.repeatable();
+    }
     const auto locked =
         std::find_if(space.problem().locked.begin(), space.problem().locked.end(),
                      [&](const LockedStage& each) { return each.stage.operators == stage.operators; });

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "espalier/planners/candidate.h"
+#include "espalier/planners/orders/order_moves.h"
 
 namespace espalier::joint {
 
@@ -30,6 +31,8 @@ class Space {
   // nothing for cells that are missing and for duplicable operators.
   Duration work(OperatorRun run, KindId kind, BatchSize micro_batch) const;
   Duration work(const OperatorSet& set, KindId kind, BatchSize micro_batch) const;
+  // Likewise, with what it computes again.
+  Duration work(const StageDraft& stage, KindId kind, BatchSize micro_batch) const;
 
   // Bytes of one sample that cross from operators below `gap` to `gap` and later ones, each tensor once;
   // nothing where operators that belong together stand on both sides.
@@ -38,16 +41,25 @@ class Space {
   std::span<const Link> links() const { return links_; }  // ascending (from, to)
   bool is_own(std::size_t op) const { return own_[op] != 0; }
   bool has_writer(const OperatorSet& set) const;  // of buffers, and the problem allows it one replica
+  const OperatorSet& repeatable() const {
+    return repeatable_;
+  }  // that may be recomputed: what mutates nothing
+  // What the two halves of backward take, if the costs say so. Published profiles have one time for both:
+  // their halves are a guess (frontend/pipedream.h), and nothing is built on it.
+  Halves halves() const { return halves_; }
 
  private:
   std::size_t table(KindId kind, BatchSize micro_batch) const;
 
   const Problem& problem_;
   std::vector<BatchSize> sizes_;
-  std::vector<std::vector<Duration>> work_;  // by size and kind; by operator: of all before it
+  std::vector<std::vector<Duration>> work_;     // by size and kind; by operator: of all before it
+  std::vector<std::vector<Duration>> forward_;  // likewise, of forward alone
   std::vector<std::optional<Bytes>> crossing_;
   std::vector<Link> links_;
   std::vector<char> own_;
+  OperatorSet repeatable_;
+  Halves halves_ = Halves::kNever;
 };
 
 // What a plan's devices have to do in a step, at least.
@@ -61,7 +73,8 @@ struct Load {
 Load load_of(const Space& space, const Proposal& plan);
 
 // The search's form of a plan: drafts of its stages; `after` has what a stage follows without reading from
-// it. Nothing for tensor-parallel groups, lists of orders, micro-batches of several sizes, recomputation and
+// it. A stage that recomputes all that it may has Space::repeatable, so that it goes on to do so when it
+// takes operators. Nothing for tensor-parallel groups, lists of orders, micro-batches of several sizes and
 // token rules.
 std::optional<Proposal> proposal_of(const Space& space, const PipelinePlan& plan);
 

@@ -105,7 +105,8 @@ bool keeps_order(const std::vector<Step>& list, std::size_t stages) {
   return true;
 }
 
-std::optional<std::vector<Step>> moved(const std::vector<Step>& list, const StagedModel& model, Rng& rng) {
+std::optional<std::vector<Step>> moved(const std::vector<Step>& list, const StagedModel& model, Halves halves,
+                                       Rng& rng) {
   if (list.size() < 2) return std::nullopt;
   const std::size_t at = rng.below(list.size());
   const Step step = list[at];
@@ -114,7 +115,7 @@ std::optional<std::vector<Step>> moved(const std::vector<Step>& list, const Stag
   const StagedStage& stage = model.stages.at(step.stage().index());
   // The devices of a group do the same: their lists would have to change together.
   const bool alone = stage.replicas.front().devices.size() == 1;
-  const bool other_halves = rng.below(8) == 0 && alone;
+  const bool other_halves = rng.below(8) == 0 && alone && halves == Halves::kMay;
   if (other_halves && step.kind == ActionKind::kBackward && can_split(stage)) {
     result = with_split(list, at);
   } else if (other_halves && step.kind == ActionKind::kInputGradient) {

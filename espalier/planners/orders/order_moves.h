@@ -3,6 +3,7 @@
 // Small changes of a device's list that keep it legal: F before B or I before W of each micro-batch, what
 // stands once a step behind all others of its stage.
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -11,11 +12,15 @@
 
 namespace espalier {
 
+// Whether orders may have backward in two halves.
+enum class Halves : std::uint8_t { kMay, kNever };
+
 // May this list stand on a device? At every point each stage has had as many F as R, as R as B and I together
 // (as F where none is recomputed), and as I as W; nothing after its A or U. O(steps).
 bool keeps_order(const std::vector<Step>& list, std::size_t stages);
 
 // One change drawn at random; nothing if what was drawn is not legal or changes nothing. O(steps).
-std::optional<std::vector<Step>> moved(const std::vector<Step>& list, const StagedModel& model, Rng& rng);
+std::optional<std::vector<Step>> moved(const std::vector<Step>& list, const StagedModel& model, Halves halves,
+                                       Rng& rng);
 
 }  // namespace espalier

@@ -21,6 +21,13 @@ constexpr std::int64_t kFirstThreshold = 50;  // 1/50
 constexpr std::uint64_t kDrawsForEach = 20;   // that are not legal, for each order judged
 constexpr std::uint64_t kRounds = 4;          // each begins with the best so far
 
+bool has_halves(const OrderLists& lists) {
+  return std::any_of(lists.begin(), lists.end(), [](const std::vector<Step>& list) {
+    return std::any_of(list.begin(), list.end(),
+                       [](const Step& step) { return step.kind == ActionKind::kInputGradient; });
+  });
+}
+
 std::uint64_t steps_of(const OrderLists& lists) {
   std::uint64_t steps = 1;
   for (const std::vector<Step>& list : lists) steps += list.size();
@@ -31,7 +38,12 @@ class LocalSearch {
  public:
   LocalSearch(const StagedModel& model, const Cluster& cluster, const OrderSearchOptions& options,
               OrderJudge& judge, BestOrder& best)
-      : model_(model), cluster_(cluster), judge_(judge), best_(best), rng_(options.seed) {
+      : model_(model),
+        cluster_(cluster),
+        halves_(options.halves),
+        judge_(judge),
+        best_(best),
+        rng_(options.seed) {
     for (std::size_t d = 0; d < best.lists()->size(); ++d) {
       if ((*best.lists())[d].size() > 1) devices_.push_back(d);
     }
@@ -52,7 +64,7 @@ class LocalSearch {
     std::uint64_t draws = orders * kDrawsForEach;
     while (judge_.judged() - first < orders && draws-- > 0) {
       const std::size_t device = devices_[rng_.below(devices_.size())];
-      std::optional<std::vector<Step>> list = moved(lists[device], model_, rng_);
+      std::optional<std::vector<Step>> list = moved(lists[device], model_, halves_, rng_);
       if (!list) continue;
       std::swap(lists[device], *list);
       const Evaluation& found = best_.consider(lists);
@@ -74,6 +86,7 @@ class LocalSearch {
 
   const StagedModel& model_;
   const Cluster& cluster_;
+  const Halves halves_;
   OrderJudge& judge_;
   BestOrder& best_;
   Rng rng_;
@@ -111,6 +124,7 @@ SearchedOrder search_order(const StagedModel& model, const Cluster& cluster,
   BestOrder best(judge, cluster);
   SearchedOrder result;
   for (const NamedLists& known : known_orders(model, cluster)) {
+    if (options.halves == Halves::kNever && has_halves(known.lists)) continue;
     const std::optional<OrderLists> before = best.lists();
     best.consider(known.lists);
     if (best.lists() != before) result.begun_with = known.name;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "espalier/cluster/cluster.h"
+#include "espalier/planners/orders/order_moves.h"
 #include "espalier/schedule/stage_line.h"
 #include "espalier/sim/evaluator.h"
 
@@ -23,6 +24,8 @@ struct OrderSearchOptions {
   // Work: steps of the orders that are judged. The search ends when the next order would be more.
   std::uint64_t max_steps = 2'000'000;
   std::uint64_t seed = 1;
+  // kNever: neither what it begins with nor any step splits a backward. The model's own orders must not.
+  Halves halves = Halves::kMay;
 };
 
 struct SearchedOrder {

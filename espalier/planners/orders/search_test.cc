@@ -123,7 +123,7 @@ TEST(OrderMoves, KeepMicroBatchesInOrder) {
   Rng rng(2);
   std::size_t changes = 0;
   for (int i = 0; i < 2000; ++i) {
-    const std::optional<std::vector<Step>> next = moved(list, line.model, rng);
+    const std::optional<std::vector<Step>> next = moved(list, line.model, Halves::kMay, rng);
     if (!next) continue;
     ++changes;
     list = *next;
