@@ -72,9 +72,10 @@ double Spread::of_operator(std::size_t op, Window window) const {
   return least == kNever ? 0 : least;
 }
 
-// All its replicas, r of them, take Σ passes. Before x each is busy for at most x - head, and at the end
-// likewise; all but one have an update and a sum of gradients beside. The least over r ≥ 1, which is convex
-// in r. With several kinds, whose replicas mix, as many as there are micro-batches and for nothing.
+// All its replicas, r of them, take Σ passes; all but one have an update and a sum of gradients beside.
+// Before x each is busy for at most x - head. In the last y each is busy for at most y, with passes or with
+// what they have beside. The least over r ≥ 1 of what is left is convex and piecewise linear in r. With
+// several kinds of devices, whose replicas mix, there are as many as micro-batches and for nothing.
 double Spread::of_way(const Way& way, std::size_t op, Window window) const {
   const Chains& chains = known_.chains;
   const OperatorTimes& times = *way.times[op];
@@ -94,16 +95,16 @@ double Spread::of_way(const Way& way, std::size_t op, Window window) const {
   const double bytes = costs_.own_bytes[op] / way.degree;
   const double another =
       update_of(costs_.update_rate[way.kind], 0, bytes) + 2 * bytes * known_.rings.per_byte();
-  const double first = std::max(0.0, window.before - head), last = std::max(0.0, window.after - end);
+  const double first = std::max(0.0, window.before - head), last = window.after;
   const double most =
       std::max(1.0, std::min(count, static_cast<double>(known_.cluster.devices().size()) / way.degree));
   const auto with = [&](double replicas) {
-    const double r = std::clamp(replicas, 1.0, most);
-    return all - std::min(early, r * first) - std::min(late, r * last) + (r - 1) * another;
+    const double r = std::clamp(replicas, 1.0, most), beside = (r - 1) * another;
+    return all + beside - std::min(early, r * first) - std::min(late + beside, r * last);
   };
-  double least = with(1);
+  double least = std::min(with(1), with(most));
   if (first > 0) least = std::min(least, with(early / first));
-  if (last > 0) least = std::min(least, with(late / last));
+  if (last != another) least = std::min(least, with((late - another) / (last - another)));
   return std::max(0.0, least);
 }
 
