@@ -23,11 +23,19 @@
 
 namespace espalier::placement {
 
+// What a device would lack.
+struct DeviceLack {
+  DeviceId device;
+  Bytes bytes;
+  friend bool operator==(const DeviceLack&, const DeviceLack&) = default;
+};
+
 struct Placed {
   std::optional<Assignment> assignment = {};  // none: nothing that fits was found, `why` says what lacks
   std::optional<Duration> estimate = {};      // of the step: the placer's own figure, if it has one
   DeviceOrders orders = {};                   // what it would have devices run by; empty: it does not say
   std::string why = {};
+  std::vector<DeviceLack> lacks = {};  // where nothing fits: of the assignment that came closest
   SearchStats stats = {};
 };
 
