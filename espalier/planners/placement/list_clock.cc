@@ -66,6 +66,7 @@ Duration ListClock::ready(TaskId task, DeviceId device) const {
   taken_.clear();
   for (const ValueId value : instance_.reads[task.index()]) {
     const TaskId producer = instance_.producer[value.index()];
+    if (!set_[producer.index()]) continue;
     const Duration sent = arrival_[value.index() * devices_ + device.index()];
     ready = std::max(ready, device_[producer.index()] == device ? end_[producer.index()]
                             : sent != kNotSent                  ? sent
@@ -75,9 +76,10 @@ Duration ListClock::ready(TaskId task, DeviceId device) const {
 }
 
 void ListClock::send(ValueId value, DeviceId device) {
-  const DeviceId from = device_[instance_.producer[value.index()].index()];
+  const TaskId producer = instance_.producer[value.index()];
+  const DeviceId from = device_[producer.index()];
   Duration& sent = arrival_[value.index() * devices_ + device.index()];
-  if (from == device || sent != kNotSent) return;
+  if (!set_[producer.index()] || from == device || sent != kNotSent) return;
   taken_.clear();
   remember({Change::Kind::kArrival, value.index() * devices_ + device.index(), sent});
   sent = arrival(value, device);

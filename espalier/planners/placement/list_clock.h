@@ -25,7 +25,8 @@ class ListClock {
   // Refers to the instance.
   ListClock(const Instance& instance, Rules::Sends sends, Gaps gaps);
 
-  // Where a task would stand on a device. All that it reads has been set. O(reads · links + log tasks).
+  // Where a task would stand on a device. What it reads from tasks that are not set is left out. O(reads ·
+  // links + log tasks).
   struct Slot {
     Duration ready;       // all that it reads is there
     Duration start, end;  // of the task, its copies of duplicable operators in front

@@ -60,13 +60,12 @@ std::span<const DeviceId> ListState::choices(TaskId task) {
 }
 
 DeviceId ListState::where_it_ends_first(TaskId task) {
-  std::optional<std::tuple<Duration, Duration, DeviceId>> best;
+  std::optional<std::pair<Duration, DeviceId>> best;
   for (const DeviceId device : choices(task)) {
-    const ListClock::Slot slot = clock_.slot(task, device);
-    const std::tuple choice(slot.end, -slot.start, device);
+    const std::pair choice(clock_.slot(task, device).end, device);
     if (!best || choice < *best) best = choice;
   }
-  return std::get<2>(*best);
+  return best->second;
 }
 
 ListClock::Slot ListState::put(TaskId task, DeviceId device) {

@@ -27,8 +27,7 @@ class ListState {
   // Where a task may go, ascending, at least one device: where its unit stands, or all that have room for it;
   // without any the one that would lack least. Good until the next call.
   std::span<const DeviceId> choices(TaskId task);
-  // Among those, the one where it ends first; then the one where it starts last, which waits less; then the
-  // smallest.
+  // The one of those where it ends first, then the smallest.
   DeviceId where_it_ends_first(TaskId task);
 
   // Sets a task on one of its choices.

@@ -52,6 +52,7 @@ struct Placer {
   std::string source;   // the paper or system it follows
   std::string decides;  // one line
   std::function<Placed(const PlacerInput&, Context&)> place;
+  std::uint32_t shares = 0;  // of a budget that it has with others; 0: it takes no states
 };
 
 // All of them, in the order in which they are shown.
