@@ -219,9 +219,9 @@ Numbering number_tasks(const Instance& fine, const Pairing& pairs) {
 }
 
 // Fills the coarse instance of given numbers.
-class Builder {
+class CoarseBuilder {
  public:
-  Builder(const Instance& fine, Pairing& pairs, const Numbering& numbering)
+  CoarseBuilder(const Instance& fine, Pairing& pairs, const Numbering& numbering)
       : fine_(fine), task_of_(numbering.task_of) {
     Instance& coarse = result_.instance;
     coarse.kind = fine.kind;
@@ -370,7 +370,7 @@ Coarse coarsen(const Instance& fine, const CoarseningLimits& limits) {
   Pairing pairs(fine, limits);
   pairs.run();
   const Numbering numbering = number_tasks(fine, pairs);
-  return Builder(fine, pairs, numbering).build();
+  return CoarseBuilder(fine, pairs, numbering).build();
 }
 
 Assignment refined(const Coarse& coarse, const Assignment& assignment) {

@@ -117,6 +117,21 @@ std::vector<double> speed_shares(const Instance& instance) {
   return shares;
 }
 
+// METIS cannot do with a share of nothing.
+std::vector<double> memory_shares(const Instance& instance) {
+  double all = 0;
+  for (const Bytes memory : instance.memory) all += static_cast<double>(memory.count());
+  std::vector<double> shares;
+  double sum = 0;
+  for (const Bytes memory : instance.memory) {
+    const double share = all > 0 ? static_cast<double>(memory.count()) / all : 1;
+    shares.push_back(std::max(share, 1e-3));
+    sum += shares.back();
+  }
+  for (double& share : shares) share /= sum;
+  return shares;
+}
+
 Placed placed_parts(const Instance& instance, std::span<const std::int32_t> part) {
   Assignment assignment;
   for (std::size_t u = 0; u < instance.units(); ++u) {
@@ -132,6 +147,11 @@ Placed all_on_one(const Instance& instance) {
   return placed_parts(instance, std::vector<std::int32_t>(instance.units()));
 }
 
+// The libraries are made for graphs with many more vertices than parts, and METIS says so aloud.
+bool too_small_to_cut(const Instance& instance) {
+  return instance.devices() == 1 || instance.units() < 4 * instance.devices();
+}
+
 Placed failed(const char* library) {
   Placed placed;
   placed.why = std::string(library) + " gave no partition";
@@ -142,7 +162,7 @@ Placed failed(const char* library) {
 
 Placed metis(const Instance& instance, const PartitionOptions& options) {
   static_assert(sizeof(idx_t) == sizeof(std::int32_t));
-  if (instance.devices() == 1 || instance.units() <= 1) return all_on_one(instance);
+  if (too_small_to_cut(instance)) return all_on_one(instance);
   UnitGraph graph = unit_graph(instance);
   idx_t vertices = static_cast<idx_t>(instance.units()), constraints = 2;
   idx_t parts = static_cast<idx_t>(instance.devices()), cut = 0;
@@ -150,14 +170,11 @@ Placed metis(const Instance& instance, const PartitionOptions& options) {
                                   bytes = scaled_weights(graph.bytes, 0);
   std::vector<idx_t> weights;
   for (std::size_t u = 0; u < instance.units(); ++u) weights.insert(weights.end(), {time[u], bytes[u]});
-  Bytes memory;
-  for (const Bytes each : instance.memory) memory += each;
+  const std::vector<double> speed = speed_shares(instance), memory = memory_shares(instance);
   std::vector<real_t> shares;
-  const std::vector<double> speed = speed_shares(instance);
   for (std::size_t d = 0; d < instance.devices(); ++d) {
     shares.push_back(static_cast<real_t>(speed[d]));
-    shares.push_back(static_cast<real_t>(static_cast<double>(instance.memory[d].count()) /
-                                         static_cast<double>(std::max<std::int64_t>(memory.count(), 1))));
+    shares.push_back(static_cast<real_t>(memory[d]));
   }
   std::vector<real_t> slack{1.1F, 1.3F};
   std::vector<idx_t> setting(METIS_NOPTIONS), part(instance.units());
@@ -173,7 +190,7 @@ Placed metis(const Instance& instance, const PartitionOptions& options) {
 
 Placed scotch(const Instance& instance, const PartitionOptions& options) {
   static_assert(sizeof(SCOTCH_Num) == sizeof(std::int32_t));
-  if (instance.devices() == 1 || instance.units() <= 1) return all_on_one(instance);
+  if (too_small_to_cut(instance)) return all_on_one(instance);
   const UnitGraph graph = unit_graph(instance);
   const std::vector<std::int32_t> time = scaled_weights(graph.time, 1);
   std::vector<SCOTCH_Num> speed;

@@ -9,8 +9,9 @@
 // Vertices are units; an edge between two has the time of the values that pass between them, means over all
 // pairs of devices. A part is a device: parts are sized by the devices' speed, and for METIS by their memory.
 // Units that the partitioner puts where they may not stand go to their first device; what does not fit is
-// repaired. Both libraries keep random numbers of their own for a whole process: calls wait for each other,
-// and begin from a fixed seed, so that they repeat.
+// repaired. Fewer than four units for each device are not cut: all on one. Both libraries keep random numbers
+// of their own for a whole process: calls wait for each other, and begin from a fixed seed, so that they
+// repeat.
 
 #include <cstdint>
 

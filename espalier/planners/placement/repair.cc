@@ -76,8 +76,8 @@ class Relief {
       }
     }
     std::sort(moves.begin(), moves.end(), [](const Move& a, const Move& b) {
-      const __int128 left = static_cast<__int128>(a.harm) * b.freed,
-                     right = static_cast<__int128>(b.harm) * a.freed;
+      const double left = static_cast<double>(a.harm) / static_cast<double>(a.freed);
+      const double right = static_cast<double>(b.harm) / static_cast<double>(b.freed);
       return left != right ? left < right : std::tie(a.unit, a.to) < std::tie(b.unit, b.to);
     });
     for (const Move& move : moves) {
@@ -228,7 +228,7 @@ class Packing {
   bool alike_ = false;
 };
 
-std::string text_of(const std::vector<DeviceLack>& lacks) {
+std::string lacks_text(const std::vector<DeviceLack>& lacks) {
   std::string text;
   for (const DeviceLack& lack : lacks) {
     text += (text.empty() ? "device " : ", device ") + std::to_string(lack.device.index()) + " lacks " +
@@ -285,7 +285,7 @@ Repaired repair(const Instance& instance, Assignment assignment, const RepairOpt
     if (result.proved) break;
   }
   result.why =
-      (result.proved ? "no assignment fits: " : "none was found that fits: ") + text_of(result.lacks);
+      (result.proved ? "no assignment fits: " : "none was found that fits: ") + lacks_text(result.lacks);
   return result;
 }
 

@@ -34,7 +34,7 @@ std::string_view layer_path(std::string_view path) {
 }
 
 // One assignment with random devices; nothing where a unit has no room.
-std::optional<Assignment> draw(const Instance& instance, Rng& rng) {
+std::optional<Assignment> random_assignment(const Instance& instance, Rng& rng) {
   MemoryLedger ledger(instance);
   std::vector<std::uint32_t> order(instance.units());
   std::iota(order.begin(), order.end(), std::uint32_t{0});
@@ -202,7 +202,7 @@ Placed random_best(const Instance& instance, const RandomOptions& options, Conte
   SearchStats stats;
   for (std::uint32_t i = 0; i < options.samples && !context.stop() && context.take_state(); ++i) {
     ++stats.states;
-    std::optional<Assignment> drawn = draw(instance, rng);
+    std::optional<Assignment> drawn = random_assignment(instance, rng);
     if (!drawn) continue;
     ++stats.evaluations;
     const Evaluated evaluated = engine.evaluate(*drawn, scratch, least);
