@@ -13,7 +13,7 @@ set_target_properties(espalier_library PROPERTIES
 target_compile_features(espalier_library INTERFACE cxx_std_20)
 target_include_directories(espalier_library INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-target_link_libraries(espalier_library PUBLIC Threads::Threads PRIVATE fmt::fmt)
+target_link_libraries(espalier_library PUBLIC Threads::Threads PRIVATE fmt::fmt ${ESPALIER_SOLVERS})
 if(ESPALIER_TORCH)
   target_compile_definitions(espalier_library INTERFACE ESPALIER_TORCH=1)
   target_link_libraries(espalier_library INTERFACE

@@ -12,13 +12,32 @@
 #include "espalier/planners/pipeline/pipedream.h"
 #include "espalier/planners/pipeline/piper.h"
 #include "espalier/planners/pipeline/single.h"
+#include "espalier/planners/placement/placement_planner.h"
 
 namespace espalier {
+namespace {
+
+// Placers (planners/placement/placers.cc), by name only: they plan no pipeline, and what they make does not
+// run yet.
+std::vector<PlannerEntry> with_placers(std::vector<PlannerEntry> planners) {
+  std::vector<PlannerEntry> placers;
+  for (const placement::Placer& placer : placement::placement_placers()) {
+    placers.push_back({placer.name, placer.source, placer.decides, "placement",
+                       [&placer](const Problem& problem, const OrderRule&, Context& context) {
+                         return placement::plan_by_placer(problem, placer, {}, context);
+                       },
+                       placer.shares, false});
+  }
+  planners.insert(planners.end() - 1, placers.begin(), placers.end());
+  return planners;
+}
+
+}  // namespace
 
 const std::vector<PlannerEntry>& planner_catalog() {
   using Balance = EvenOptions::Balance;
   using Choice = PipeDreamOptions::Choice;
-  static const std::vector<PlannerEntry> kPlanners{
+  static const std::vector<PlannerEntry> kPlanners = with_placers({
       {"single", "the baseline", "the device and the micro-batch size; no pipeline", "one device",
        [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return single(problem, {.schedule = schedule}, context);
@@ -76,13 +95,13 @@ const std::vector<PlannerEntry>& planner_catalog() {
          return looped(problem, {}, context);
        },
        1, false},
-      {"auto", "all of the above but looped, improved together",
+      {"auto", "all above that plan pipelines but looped, improved together",
        "the planner: runs every one, then moves operators, devices, replicas and sizes; by simulation", "any",
        [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return joint_search(problem, named_planners(schedule), {}, context);
        },
        3, false},
-  };
+  });
   return kPlanners;
 }
 

@@ -17,7 +17,7 @@ struct PlannerEntry {
   std::string name;
   std::string source;   // the paper or system it follows
   std::string decides;  // one line
-  std::string shape;    // "chain", "graph", "one device": the plans it can find
+  std::string shape;    // "chain", "graph", "one device", "placement": the plans it can find
   std::function<Outcome(const Problem&, const OrderRule&, Context&)> plan;
   std::uint32_t shares = 0;  // of a budget that it has with others; 0: it takes no states
   bool asked_by_auto = true;

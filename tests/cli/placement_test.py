@@ -83,6 +83,37 @@ class Placement(Command):
         done = self.espalier("plan", MODEL, "--cluster", "tiny.txt", "--placement", "rules.json", code=3)
         self.assertIn("this plan does not fit", done.stderr)
 
+    def test_placers_are_planners_by_name(self):
+        listed = json.loads(self.espalier("planners", "--json").stdout)["planners"]["rows"]
+        placers = [row["planner"] for row in listed if row["plans"] == "placement"]
+        for name in ("m-topo", "m-etf", "m-sct", "heft", "metis", "scotch", "multilevel"):
+            self.assertIn(name, placers)
+        said = self.espalier("plan", MODEL, "--cluster", CLUSTER, "--batch", "16", "--planner", "m-etf", "-o", "etf.json").stdout
+        self.assertRegex(said, r"m-etf: \d+ operators in \d+ fragments, depth \d+, 1 micro-batch of 16")
+        self.assertIn("placement", json.loads((self.folder / "etf.json").read_text()))
+        simulated = json.loads(self.espalier("simulate", "etf.json", "--json").stdout)
+        compare = ("compare", MODEL, "--cluster", CLUSTER, "--batch", "16", "--json")
+        rows = json.loads(self.espalier(*compare, "--planner", ",".join(placers)).stdout)["rows"]
+        self.assertEqual([row["planner"] for row in rows], placers)
+        for row in rows:
+            self.assertEqual(row["status"], "feasible", row)
+            self.assertTrue(row["placement"], row)
+        by_name = {row["planner"]: row for row in rows}
+        self.assertEqual(by_name["m-etf"]["iteration_ns"], simulated["iteration_ns"])
+        usual = json.loads(self.espalier(*compare).stdout)["rows"]
+        self.assertFalse(set(placers) & {row["planner"] for row in usual})
+
+    def test_a_placer_keeps_pins_and_says_what_lacks(self):
+        plan = ("plan", MODEL, "--cluster", CLUSTER, "--batch", "16", "--planner", "heft")
+        self.espalier(*plan, "--pin", "image*=gpu:1", "-o", "pinned.json")
+        (self.folder / "tiny.txt").write_text(
+            "kind tiny 1KiB f32=1e12 f16=1e12 mem=1GB launch=5us sms=1\n"
+            "group network 1GB latency=10us\n"
+            "device gpu:0 tiny in network\ndevice gpu:1 tiny in network\n")
+        for name in ("m-etf", "one-device", "multilevel"):
+            done = self.espalier("plan", MODEL, "--cluster", "tiny.txt", "--batch", "16", "--planner", name, code=3)
+            self.assertIn(f"{name}: no plan (infeasible)", done.stdout)
+
     @unittest.skipUnless(os.environ.get("ESPALIER_PYTHON"), "needs the runtime")
     def test_run_and_verify_refuse_one(self):
         self.place()

@@ -1,0 +1,94 @@
+#include "espalier/planners/placement/placement_planner.h"
+
+#include <algorithm>
+#include <array>
+
+#include "espalier/planners/candidate.h"
+
+namespace espalier::placement {
+namespace {
+
+// How much of a device's memory a placer is told, in sixteenths. Beyond 8 times nothing is gained: the judge
+// counts parameters and their state in full as well.
+constexpr std::array<std::int64_t, 6> kSixteenths = {16, 24, 32, 48, 64, 128};
+constexpr int kTightenings = 4;
+
+// Units of pinned operators may stand on their pin alone. Says which pin cannot be kept, if there is one.
+std::optional<std::string> keep_pins(const Problem& problem, Instance& instance) {
+  if (problem.pins.empty()) return std::nullopt;
+  const std::vector<std::optional<DeviceId>> pinned = resolve_pins(problem.graph, problem.pins);
+  std::vector<std::optional<DeviceId>> of_unit(instance.units());
+  for (std::size_t t = 0; t < instance.tasks(); ++t) {
+    const std::optional<DeviceId> device = pinned[instance.op[t].index()];
+    if (!device) continue;
+    std::optional<DeviceId>& known = of_unit[instance.unit[t].index()];
+    const std::span<const DeviceId> allowed = instance.allowed[instance.unit[t].index()];
+    const bool may = std::binary_search(allowed.begin(), allowed.end(), *device);
+    if (!may || (known && *known != *device)) {
+      return describe_pin(problem.graph, problem.cluster, problem.pins, instance.op[t]) +
+             (may ? ": another pin wants what must stand beside it elsewhere" : ", where it cannot run");
+    }
+    known = device;
+  }
+  Lists<DeviceId> allowed;
+  for (std::size_t u = 0; u < instance.units(); ++u) {
+    if (of_unit[u]) {
+      allowed.items.push_back(*of_unit[u]);
+    } else {
+      allowed.items.insert(allowed.items.end(), instance.allowed[u].begin(), instance.allowed[u].end());
+    }
+    allowed.close();
+  }
+  instance.allowed = std::move(allowed);
+  return std::nullopt;
+}
+
+// With the devices' names; the placer's own words where it does not say which lack memory.
+std::string why_text(const Problem& problem, const Placed& placed) {
+  if (placed.lacks.empty()) return placed.why;
+  std::string text = "nothing fits that this placer finds: the closest lacks ";
+  for (std::size_t i = 0; i < placed.lacks.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + to_text(placed.lacks[i].bytes) + " on " +
+            problem.cluster.device(placed.lacks[i].device).name;
+  }
+  return text;
+}
+
+}  // namespace
+
+Outcome plan_by_placer(const Problem& problem, const Placer& placer, const PlacementPlannerOptions& options,
+                       Context& context) {
+  const Training& training = problem.training;
+  const BatchSize size = training.micro_batches.empty() ? training.batch : training.micro_batches.back();
+  Instance instance = make_instance(problem.graph, problem.cluster, problem.costs, training,
+                                    {.micro_batch = size, .optimizer = training.optimizer.kind});
+  if (const std::optional<std::string> broken = keep_pins(problem, instance)) {
+    return {.status = Status::kInfeasible, .why = *broken};
+  }
+  const std::vector<Bytes> memory = instance.memory;
+  Judge judge(problem, context);
+  std::optional<std::string> why;  // of the first answer without an assignment
+  for (const std::int64_t sixteenths : kSixteenths) {
+    for (std::size_t d = 0; d < memory.size(); ++d) instance.memory[d] = memory[d] / 16 * sixteenths;
+    for (int i = 0; i < kTightenings && !context.stop(); ++i) {
+      const Placed placed = placer.place({problem.graph, instance, options.order, options.seed}, context);
+      if (!placed.assignment) {
+        if (!why) why = why_text(problem, placed);
+        break;
+      }
+      const std::optional<Duration> estimate = size == training.batch ? placed.estimate : std::nullopt;
+      const Verdict verdict =
+          judge.consider(Plan(placement_of(instance, problem.graph, *placed.assignment)), estimate);
+      if (verdict.ruling != Verdict::Ruling::kTooMuchMemory) return judge.outcome();
+      for (const Excess& excess : verdict.excess) {
+        Bytes& told = instance.memory[excess.device.index()];
+        told = std::max(Bytes(), told - Bytes(excess.by.count() / 16 * sixteenths + 1));
+      }
+    }
+  }
+  Outcome outcome = judge.outcome();
+  if (outcome.status == Status::kInfeasible && why) outcome.why = *why;
+  return outcome;
+}
+
+}  // namespace espalier::placement

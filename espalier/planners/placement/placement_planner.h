@@ -1,0 +1,26 @@
+#pragma once
+
+// A placer as a planner: the instance of a problem, the placer's answer, judged as placements are judged
+// (fragments of the graph; planners/candidate.h).
+//
+// Placers count what is touched as held all step long, and the judge counts what is held when. So where a
+// placer finds nothing that fits, it is asked again with more memory than there is, and where the judge finds
+// a device too full, with less on that device.
+
+#include "espalier/planners/placement/placer.h"
+#include "espalier/planners/planner.h"
+
+namespace espalier::placement {
+
+struct PlacementPlannerOptions {
+  TraversalOrder order = TraversalOrder::kTopoGenerations;
+  std::uint64_t seed = 1;
+};
+
+// One micro-batch of the whole batch, or the largest that the training allows. Pins are kept; --start and
+// locked stages are not looked at. The estimate is the placer's, where one micro-batch is the whole batch.
+// Throws InputError as make_instance does.
+Outcome plan_by_placer(const Problem& problem, const Placer& placer, const PlacementPlannerOptions& options,
+                       Context& context);
+
+}  // namespace espalier::placement

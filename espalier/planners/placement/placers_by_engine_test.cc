@@ -1,0 +1,189 @@
+// Placers against the engine: estimates, the optimum of small cases, the multilevel scheme, and as planners.
+
+#include <gmock/gmock.h>
+
+#include "espalier/planners/placement/baechi.h"
+#include "espalier/planners/placement/heft.h"
+#include "espalier/planners/placement/instance_for_tests.h"
+#include "espalier/planners/placement/multilevel.h"
+#include "espalier/planners/placement/placement_planner.h"
+#include "espalier/planners/placement/simple.h"
+#include "espalier/planners/toy_for_tests.h"
+#include "testing/refusal.h"
+
+namespace espalier::placement {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr Rules kAllHeld{.memory = Rules::Memory::kAllHeld};
+
+Evaluated evaluated(const Instance& instance, const Rules& rules, const Assignment& assignment,
+                    DeviceOrders orders = {}) {
+  Scratch scratch;
+  return Engine(instance, rules, std::move(orders)).evaluate(assignment, scratch);
+}
+
+std::vector<Placed> by_all(const Instance& instance) {
+  Context context;
+  std::vector<Placed> all{m_etf(instance), m_sct(instance),          heft(instance), cpop(instance),
+                          peft(instance),  heft_lookahead(instance), dpos(instance), one_device(instance)};
+  all.push_back(random_best(instance, {.samples = 5, .rules = kAllHeld}, context));
+  all.push_back(multilevel(instance, {}, context));
+  return all;
+}
+
+// Three to five tasks on two or three devices; memory for 1.5 times of all.
+Instance few_tasks(std::uint64_t seed) {
+  Rng rng(seed);
+  return layered_instance(rng, {.tasks = 3 + rng.below(3),
+                                .width = 1 + rng.below(3),
+                                .devices = 2 + rng.below(2),
+                                .slack_percent = 50});
+}
+
+TEST(PlacersByEngine, NeverBeatTheBestOfAllAssignments) {
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    SCOPED_TRACE(seed);
+    const Instance instance = few_tasks(seed);
+    const Engine engine(instance, kAllHeld);
+    Scratch scratch;
+    std::optional<Duration> best;
+    Assignment assignment(instance.units(), DeviceId(0));
+    while (true) {
+      const Evaluated each = engine.evaluate(assignment, scratch);
+      EXPECT_EQ(each.fits, check_memory(instance, assignment).empty()) << "one account of memory";
+      if (each.fits && (!best || each.time < *best)) best = each.time;
+      std::size_t u = 0;
+      for (; u < assignment.size(); ++u) {
+        assignment[u] = DeviceId((assignment[u].index() + 1) % instance.devices());
+        if (assignment[u].index() > 0) break;
+      }
+      if (u == assignment.size()) break;
+    }
+    for (const Placed& placed : by_all(instance)) {
+      if (!placed.assignment) continue;
+      expect_fits(instance, placed);
+      ASSERT_TRUE(best.has_value());
+      EXPECT_GE(evaluated(instance, kAllHeld, *placed.assignment).time, *best);
+    }
+  }
+}
+
+TEST(PlacersByEngine, AListScheduleWithoutContentionIsAtMostItsEstimate) {
+  // Devices that run the same tasks in the same order, each as early as it can.
+  Rng rng(4);
+  for (int i = 0; i < 20; ++i) {
+    const Instance instance = layered_instance(rng, {.tasks = 60, .width = 6, .devices = 3});
+    constexpr auto kFree = Rules::Sends::kUnlimited;
+    for (const Placed& placed : {m_etf(instance, {kFree}), m_sct(instance, {.sends = kFree}),
+                                 heft(instance, {kFree}), cpop(instance, {kFree}), peft(instance, {kFree}),
+                                 heft_lookahead(instance, {kFree}), dpos(instance, {kFree})}) {
+      Rules rules = kAllHeld;
+      rules.order = Rules::Order::kListed;
+      rules.sends = kFree;
+      const Evaluated listed = evaluated(instance, rules, *placed.assignment, placed.orders);
+      EXPECT_FALSE(listed.deadlock);
+      EXPECT_TRUE(listed.fits);
+      EXPECT_LE(listed.time, *placed.estimate);
+    }
+  }
+}
+
+TEST(PlacersByEngine, TheExampleOfHeftTakes80InTheEngineToo) {
+  const Instance example = topcuoglu_example();
+  const Placed placed = heft(example, {.sends = Rules::Sends::kUnlimited});
+  const Rules rules{.order = Rules::Order::kListed, .sends = Rules::Sends::kUnlimited};
+  EXPECT_EQ(evaluated(example, rules, *placed.assignment, placed.orders).time, nanoseconds(80));
+}
+
+TEST(RandomBest, MoreSamplesAreNeverWorse) {
+  Rng rng(8);
+  const Instance instance = layered_instance(rng, {.tasks = 50, .width = 5, .devices = 3});
+  Context context;
+  Duration before = Duration::max();
+  for (const std::uint32_t samples : {1U, 5U, 50U}) {
+    const Placed placed = random_best(instance, {.samples = samples}, context);
+    expect_fits(instance, placed);
+    EXPECT_LE(*placed.estimate, before);
+    EXPECT_EQ(evaluated(instance, {}, *placed.assignment).time, *placed.estimate);
+    before = *placed.estimate;
+  }
+}
+
+TEST(Multilevel, IsNeverSlowerThanTheListMethodsThatItBeginsFrom) {
+  Rng rng(12);
+  for (const std::size_t tasks : {60U, 600U, 1500U}) {
+    const Instance instance =
+        layered_instance(rng, {.tasks = tasks, .width = 15, .devices = 4, .slack_percent = 60});
+    Context context, again;
+    const MultilevelOptions options{.coarsest = 100, .work = 200'000};
+    const Placed placed = multilevel(instance, options, context);
+    expect_fits(instance, placed);
+    const auto time = [&](const Assignment& assignment) {
+      return evaluated(instance, options.rules, assignment, {placed.orders.priority, {}}).time;
+    };
+    EXPECT_EQ(time(*placed.assignment), *placed.estimate);
+    EXPECT_LE(*placed.estimate, time(*heft(instance).assignment));
+    EXPECT_LE(*placed.estimate, time(*m_etf(instance).assignment));
+    EXPECT_EQ(multilevel(instance, options, again).assignment, placed.assignment) << "the same twice";
+    EXPECT_EQ(placed.stats.states, context.states);
+  }
+}
+
+TEST(Multilevel, EndsWithTheBudget) {
+  Rng rng(13);
+  const Instance instance = layered_instance(rng, {.tasks = 300, .width = 10, .devices = 3});
+  Context context;
+  context.budget.max_states = 10;
+  expect_fits(instance, multilevel(instance, {}, context));
+  EXPECT_LE(context.states, 10U);
+}
+
+// ---- As planners
+
+constexpr const char* kTwoTowers =
+    "x = input() : f32[b]\nw = parameter(w) : f32[4]\nv = parameter(v) : f32[4]\n"
+    "a1 = f(x, w) : f32[b] @class=c3\na2 = f(a1, w) : f32[b] @class=c2\n"
+    "b1 = f(x, v) : f32[b] @class=c2\nb2 = f(b1, v) : f32[b] @class=c4\n"
+    "loss = f(a2, b2) : f32[] @class=c1\n";
+
+TEST(PlacementPlanner, EveryPlacerGivesAPlacementThatKeepsThePins) {
+  const Toy toy(kTwoTowers, kThreeDevices, 4);
+  const Pins pins{{"b1", DeviceId(2)}};
+  for (const Placer& placer : placement_placers()) {
+    SCOPED_TRACE(placer.name);
+    const Problem free = toy.problem(), pinned = toy.problem(pins);
+    Context context, other;
+    const Outcome outcome = plan_by_placer(free, placer, {}, context);
+    ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
+    EXPECT_THAT(check_placement(toy.graph, toy.cluster, std::get<Placement>(*outcome.plan)), IsEmpty());
+    const Outcome kept = plan_by_placer(pinned, placer, {}, other);
+    ASSERT_EQ(kept.status, Status::kFeasible) << kept.why;
+    const std::size_t b1 = toy.graph.find_operator("b1")->index();
+    EXPECT_EQ(std::get<Placement>(*kept.plan).device[b1], DeviceId(2));
+  }
+}
+
+TEST(PlacementPlanner, SaysWhichDevicesLackWhat) {
+  const Toy toy(kTwoTowers, kThreeDevices, 4);
+  ClusterParts parts = toy.cluster.parts();
+  for (Device& device : parts.devices) device.memory = Bytes(8);
+  const Cluster tiny(parts);
+  const Problem problem{.graph = toy.graph, .cluster = tiny, .costs = toy.costs, .training = toy.training};
+  for (const char* name : {"m-etf", "one-device", "multilevel"}) {
+    Context context;
+    const Outcome outcome = plan_by_placer(problem, find_placer(name), {}, context);
+    EXPECT_EQ(outcome.status, Status::kInfeasible);
+    EXPECT_THAT(outcome.why, HasSubstr("lacks")) << name;
+  }
+}
+
+TEST(Placers, AreFoundByName) {
+  EXPECT_EQ(find_placer("m-etf").name, "m-etf");
+  EXPECT_THAT(testing::refusal([] { find_placer("m-eft"); }), HasSubstr("did you mean 'm-etf'?"));
+}
+
+}  // namespace
+}  // namespace espalier::placement
