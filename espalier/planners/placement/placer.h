@@ -1,0 +1,58 @@
+#pragma once
+
+// What a placer is: a pure function from an instance, options and a work budget to one device for each unit.
+//
+//   Placed m_etf(const Instance&, const EtfOptions&);
+//   Placed random_best(const Instance&, const RandomOptions&, Context&);
+//
+// What it returns fits: no device holds more than it has, where all that a device's units touch is held all
+// step long (Rules::Memory::kAllHeld, memory_ledger.h). Units stand where they are allowed.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "espalier/graph/orders.h"
+#include "espalier/placement/engine.h"
+#include "espalier/placement/instance.h"
+#include "espalier/planners/context.h"
+
+namespace espalier::placement {
+
+struct Placed {
+  std::optional<Assignment> assignment = {};  // none: nothing that fits was found, `why` says what lacks
+  std::optional<Duration> estimate = {};      // of the step: the placer's own figure, if it has one
+  DeviceOrders orders = {};                   // what it would have devices run by; empty: it does not say
+  std::string why = {};
+  SearchStats stats = {};
+};
+
+// What all placers are given by whoever calls them by name. Each takes of it what it uses.
+struct PlacerInput {
+  const Graph& graph;
+  const Instance& instance;  // of that graph
+  TraversalOrder order = TraversalOrder::kTopoGenerations;
+  std::uint64_t seed = 1;
+};
+
+struct Placer {
+  std::string name;
+  std::string source;   // the paper or system it follows
+  std::string decides;  // one line
+  std::function<Placed(const PlacerInput&, Context&)> place;
+};
+
+// All of them, in the order in which they are shown.
+const std::vector<Placer>& placement_placers();
+
+// Throws InputError with the nearest name.
+const Placer& find_placer(std::string_view name);
+
+// The units in the order in which an order of operators meets them first. O(tasks + operators).
+std::vector<UnitId> units_in_order(const Instance& instance, std::span<const OperatorId> operators);
+
+}  // namespace espalier::placement
