@@ -31,7 +31,7 @@
 namespace espalier::placement {
 namespace {
 
-constexpr std::int64_t kNever = std::int64_t{1} << 62;
+constexpr std::int64_t kNoWay = std::int64_t{1} << 62;
 constexpr std::size_t kMostSerialised = 32;
 constexpr double kRounding = 1e-9;
 
@@ -55,9 +55,9 @@ class LeastMessages {
       }
     }
   }
-  // kNever where no two devices are of these kinds. A value of no bytes is taken for free.
+  // kNoWay where no two devices are of these kinds. A value of no bytes is taken for free.
   std::int64_t of(std::size_t from, std::size_t to, Bytes bytes) const {
-    std::int64_t least = kNever;
+    std::int64_t least = kNoWay;
     for (const Simple& way : ways_[from * kinds_ + to]) {
       const Duration hold = way.bandwidth ? transfer_time(bytes, *way.bandwidth) : Duration();
       least = std::min(least, bytes.count() == 0 ? 0 : (hold + way.latency).count());
@@ -125,13 +125,13 @@ class Reach {
   std::vector<std::int64_t> ends(const Lists<Edge>& edges, Direction direction) {
     direction_ = direction;
     const std::size_t tasks = instance_.tasks(), kinds = instance_.kinds;
-    ends_.assign(tasks * kinds, kNever);
+    ends_.assign(tasks * kinds, kNoWay);
     for (std::size_t i = 0; i < tasks; ++i) {
       const std::size_t t = direction == Direction::kForwards ? i : tasks - 1 - i;
       for (std::size_t k = 0; k < kinds; ++k) {
         if (!possible_[instance_.unit[t].index() * kinds + k]) continue;
         const std::int64_t start = std::max(duplicates(t, k), least_start(t, k, edges[t]));
-        ends_[t * kinds + k] = std::min(kNever, start + time(t, k));
+        ends_[t * kinds + k] = std::min(kNoWay, start + time(t, k));
       }
     }
     return std::move(ends_);
@@ -158,17 +158,17 @@ class Reach {
 
   Neighbour neighbour(std::size_t t, std::size_t k, const Edge& edge) const {
     const std::size_t kinds = instance_.kinds;
-    Neighbour result{kNever, kNever, time(edge.task, k), 0, edge.task};
+    Neighbour result{kNoWay, kNoWay, time(edge.task, k), 0, edge.task};
     result.busy = busy_of(rules_, Duration(result.time));
-    if (ends_[edge.task * kinds + k] < kNever) result.release = ends_[edge.task * kinds + k] - result.time;
+    if (ends_[edge.task * kinds + k] < kNoWay) result.release = ends_[edge.task * kinds + k] - result.time;
     if (instance_.unit[edge.task] == instance_.unit[t]) return result;
     for (std::size_t other = 0; other < kinds; ++other) {
       const std::int64_t message = direction_ == Direction::kForwards ? messages_.of(other, k, edge.bytes)
                                                                       : messages_.of(k, other, edge.bytes);
-      if (message < kNever)
+      if (message < kNoWay)
         result.arrival = std::min(result.arrival, ends_[edge.task * kinds + other] + message);
     }
-    result.arrival = std::min(result.arrival, kNever);
+    result.arrival = std::min(result.arrival, kNoWay);
     return result;
   }
 
@@ -179,13 +179,13 @@ class Reach {
       return std::tie(b.arrival, a.task) < std::tie(a.arrival, b.task);
     });
     here_.clear();
-    std::int64_t least = kNever, local = 0;
+    std::int64_t least = kNoWay, local = 0;
     for (std::size_t i = 0;; ++i) {
       const bool ends = i == near_.size() || i == kMostSerialised;
       const std::int64_t elsewhere = ends ? 0 : near_[i].arrival;
       least = std::min(least, std::max(local, elsewhere));
       if (ends || local >= least) return least;
-      if (near_[i].release == kNever) return least;
+      if (near_[i].release == kNoWay) return least;
       local = with(near_[i]);
     }
   }
@@ -240,18 +240,18 @@ HeadsAndTails heads_and_tails(const Instance& instance, const Rules& rules, cons
   const std::vector<std::int64_t> behind = reach.ends(turned(in), Reach::Direction::kBackwards);
   HeadsAndTails result;
   for (std::size_t t = 0; t < instance.tasks(); ++t) {
-    std::int64_t head = kNever, tail = kNever, through = kNever;
+    std::int64_t head = kNoWay, tail = kNoWay, through = kNoWay;
     for (std::size_t k = 0; k < instance.kinds; ++k) {
       const std::size_t i = t * instance.kinds + k;
-      if (before[i] >= kNever || behind[i] >= kNever) continue;
+      if (before[i] >= kNoWay || behind[i] >= kNoWay) continue;
       const std::int64_t time = instance.time[i].count();
       head = std::min(head, before[i] - time);
       tail = std::min(tail, behind[i] - time);
       through = std::min(through, before[i] + behind[i] - time);
     }
-    result.head.push_back(head == kNever ? 0 : head);
-    result.tail.push_back(tail == kNever ? 0 : tail);
-    if (through < kNever && through > result.longest) result.longest = through, result.at = t;
+    result.head.push_back(head == kNoWay ? 0 : head);
+    result.tail.push_back(tail == kNoWay ? 0 : tail);
+    if (through < kNoWay && through > result.longest) result.longest = through, result.at = t;
   }
   return result;
 }
@@ -467,12 +467,12 @@ PlacementBound path_bound(const Instance& instance, const Rules& rules) {
   std::vector<std::int64_t> end(instance.tasks());
   std::size_t last = 0;
   for (std::size_t t = 0; t < instance.tasks(); ++t) {
-    std::int64_t time = kNever;
+    std::int64_t time = kNoWay;
     for (std::size_t k = 0; k < instance.kinds; ++k) {
       if (kinds[instance.unit[t].index() * instance.kinds + k])
         time = std::min(time, instance.time[t * instance.kinds + k].count());
     }
-    if (time == kNever) time = 0;
+    if (time == kNoWay) time = 0;
     for (const ValueId value : instance.reads[t])
       end[t] = std::max(end[t], end[instance.producer[value.index()].index()]);
     end[t] += time;
@@ -495,11 +495,11 @@ PlacementBound load_bound(const Instance& instance, const Rules& rules) {
   const Duration share = std::max(Duration(), rounded_down(dual.best()) - rules.busy_after);
   std::vector<std::int64_t> least;
   for (std::size_t u = 0; u < instance.units(); ++u) {
-    std::int64_t work = kNever;
+    std::int64_t work = kNoWay;
     for (std::size_t c = 0; c < dual.classes().size(); ++c) {
       if (dual.classes()[c].possible[u]) work = std::min(work, static_cast<std::int64_t>(dual.work(u, c)));
     }
-    least.push_back(work == kNever ? 0 : work);
+    least.push_back(work == kNoWay ? 0 : work);
   }
   const Duration together =
       std::max(Duration(), Duration(crowded(least, instance.devices())) - rules.busy_after);
