@@ -1,9 +1,12 @@
 #include "espalier/cost/training_times.h"
 
 namespace espalier {
+namespace {
 
-std::vector<Duration> operator_durations(const Graph& graph, const Cluster& cluster, const CostTable& table,
-                                         const OperatorCosts& costs, KindId kind, OptimizerKind optimizer) {
+// `cost_of` gives an operator's cell, or null.
+template <class CostOf>
+std::vector<Duration> durations(const Graph& graph, const Cluster& cluster, const CostTable& table,
+                                CostOf cost_of, KindId kind, OptimizerKind optimizer) {
   const DeviceKind& description = cluster.kind(kind);
   const KindOverhead overhead = table.overhead(description.name);
   const auto update_of = [&](Bytes parameters) {
@@ -17,8 +20,8 @@ std::vector<Duration> operator_durations(const Graph& graph, const Cluster& clus
   Duration taken;
   for (std::size_t i = 0; i < graph.operators().size(); ++i) {
     const Operator& op = graph.operators()[i];
-    const OperatorCost& cost = costs.of(OperatorId(i), kind);
-    Duration time = cost.forward + cost.backward();
+    const OperatorCost* const cost = cost_of(OperatorId(i));
+    Duration time = cost ? cost->forward + cost->backward() : Duration();
     if (op.role == OperatorRole::kUpdate) {
       for (const TensorId written : op.mutates) {
         if (const auto parameter = graph.tensor(written).parameter)
@@ -31,6 +34,20 @@ std::vector<Duration> operator_durations(const Graph& graph, const Cluster& clus
     times.push_back(time);
   }
   return times;
+}
+
+}  // namespace
+
+std::vector<Duration> operator_durations(const Graph& graph, const Cluster& cluster, const CostTable& table,
+                                         const OperatorCosts& costs, KindId kind, OptimizerKind optimizer) {
+  const auto cost_of = [&](OperatorId op) { return &costs.of(op, kind); };
+  return durations(graph, cluster, table, cost_of, kind, optimizer);
+}
+
+std::vector<Duration> operator_durations(const Graph& graph, const Cluster& cluster, const CostTable& table,
+                                         const KindCosts& costs, KindId kind, OptimizerKind optimizer) {
+  return durations(
+      graph, cluster, table, [&](OperatorId op) { return costs.of(op); }, kind, optimizer);
 }
 
 }  // namespace espalier

@@ -17,4 +17,8 @@ namespace espalier {
 std::vector<Duration> operator_durations(const Graph& graph, const Cluster& cluster, const CostTable& table,
                                          const OperatorCosts& costs, KindId kind, OptimizerKind optimizer);
 
+// The same where cells may be missing: whoever has none takes no time, updates apart.
+std::vector<Duration> operator_durations(const Graph& graph, const Cluster& cluster, const CostTable& table,
+                                         const KindCosts& costs, KindId kind, OptimizerKind optimizer);
+
 }  // namespace espalier

@@ -77,6 +77,9 @@ struct Evaluated {
   friend bool operator==(const Evaluated&, const Evaluated&) = default;
 };
 
+class Engine;
+struct Timeline;
+
 // Memory that evaluations work in: one for each thread, made once, reused for any number of them.
 class Scratch {
  public:
@@ -87,6 +90,8 @@ class Scratch {
 
  private:
   friend class Engine;
+  friend class Incremental;
+  friend Timeline timeline(const Engine& engine, std::span<const DeviceId> assignment);
   struct State;
   std::unique_ptr<State> state_;
 };
@@ -111,6 +116,8 @@ class Engine {
   std::vector<Evaluated> evaluate_all(std::span<const Assignment> assignments, ThreadPool* pool) const;
 
  private:
+  friend class Incremental;
+  friend Timeline timeline(const Engine& engine, std::span<const DeviceId> assignment);
   struct Prepared;
   std::unique_ptr<Prepared> prepared_;
 };

@@ -18,14 +18,27 @@
 //   a ─ v0 ─┬─ b        tasks a b c, values v0 {a → b c} and v1 {b → c}; with b elsewhere than a and c,
 //           └─ c ─ …    v0 is sent to b's device once and v1 comes back
 //
-// What is held all step (parameters, gradients, optimizer state, buffers) are residents: each once on every
-// device that has a unit which touches it.
+// What is held all step (parameters, gradients, optimizer state, buffers, constants, inputs of the model,
+// what duplicable operators give) are residents: each once on every device that has a unit which touches it.
 //
 // Duplicable operators are no tasks: each device runs a copy of its own right before the first of its tasks
 // that reads one, directly or through others.
 //
+// Views: a value may share memory with a resident, or with a value that its producer reads or gives
+// (`within`). It takes nothing of its own where it is produced, and that one stays there as long as it does.
+// A copy that was sent is memory of its own. So a mutation gives a value of its own, as it left the memory,
+// to those who read it later.
+//
+// An order may hold on one device alone (`here_only`): an update writes its parameter after the readers that
+// stand with it, while a reader elsewhere has a copy and is not waited for.
+//
+// How graphs become instances, and what differs from fragments: docs/semantics.md, placements, operators one
+// by one.
+//
 // Invariants (check_instance lists violations):
 // - tasks are numbered in a legal order of execution: a value's readers are larger than its producer;
+// - `within` leads to smaller values, read or given by the task that gives the value;
+// - values that are `here_only` have no bytes;
 // - every list by offsets ascends, names what is there, and has each entry once;
 // - every unit has a task and at least one device where all its tasks may stand;
 // - times and bytes are at least zero, and their sums over all tasks stay below 2^62.
@@ -93,8 +106,12 @@ struct Instance {
 
   // --- values
   std::vector<TaskId> producer;  // by value
-  std::vector<Bytes> bytes;      // by value: of a message, and of what is held
+  std::vector<Bytes> bytes;      // by value: of a message, and of a copy that was received
   Lists<TaskId> readers;         // by value, ascending
+  // By value; empty: of all as said in brackets.
+  std::vector<Bytes> own_bytes = {};  // what it takes where it is produced (its bytes)
+  std::vector<ValueId> within = {};   // the value whose memory it shares; itself: none (itself)
+  std::vector<char> here_only = {};   // not 0 if readers on other devices do not wait for it (0)
 
   // --- units
   Lists<TaskId> tasks_of;         // by unit, ascending

@@ -1,0 +1,231 @@
+#pragma once
+
+// The engine's inside: an instance under rules as flat numbers (Tables), the memory that one evaluation works
+// in (State), and the run itself (simulation.cc). Time and bytes are plain integers here.
+//
+// A run goes from instant to instant. At an instant, in this order:
+//   1. tasks that end, by device: their values are sent, those who wait for them nearby are ready;
+//   2. messages that begin or arrive;
+//   3. every device that is free and has a ready task takes one, by device.
+// A task without time ends at the instant at which it began: then 1 to 3 come again.
+//
+// What a message will do is known when it is sent: links serve whoever came first, so it begins when all its
+// links have let go of those before it. Devices and buses are slots of a tournament tree, each with the time
+// of its next event; messages that no bus puts in order wait in a heap, which is one more slot.
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "espalier/placement/engine.h"
+
+namespace espalier::placement::internal {
+
+using Time = std::int64_t;
+inline constexpr Time kNever = std::numeric_limits<Time>::max();
+
+// The slots' next events; the least, and of equals the smallest slot, is at the root.
+class Slots {
+ public:
+  void reset(std::size_t slots);
+  Time next() const { return time_[1]; }
+  std::uint32_t first() const {  // the smallest slot whose event is next
+    std::uint32_t node = 1;
+    while (node < leaves_) node = 2 * node + (time_[2 * node] == time_[1] ? 0 : 1);
+    return node - leaves_;
+  }
+  Time of(std::size_t slot) const { return time_[leaves_ + slot]; }
+  void set(std::size_t slot, Time time) {
+    std::uint32_t node = leaves_ + static_cast<std::uint32_t>(slot);
+    time_[node] = time;
+    while (node > 1) {
+      node /= 2;
+      const Time least = time_[2 * node] < time_[2 * node + 1] ? time_[2 * node] : time_[2 * node + 1];
+      if (time_[node] == least) break;
+      time_[node] = least;
+    }
+  }
+
+ private:
+  std::uint32_t leaves_ = 1;
+  std::vector<Time> time_;  // a heap's numbering: children of i are 2 i and 2 i + 1
+};
+
+// A set of numbers below a bound whose smallest is found in three or four steps: a bit for each, and for each
+// word of bits a bit above it.
+class RankSet {
+ public:
+  void reset(std::size_t bound);
+  bool empty() const { return levels_.back()[0] == 0; }
+  void insert(std::uint32_t rank) {
+    for (std::vector<std::uint64_t>& level : levels_) {
+      std::uint64_t& word = level[rank / 64];
+      const bool was_empty = word == 0;
+      word |= std::uint64_t{1} << (rank % 64);
+      if (!was_empty) return;
+      rank /= 64;
+    }
+  }
+  std::uint32_t pop() {
+    std::uint32_t rank = 0;
+    for (std::size_t level = levels_.size(); level-- > 0;) {
+      rank = 64 * rank + static_cast<std::uint32_t>(__builtin_ctzll(levels_[level][rank]));
+    }
+    const std::uint32_t result = rank;
+    for (std::vector<std::uint64_t>& level : levels_) {
+      std::uint64_t& word = level[rank / 64];
+      word &= word - 1;  // the smallest
+      if (word != 0) break;
+      rank /= 64;
+    }
+    return result;
+  }
+
+ private:
+  std::vector<std::vector<std::uint64_t>> levels_;  // the lowest first
+};
+
+// What a message from one device to another takes.
+struct Passage {
+  std::uint32_t speed = 0;  // which of Tables::holds
+  Time latency = 0;
+  std::uint32_t link_begin = 0, link_end = 0;  // in Tables::links
+};
+
+struct Tables {
+  Tables(const Instance& instance, const Rules& rules, DeviceOrders orders);
+
+  const Instance& instance;
+  Rules rules;
+  DeviceOrders orders;
+  std::size_t tasks, values, devices, kinds;
+  std::vector<std::uint32_t> waits;  // by task: the values that it reads
+  std::vector<Time> hold;            // by value and speed, speeds together
+  std::size_t speeds = 1;
+  std::vector<Passage> passages;  // by pair
+  std::vector<LinkIndex> links;
+  bool endpoints = false;  // some message takes time of a device
+  std::vector<std::int64_t> bytes, own_bytes;
+  std::vector<std::uint32_t> within;     // by value; itself: none
+  Lists<std::uint32_t> kept_by;          // by value: those within it
+  std::vector<std::uint32_t> here_only;  // values
+  bool shared = false;                   // some value is within another
+  std::vector<std::uint32_t> rank;       // by task, with priorities
+  std::vector<std::uint32_t> of_rank;
+  std::vector<std::uint32_t> listed_on;  // by task, with lists: the device
+  std::vector<Time> bottom;              // by task: from its start to the end of the step, at least
+  Lists<std::uint32_t> units_with;       // by resident
+
+  const Passage& passage(std::uint32_t from, std::uint32_t to) const { return passages[from * devices + to]; }
+  Time hold_of(std::uint32_t value, const Passage& way) const { return hold[value * speeds + way.speed]; }
+  bool is_here_only(std::uint32_t value) const {
+    return !instance.here_only.empty() && instance.here_only[value] != 0;
+  }
+
+ private:
+  void add_ways();
+  void add_values();
+  void add_orders();
+  void add_bottom_levels();
+};
+
+struct Sent {  // a message on its way
+  static constexpr std::uint32_t kAll = 0xffffffff;
+  std::uint32_t value = 0, from = 0;
+  std::uint32_t to = 0;  // a device, or kAll
+  Time start = 0, arrival = 0;
+};
+
+// Messages of one bus, in order.
+struct Bus {
+  std::vector<Sent> queue;
+  std::size_t to_start = 0, to_arrive = 0;
+  Time free = 0;
+};
+
+// An event of a message in the heap.
+struct Pending {
+  enum class What : std::uint8_t { kSend, kStart, kArrive };
+  Time time;
+  std::uint64_t order;  // of those to be sent at one instant: by sender, value, receiver
+  What what;
+  std::uint32_t message;
+  friend bool operator>(const Pending& a, const Pending& b) {
+    if (a.time != b.time) return a.time > b.time;
+    return a.order != b.order ? a.order > b.order : a.message > b.message;
+  }
+};
+
+struct DeviceState {
+  enum class Phase : std::uint8_t { kFree, kRuns, kBusy } phase = Phase::kFree;
+  bool worked = false;     // the task that it runs takes time
+  std::uint32_t task = 0;  // that it runs
+  std::int64_t held = 0, peak = 0;
+  std::int64_t workspace = 0;  // the largest so far, where all values are held all step long
+  Time changed = 0;            // the instant of the last change of `held`
+  // Tasks that are ready: a part of State::queue, in order of coming (kFirstReady); of kListed how many of
+  // the list ran.
+  std::uint32_t begin = 0, end = 0;
+  std::uint32_t same = 0;  // where those of `came` begin
+  Time came = -1;          // the instant at which the last came
+};
+
+// Who watches a run: nobody.
+struct NoRecord {
+  void task(std::uint32_t, Time, Time, std::uint32_t) {}
+  void message(const Sent&) {}
+};
+
+// What happened, for timelines.
+struct FullRecord {
+  std::vector<Time> start, end;            // by task
+  std::vector<std::vector<TaskId>> lists;  // by device
+  std::vector<Sent> messages;
+  void task(std::uint32_t task, Time from, Time to, std::uint32_t device) {
+    start[task] = from;
+    end[task] = to;
+    lists[device].emplace_back(task);
+  }
+  void message(const Sent& sent) { messages.push_back(sent); }
+};
+
+// What a run changes.
+struct State {
+  std::vector<std::uint16_t> device;  // by task
+  std::vector<std::uint32_t> waits;   // by task: values that have not come
+  // By value and device: readers that still need it there, and where it is produced sends that have not
+  // ended; kFresh: it came and its receiver has not taken notice.
+  std::vector<std::uint32_t> uses;
+  std::vector<std::uint32_t> queue;
+  std::vector<DeviceState> devices;
+  std::vector<RankSet> ready;        // by device, with priorities
+  std::vector<char> copied;          // by duplicable operator and device
+  std::vector<std::uint32_t> seen;   // by device: the last resident
+  std::vector<std::uint64_t> dirty;  // a bit for each device that may take a task
+  Slots slots;
+  std::vector<Bus> buses;  // by device
+  std::vector<Time> link_free;
+  std::vector<Sent> messages;
+  std::vector<Pending> pending;        // a heap
+  std::vector<std::uint32_t> targets;  // of one value
+  std::vector<Bytes> peak;             // by device
+};
+
+// One evaluation; instantiated for both records.
+template <class Record>
+Evaluated simulate(const Tables& tables, std::span<const DeviceId> assignment, State& state, Time limit,
+                   Record& record);
+
+}  // namespace espalier::placement::internal
+
+namespace espalier::placement {
+
+struct Scratch::State : internal::State {};
+
+struct Engine::Prepared : internal::Tables {
+  using Tables::Tables;
+};
+
+}  // namespace espalier::placement
