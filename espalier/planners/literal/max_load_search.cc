@@ -32,6 +32,8 @@
 namespace espalier::literal {
 namespace {
 
+constexpr std::uint64_t kClusterEvery = 8, kMostOfCluster = 64;
+
 constexpr double kOvercharge = 8;  // of the best load, where a device lacks as much as it has
 
 // Nodes by colour, and the outputs that several items touch.
@@ -242,8 +244,8 @@ class Annealer {
     return power(full, exponent_);
   }
 
-  void step(double temperature) {
-    const std::size_t item = rng_.below(graph_.items.size());
+  // Another device for an item: as a rule one where an item stands that it shares an output with.
+  std::size_t other_device(std::size_t item) {
     const std::size_t from = now_.place()[item];
     const std::vector<std::uint32_t>& outputs = graph_.items[item].outputs;
     std::size_t to = from;
@@ -251,14 +253,52 @@ class Annealer {
       const std::vector<std::uint32_t>& beside = graph_.outputs[outputs[rng_.below(outputs.size())]].items;
       to = now_.place()[beside[rng_.below(beside.size())]];
     }
-    if (to == from) to = rng_.below(machine_.devices());
+    return to == from ? rng_.below(machine_.devices()) : to;
+  }
+
+  void step(double temperature) {
+    const std::size_t item = rng_.below(graph_.items.size());
+    const std::size_t from = now_.place()[item], to = other_device(item);
     if (to == from || !now_.may_stand(item, to)) return;
+    if (rng_.below(kClusterEvery) == 0) return step_of_cluster(item, to, temperature);
     const FreePlacement::Effect effect = now_.effect(item, to);
     const double out = term(from, effect.from_load, effect.from_bytes);
     const double in = term(to, effect.to_load, effect.to_bytes);
     const double after = energy_ - terms_[from] - terms_[to] + out + in;
     if (after > energy_ && after > energy_ * (1 + temperature * placement::exponential(rng_))) return;
     now_.move(item, to, effect);
+    terms_[from] = out, terms_[to] = in;
+    energy_ = std::accumulate(terms_.begin(), terms_.end(), 0.0);
+    note();
+  }
+
+  // All that hangs together on the item's device by outputs at least as dear as one of its own.
+  void step_of_cluster(std::size_t item, std::size_t to, double temperature) {
+    const std::vector<std::uint32_t>& outputs = graph_.items[item].outputs;
+    if (outputs.empty()) return;
+    const std::size_t from = now_.place()[item];
+    const double dear = graph_.outputs[outputs[rng_.below(outputs.size())]].cost;
+    cluster_ = {static_cast<std::uint32_t>(item)};
+    const std::size_t most = 2 + rng_.below(kMostOfCluster);
+    for (std::size_t i = 0; i < cluster_.size(); ++i) {
+      now_.move(cluster_[i], to, now_.effect(cluster_[i], to));
+      for (const std::uint32_t o : graph_.items[cluster_[i]].outputs) {
+        if (graph_.outputs[o].cost < dear) continue;
+        for (const std::uint32_t next : graph_.outputs[o].items) {
+          const bool fresh = now_.place()[next] == from && now_.may_stand(next, to) &&
+                             cluster_.size() < most &&
+                             std::find(cluster_.begin(), cluster_.end(), next) == cluster_.end();
+          if (fresh) cluster_.push_back(next);
+        }
+      }
+    }
+    const double out = term(from, now_.load(from), now_.bytes(from)),
+                 in = term(to, now_.load(to), now_.bytes(to));
+    const double after = energy_ - terms_[from] - terms_[to] + out + in;
+    if (after > energy_ && after > energy_ * (1 + temperature * placement::exponential(rng_))) {
+      for (const std::uint32_t moved : cluster_) now_.move(moved, from, now_.effect(moved, from));
+      return;
+    }
     terms_[from] = out, terms_[to] = in;
     energy_ = std::accumulate(terms_.begin(), terms_.end(), 0.0);
     note();
@@ -276,6 +316,7 @@ class Annealer {
   unsigned exponent_ = 8;
   double scale_ = 1, energy_ = 0;
   std::vector<double> terms_;  // by device
+  std::vector<std::uint32_t> cluster_;
   FreeFound found_;
 };
 
@@ -294,11 +335,29 @@ std::vector<std::uint32_t> runs_of_items(const FreeItems& graph, const FreeMachi
   return place;
 }
 
+// DPL's placement, where it finds one.
+std::optional<std::vector<std::uint32_t>> linear_start(const MsrProfile& profile,
+                                                       const MaxLoadOptions& options, const FreeItems& graph,
+                                                       const FreeMachine& machine) {
+  MaxLoadOptions linear = options;
+  linear.space = MaxLoadSpace::kLinear;
+  const MaxLoadResult result = max_load(profile, linear);
+  if (!result.found()) return std::nullopt;
+  std::vector<std::uint32_t> place(graph.items.size());
+  std::size_t accelerator = 0, cpu = machine.accelerators;
+  for (const MaxLoadDevice& device : result.devices) {
+    const auto number = static_cast<std::uint32_t>(device.accelerator ? accelerator++ : cpu++);
+    for (const std::size_t node : device.nodes) place[graph.item_of[node]] = number;
+  }
+  return place;
+}
+
 struct Cooling {
   unsigned exponent;
   double hot;
   double share;
 };
+constexpr double kCooler = 0.25;  // where the start is good already
 constexpr Cooling kCoolings[] = {{4, 0.05, 0.25}, {8, 0.03, 0.25}, {16, 0.02, 0.25}, {32, 0.01, 0.25}};
 
 }  // namespace
@@ -315,12 +374,17 @@ MaxLoadResult max_load_search(const MsrProfile& profile, const MaxLoadSearchOpti
     result.why = "a node runs on CPUs only, and there is none";
     return result;
   }
+  const std::vector<std::uint32_t> runs = runs_of_items(graph, machine);
+  const std::vector<std::uint32_t> linear =
+      linear_start(profile, options.machine, graph, machine).value_or(runs);
   std::vector<FreeFound> found(std::max<std::size_t>(1, options.chains));
   context.for_each(found.size(), [&](std::size_t c, Context& mine) {
-    Annealer annealer(graph, machine, runs_of_items(graph, machine), Rng(stream_key(options.seed, {c})));
+    const bool from_linear = c % 2 == 0;
+    Annealer annealer(graph, machine, from_linear ? linear : runs, Rng(stream_key(options.seed, {c})));
     const auto all = static_cast<double>(mine.budget.max_states);
     for (const Cooling& cooling : kCoolings) {
-      annealer.run(cooling.exponent, cooling.hot, static_cast<std::uint64_t>(all * cooling.share), mine);
+      annealer.run(cooling.exponent, from_linear ? cooling.hot * kCooler : cooling.hot,
+                   static_cast<std::uint64_t>(all * cooling.share), mine);
       if (!annealer.found().place.empty()) annealer.restart(annealer.found().place);
     }
     found[c] = annealer.found();

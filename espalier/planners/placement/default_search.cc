@@ -89,7 +89,7 @@ void run_method(Walk& walk, const Phase& phase, Rng& rng) {
 class PhasedSearch {
  public:
   PhasedSearch(const Instance& instance, const Rules& rules, const PlacementSearchOptions& options,
-         Context& context)
+               Context& context)
       : instance_(instance),
         rules_(rules),
         options_(options),
@@ -293,14 +293,16 @@ std::vector<Assignment> simple_starts(const Instance& instance) {
 }
 
 std::vector<std::uint32_t> rank_priorities(const Instance& instance, const Rules& rules,
-                                        std::span<const DeviceId> assignment) {
+                                           std::span<const DeviceId> assignment) {
   std::vector<Duration> rank(instance.tasks());
   for (std::size_t t = instance.tasks(); t-- > 0;) {
     const DeviceId here = assignment[instance.unit[t].index()];
     Duration longest = {};
     for (const ValueId value : instance.produces[t]) {
+      const bool here_only = !instance.here_only.empty() && instance.here_only[value.index()] != 0;
       for (const TaskId reader : instance.readers[value.index()]) {
         const DeviceId there = assignment[instance.unit[reader.index()].index()];
+        if (here_only && there != here) continue;
         Duration way = rank[reader.index()];
         if (there != here) {
           const Bytes bytes = instance.bytes[value.index()];

@@ -55,6 +55,6 @@ std::vector<Assignment> simple_starts(const Instance& instance);
 // Priorities by upward rank: the longest way from a task to the end, with the times of its device and its
 // messages; longer first, ties by number. O(tasks · log tasks + reads).
 std::vector<std::uint32_t> rank_priorities(const Instance& instance, const Rules& rules,
-                                        std::span<const DeviceId> assignment);
+                                           std::span<const DeviceId> assignment);
 
 }  // namespace espalier::placement

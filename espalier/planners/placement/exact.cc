@@ -122,8 +122,11 @@ class BranchAndBound {
     return path() < bar;
   }
 
+  bool here_only(ValueId value) const {
+    return !instance_.here_only.empty() && instance_.here_only[value.index()] != 0;
+  }
+
   std::int64_t message(DeviceId from, DeviceId to, Bytes bytes) const {
-    if (bytes.count() == 0) return 0;
     if (engine_.rules().bandwidth) return transfer_time(bytes, *engine_.rules().bandwidth).count();
     const Way& way = instance_.way(from, to);
     return (way.latency + way.hold(bytes)).count();
@@ -153,6 +156,10 @@ class BranchAndBound {
       std::int64_t came = kNoEnd;
       for (const DeviceId other : candidates_[instance_.unit[from].index()]) {
         if (other != device && instance_.unit[from] == instance_.unit[task]) continue;
+        if (other != device && here_only(value)) {
+          came = 0;
+          break;
+        }
         const std::int64_t way = other == device ? 0 : message(other, device, instance_.bytes[value.index()]);
         came = std::min(came, end_[from * instance_.devices() + other.index()] + way);
       }

@@ -55,12 +55,12 @@ class LeastMessages {
       }
     }
   }
-  // kNoWay where no two devices are of these kinds. A value of no bytes is taken for free.
+  // kNoWay where no two devices are of these kinds.
   std::int64_t of(std::size_t from, std::size_t to, Bytes bytes) const {
     std::int64_t least = kNoWay;
     for (const Simple& way : ways_[from * kinds_ + to]) {
       const Duration hold = way.bandwidth ? transfer_time(bytes, *way.bandwidth) : Duration();
-      least = std::min(least, bytes.count() == 0 ? 0 : (hold + way.latency).count());
+      least = std::min(least, (hold + way.latency).count());
     }
     return least;
   }
@@ -75,11 +75,23 @@ class LeastMessages {
   std::vector<std::vector<Simple>> ways_;
 };
 
-// What passes between two tasks: the largest value.
+// What passes between two tasks: the largest value. Nothing where only readers on the producer's device wait.
 struct Edge {
   std::uint32_t task;
-  Bytes bytes;
+  std::optional<Bytes> bytes;
 };
+
+bool here_only(const Instance& instance, ValueId value) {
+  return !instance.here_only.empty() && instance.here_only[value.index()] != 0;
+}
+
+// Of a value where it is produced, and at least, wherever it is.
+Bytes made_bytes(const Instance& instance, ValueId value) {
+  return instance.own_bytes.empty() ? instance.bytes[value.index()] : instance.own_bytes[value.index()];
+}
+Bytes least_bytes(const Instance& instance, ValueId value) {
+  return std::min(made_bytes(instance, value), instance.bytes[value.index()]);
+}
 
 Lists<Edge> edges_in(const Instance& instance) {
   Lists<Edge> edges;
@@ -87,7 +99,8 @@ Lists<Edge> edges_in(const Instance& instance) {
     const std::size_t first = edges.items.size();
     for (const ValueId value : instance.reads[t]) {
       const std::uint32_t from = narrow(instance.producer[value.index()].index());
-      const Bytes bytes = instance.bytes[value.index()];
+      const std::optional<Bytes> bytes =
+          here_only(instance, value) ? std::nullopt : std::optional(instance.bytes[value.index()]);
       const auto same = std::find_if(edges.items.begin() + static_cast<std::ptrdiff_t>(first),
                                      edges.items.end(), [&](const Edge& edge) { return edge.task == from; });
       if (same == edges.items.end()) {
@@ -162,9 +175,10 @@ class Reach {
     result.busy = busy_of(rules_, Duration(result.time));
     if (ends_[edge.task * kinds + k] < kNoWay) result.release = ends_[edge.task * kinds + k] - result.time;
     if (instance_.unit[edge.task] == instance_.unit[t]) return result;
-    for (std::size_t other = 0; other < kinds; ++other) {
-      const std::int64_t message = direction_ == Direction::kForwards ? messages_.of(other, k, edge.bytes)
-                                                                      : messages_.of(k, other, edge.bytes);
+    if (!edge.bytes) result.arrival = 0;
+    for (std::size_t other = 0; edge.bytes && other < kinds; ++other) {
+      const std::int64_t message = direction_ == Direction::kForwards ? messages_.of(other, k, *edge.bytes)
+                                                                      : messages_.of(k, other, *edge.bytes);
       if (message < kNoWay)
         result.arrival = std::min(result.arrival, ends_[edge.task * kinds + other] + message);
     }
@@ -418,13 +432,13 @@ Bytes alone(const Instance& instance, const Rules& rules, std::size_t unit) {
     }
     std::sort(values.begin(), values.end());
     values.erase(std::unique(values.begin(), values.end()), values.end());
-    for (const ValueId value : values) held += instance.bytes[value.index()];
+    for (const ValueId value : values) held += least_bytes(instance, value);
     return held;
   }
   for (const TaskId task : instance.tasks_of[unit]) {
     Bytes now = instance.workspace[task.index()];
-    for (const ValueId value : instance.produces[task.index()]) now += instance.bytes[value.index()];
-    for (const ValueId value : instance.reads[task.index()]) now += instance.bytes[value.index()];
+    for (const ValueId value : instance.produces[task.index()]) now += made_bytes(instance, value);
+    for (const ValueId value : instance.reads[task.index()]) now += least_bytes(instance, value);
     running = std::max(running, now);
   }
   return held + running;
@@ -456,7 +470,7 @@ std::vector<Bytes> own_bytes(const Instance& instance, const Rules& rules) {
     }
     if (rules.memory != Rules::Memory::kAllHeld) continue;
     for (const TaskId task : instance.tasks_of[u]) {
-      for (const ValueId value : instance.produces[task.index()]) bytes[u] += instance.bytes[value.index()];
+      for (const ValueId value : instance.produces[task.index()]) bytes[u] += made_bytes(instance, value);
     }
   }
   return bytes;
@@ -473,8 +487,11 @@ PlacementBound path_bound(const Instance& instance, const Rules& rules) {
         time = std::min(time, instance.time[t * instance.kinds + k].count());
     }
     if (time == kNoWay) time = 0;
-    for (const ValueId value : instance.reads[t])
-      end[t] = std::max(end[t], end[instance.producer[value.index()].index()]);
+    for (const ValueId value : instance.reads[t]) {
+      const std::size_t from = instance.producer[value.index()].index();
+      if (instance.unit[from] == instance.unit[t] || !here_only(instance, value))
+        end[t] = std::max(end[t], end[from]);
+    }
     end[t] += time;
     if (end[t] > end[last]) last = t;
   }
