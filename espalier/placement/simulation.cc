@@ -82,7 +82,7 @@ class Run {
       bus.to_start = bus.to_arrive = 0;
       bus.free = 0;
     }
-    s_.link_free.assign(instance_.links, 0);
+    s_.link_free.assign(t_.link_count, 0);
     s_.messages.clear();
     s_.pending.clear();
     reset_order();
@@ -250,7 +250,7 @@ class Run {
     const Passage& way = t_.passage(message.from, way_end(message));
     const Time hold = t_.hold_of(message.value, way), after = t_.rules.bus_busy_after.count();
     message.start = now_;
-    if (t_.rules.sends == Rules::Sends::kSenderBus) {
+    if (t_.bus_in_order) {
       Bus& bus = s_.buses[message.from];
       message.start = std::max(now_, bus.free);
       message.arrival = message.start + hold + way.latency;

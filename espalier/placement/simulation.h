@@ -105,8 +105,10 @@ struct Tables {
   std::vector<Time> hold;            // by value and speed, speeds together
   std::size_t speeds = 1;
   std::vector<Passage> passages;  // by pair
-  std::vector<LinkIndex> links;
-  bool endpoints = false;  // some message takes time of a device
+  std::vector<LinkIndex> links;   // a sender's bus is a link of its number
+  std::size_t link_count = 0;
+  bool bus_in_order = false;  // of a sender's messages the first that begins is the first that arrives
+  bool endpoints = false;     // some message takes time of a device
   std::vector<std::int64_t> bytes, own_bytes;
   std::vector<std::uint32_t> within;     // by value; itself: none
   Lists<std::uint32_t> kept_by;          // by value: those within it

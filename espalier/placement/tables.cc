@@ -33,6 +33,7 @@ Tables::Tables(const Instance& given, const Rules& given_rules, DeviceOrders giv
 
 // Ways of one bandwidth share the holds of all values.
 void Tables::add_ways() {
+  bus_in_order = rules.sends == Rules::Sends::kSenderBus;
   std::map<std::optional<std::int64_t>, std::uint32_t> speed_of;
   for (std::size_t from = 0; from < devices; ++from) {
     for (std::size_t to = 0; to < devices; ++to) {
@@ -44,10 +45,16 @@ void Tables::add_ways() {
         passage.speed = speed_of.try_emplace(bandwidth, narrow(speed_of.size())).first->second;
         if (rules.sends == Rules::Sends::kRoutes) {
           links.insert(links.end(), way.links.begin(), way.links.end());
-          passage.link_end = narrow(links.size());
+          link_count = instance.links;
+        } else if (rules.sends == Rules::Sends::kSenderBus) {
+          links.push_back(narrow(from));
+          link_count = devices;
         }
+        passage.link_end = narrow(links.size());
         if (!rules.bandwidth) {
           passage.latency = way.latency.count();
+          const Way& other = instance.way(DeviceId(from), DeviceId(from == 0 ? devices - 1 : 0));
+          bus_in_order = bus_in_order && way.latency == other.latency;
           endpoints = endpoints || way.send != EndpointCost() || way.receive != EndpointCost();
         }
       }
