@@ -23,22 +23,41 @@ class Run {
       for (std::size_t task = 0; task < t_.tasks; ++task) {
         if (s_.waits[task] == 0) make_ready(narrow(task));
       }
-      choose_all();
-      while (!cut_ && s_.slots.next() != kNever) {
-        now_ = s_.slots.next();
-        while (s_.slots.next() == now_) handle(s_.slots.first());
-        choose_all();
+      while (!cut_) {
+        const Slots::Event event = s_.slots.least();
+        if (event.time > now_) {
+          if (choose_all()) continue;
+          if (event.time == kNever) break;
+          now_ = event.time;
+        }
+        handle(event.slot);
       }
     }
     return result();
   }
 
  private:
-  std::size_t heap_slot() const { return 2 * t_.devices; }
+  // After the devices, and the buses where they have slots.
+  std::size_t heap_slot() const { return t_.bus_in_order ? 2 * t_.devices : t_.devices; }
   std::uint32_t device_of(std::uint32_t task) const { return s_.device[task]; }
   Time time_on(std::uint32_t task, std::uint32_t device) const {
     return instance_.time[task * t_.kinds + instance_.kind[device].index()].count();
   }
+  std::span<const ValueId> list(const std::vector<ValueId>& items, std::uint32_t begin,
+                                std::uint32_t end) const {
+    return {items.data() + begin, items.data() + end};
+  }
+  std::span<const ValueId> reads(std::uint32_t task) const {
+    return list(instance_.reads.items, t_.task_rows[task].reads, t_.task_rows[task + 1].reads);
+  }
+  std::span<const ValueId> produces(std::uint32_t task) const {
+    return list(instance_.produces.items, t_.task_rows[task].produces, t_.task_rows[task + 1].produces);
+  }
+  std::span<const TaskId> readers(std::uint32_t value) const {
+    const TaskId* const items = instance_.readers.items.data();
+    return {items + t_.value_rows[value].readers, items + t_.value_rows[value + 1].readers};
+  }
+  std::uint32_t home(std::uint32_t value) const { return device_of(t_.value_rows[value].producer); }
   std::uint32_t& uses(std::uint32_t value, std::uint32_t device) {
     return s_.uses[std::size_t{value} * t_.devices + device];
   }
@@ -67,15 +86,15 @@ class Run {
     s_.queue.resize(t_.tasks);
     s_.waits = t_.waits;
     for (const std::uint32_t value : t_.here_only) {
-      const std::uint32_t here = device_of(narrow(instance_.producer[value].index()));
-      for (const TaskId reader : instance_.readers[value]) {
+      const std::uint32_t here = home(value);
+      for (const TaskId reader : readers(value)) {
         if (device_of(narrow(reader.index())) != here) --s_.waits[reader.index()];
       }
     }
     s_.uses.resize(t_.values * t_.devices);
     s_.copied.assign(t_.kinds == 0 ? 0 : instance_.duplicate_time.size() / t_.kinds * t_.devices, 0);
     s_.dirty.assign((t_.devices + 63) / 64, 0);
-    s_.slots.reset(2 * t_.devices + 1);
+    s_.slots.reset(heap_slot() + 1);
     s_.buses.resize(t_.devices);
     for (Bus& bus : s_.buses) {
       bus.queue.clear();
@@ -135,7 +154,7 @@ class Run {
       } else {
         become_free(slot);
       }
-    } else if (slot < 2 * t_.devices) {
+    } else if (slot != heap_slot()) {
       advance_bus(slot - narrow(t_.devices));
     } else {
       handle_pending();
@@ -147,7 +166,10 @@ class Run {
     s_.slots.set(device, kNever);
     mark(device);
   }
-  void mark(std::uint32_t device) { s_.dirty[device / 64] |= std::uint64_t{1} << (device % 64); }
+  void mark(std::uint32_t device) {
+    s_.dirty[device / 64] |= std::uint64_t{1} << (device % 64);
+    any_dirty_ = true;
+  }
 
   void end_task(std::uint32_t device) {
     DeviceState& state = s_.devices[device];
@@ -155,12 +177,11 @@ class Run {
     ++done_;
     last_ = now_;
     Time sent = now_;
-    for (const ValueId value : instance_.produces[task]) sent = give(narrow(value.index()), device, sent);
-    if (live() && instance_.workspace[task] != Bytes()) hold(device, -instance_.workspace[task].count());
-    for (const ValueId value : instance_.reads[task]) {
+    for (const ValueId value : produces(task)) sent = give(narrow(value.index()), device, sent);
+    if (live() && t_.task_rows[task].workspace != 0) hold(device, -t_.task_rows[task].workspace);
+    for (const ValueId value : reads(task)) {
       const std::uint32_t v = narrow(value.index());
-      if (!t_.is_here_only(v) || device_of(narrow(instance_.producer[v].index())) == device)
-        drop_use(v, device);
+      if (!t_.value_rows[v].here_only || home(v) == device) drop_use(v, device);
     }
     const Time free = sent + (state.worked ? t_.rules.busy_after.count() : 0);
     if (free > now_) {
@@ -177,8 +198,8 @@ class Run {
     std::uint32_t* const counts = &uses(value, 0);
     std::fill_n(counts, t_.devices, 0);
     s_.targets.clear();
-    const bool far = !t_.is_here_only(value);
-    for (const TaskId reader : instance_.readers[value]) {
+    const bool far = !t_.value_rows[value].here_only;
+    for (const TaskId reader : readers(value)) {
       const std::uint32_t task = narrow(reader.index()), where = device_of(task);
       if (where == device) {
         ++counts[where];
@@ -189,7 +210,7 @@ class Run {
     }
     if (t_.shared) {
       for (const std::uint32_t inner : t_.kept_by[value]) {
-        ++counts[device_of(narrow(instance_.producer[inner].index()))];
+        ++counts[home(inner)];
       }
     }
     if (!s_.targets.empty()) sent = send(value, device, sent);
@@ -222,12 +243,13 @@ class Run {
   // The device that the message goes to; of several the one that takes longest to reach.
   std::uint32_t way_end(const Sent& message) const {
     if (message.to != Sent::kAll) return message.to;
+    if (t_.equal_ways) return message.from == 0 ? 1 : 0;
     std::uint32_t end = 0;
     Time longest = -1;
     for_targets(message, [&](std::uint32_t to) {
       const Passage& way = t_.passage(message.from, to);
       const Time time = t_.hold_of(message.value, way) + way.latency;
-      if (time > longest || (time == longest && to < end)) {
+      if (time > longest) {
         longest = time;
         end = to;
       }
@@ -235,13 +257,13 @@ class Run {
     return end;
   }
 
-  // All devices but the sender's that have readers of the value; each perhaps several times.
+  // The devices that it goes to, ascending. It has not begun, so all their readers still need it.
   template <class Visit>
   void for_targets(const Sent& message, Visit visit) const {
     if (message.to != Sent::kAll) return visit(message.to);
-    for (const TaskId reader : instance_.readers[message.value]) {
-      const std::uint32_t to = device_of(narrow(reader.index()));
-      if (to != message.from) visit(to);
+    const std::uint32_t* const counts = s_.uses.data() + std::size_t{message.value} * t_.devices;
+    for (std::uint32_t to = 0; to < t_.devices; ++to) {
+      if (to != message.from && counts[to] != 0) visit(to);
     }
   }
 
@@ -319,18 +341,13 @@ class Run {
   }
 
   void begin_copy(const Sent& message) {
-    const std::int64_t bytes = t_.bytes[message.value];
+    const std::int64_t bytes = t_.value_rows[message.value].bytes;
     if (bytes == 0) return;
-    if (message.to != Sent::kAll) return hold(message.to, bytes);
-    s_.targets.clear();
-    for_targets(message, [&](std::uint32_t to) { s_.targets.push_back(to); });
-    std::sort(s_.targets.begin(), s_.targets.end());
-    s_.targets.erase(std::unique(s_.targets.begin(), s_.targets.end()), s_.targets.end());
-    for (const std::uint32_t to : s_.targets) hold(to, bytes);
+    for_targets(message, [&](std::uint32_t to) { hold(to, bytes); });
   }
 
   void arrive(const Sent& message) {
-    for (const TaskId reader : instance_.readers[message.value]) {
+    for (const TaskId reader : readers(message.value)) {
       const std::uint32_t task = narrow(reader.index()), where = device_of(task);
       const bool here = message.to == Sent::kAll ? where != message.from : where == message.to;
       if (here && --s_.waits[task] == 0) make_ready(task);
@@ -381,7 +398,10 @@ class Run {
     }
   }
 
-  void choose_all() {
+  // Whether any device may have taken a task.
+  bool choose_all() {
+    if (!any_dirty_) return false;
+    any_dirty_ = false;
     for (std::size_t word = 0; word < s_.dirty.size(); ++word) {
       while (s_.dirty[word] != 0) {
         const auto device = narrow(64 * word + static_cast<std::size_t>(__builtin_ctzll(s_.dirty[word])));
@@ -391,24 +411,26 @@ class Run {
         }
       }
     }
+    return true;
   }
 
   void start_task(std::uint32_t task, std::uint32_t device) {
-    if (now_ + t_.bottom[task] >= limit_) cut_ = true;
+    if (now_ + t_.task_rows[task].bottom >= limit_) cut_ = true;
     DeviceState& state = s_.devices[device];
     Time work = time_on(task, device);
-    for (const std::uint32_t copy : instance_.duplicates[task]) {
+    for (std::uint32_t i = t_.task_rows[task].copies; i < t_.task_rows[task + 1].copies; ++i) {
+      const std::uint32_t copy = instance_.duplicates.items[i];
       char& done = s_.copied[copy * t_.devices + device];
       if (done == 0)
         work += instance_.duplicate_time[copy * t_.kinds + instance_.kind[device].index()].count();
       done = 1;
     }
     const Time end = now_ + work + (t_.endpoints ? receive(task, device) : 0);
-    for (const ValueId value : instance_.produces[task]) {
-      const std::int64_t bytes = t_.own_bytes[value.index()];
+    for (const ValueId value : produces(task)) {
+      const std::int64_t bytes = t_.value_rows[value.index()].own_bytes;
       if (bytes != 0) hold(device, bytes);
     }
-    const std::int64_t workspace = instance_.workspace[task].count();
+    const std::int64_t workspace = t_.task_rows[task].workspace;
     if (live() && workspace != 0) hold(device, workspace);
     if (end > now_) state.workspace = std::max(state.workspace, workspace);
     state.phase = DeviceState::Phase::kRuns;
@@ -421,10 +443,10 @@ class Run {
   // What the device pays for messages that it takes notice of with this task.
   Time receive(std::uint32_t task, std::uint32_t device) {
     Time time = 0;
-    for (const ValueId value : instance_.reads[task]) {
+    for (const ValueId value : reads(task)) {
       const std::uint32_t v = narrow(value.index());
-      const std::uint32_t from = device_of(narrow(instance_.producer[v].index()));
-      if (from == device || t_.is_here_only(v)) continue;
+      const std::uint32_t from = home(v);
+      if (from == device || t_.value_rows[v].here_only) continue;
       std::uint32_t& count = uses(v, device);
       if ((count & kFresh) == 0) continue;
       count &= ~kFresh;
@@ -453,11 +475,11 @@ class Run {
   // Nobody needs the value on the device any more, nor what it shares memory with for its sake.
   void release(std::uint32_t value, std::uint32_t device) {
     for (;;) {
-      const bool made_here = device_of(narrow(instance_.producer[value].index())) == device;
-      const std::int64_t bytes = made_here ? t_.own_bytes[value] : t_.bytes[value];
+      const bool made_here = home(value) == device;
+      const std::int64_t bytes = made_here ? t_.value_rows[value].own_bytes : t_.value_rows[value].bytes;
       if (bytes != 0 && live()) hold(device, -bytes);
-      if (!made_here || t_.within[value] == value) return;
-      value = t_.within[value];
+      if (!made_here || t_.value_rows[value].within == value) return;
+      value = t_.value_rows[value].within;
       if (--uses(value, device) != 0) return;
     }
   }
@@ -492,7 +514,7 @@ class Run {
   Record& record_;
   Time now_ = 0, last_ = 0;
   std::size_t done_ = 0;
-  bool cut_ = false;
+  bool cut_ = false, any_dirty_ = false;
   mutable std::vector<Time> work_;
 };
 

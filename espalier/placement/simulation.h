@@ -10,8 +10,8 @@
 // A task without time ends at the instant at which it began: then 1 to 3 come again.
 //
 // What a message will do is known when it is sent: links serve whoever came first, so it begins when all its
-// links have let go of those before it. Devices and buses are slots of a tournament tree, each with the time
-// of its next event; messages that no bus puts in order wait in a heap, which is one more slot.
+// links have let go of those before it. Devices and buses are slots, each with the time of its
+// next event; messages that no bus puts in order wait in a heap, which is one more slot.
 
 #include <cstdint>
 #include <limits>
@@ -26,31 +26,36 @@ namespace espalier::placement::internal {
 using Time = std::int64_t;
 inline constexpr Time kNever = std::numeric_limits<Time>::max();
 
-// The slots' next events; the least, and of equals the smallest slot, is at the root.
+// The slots' next events; the least, and of equals the smallest slot, is found by looking at all of them
+// where they are few, else at the root of a tournament tree.
 class Slots {
  public:
   void reset(std::size_t slots);
-  Time next() const { return time_[1]; }
-  std::uint32_t first() const {  // the smallest slot whose event is next
-    std::uint32_t node = 1;
-    while (node < leaves_) node = 2 * node + (time_[2 * node] == time_[1] ? 0 : 1);
-    return node - leaves_;
-  }
-  Time of(std::size_t slot) const { return time_[leaves_ + slot]; }
-  void set(std::size_t slot, Time time) {
-    std::uint32_t node = leaves_ + static_cast<std::uint32_t>(slot);
-    time_[node] = time;
-    while (node > 1) {
-      node /= 2;
-      const Time least = time_[2 * node] < time_[2 * node + 1] ? time_[2 * node] : time_[2 * node + 1];
-      if (time_[node] == least) break;
-      time_[node] = least;
+  struct Event {
+    Time time;
+    std::uint32_t slot;
+  };
+  Event least() const {
+    if (leaves_ != 0) return at_root();
+    Event event{time_[0], 0};
+    for (std::uint32_t slot = 1; slot < count_; ++slot) {
+      const bool less = time_[slot] < event.time;
+      event.time = less ? time_[slot] : event.time;
+      event.slot = less ? slot : event.slot;
     }
+    return event;
+  }
+  void set(std::size_t slot, Time time) {
+    time_[leaves_ + slot] = time;
+    if (leaves_ != 0) play(leaves_ + static_cast<std::uint32_t>(slot));
   }
 
  private:
-  std::uint32_t leaves_ = 1;
-  std::vector<Time> time_;  // a heap's numbering: children of i are 2 i and 2 i + 1
+  Event at_root() const;
+  void play(std::uint32_t node);
+  std::uint32_t count_ = 0;
+  std::uint32_t leaves_ = 0;  // 0: no tree
+  std::vector<Time> time_;    // of a tree: a heap's numbering, children of i are 2 i and 2 i + 1
 };
 
 // A set of numbers below a bound whose smallest is found in three or four steps: a bit for each, and for each
@@ -94,6 +99,21 @@ struct Passage {
   std::uint32_t link_begin = 0, link_end = 0;  // in Tables::links
 };
 
+// What a run reads of a task, and of a value, together. Lists begin here and end where the next one's begin.
+struct TaskRow {
+  std::uint32_t reads = 0, produces = 0, copies = 0;  // in the instance's lists
+  std::uint32_t unit = 0;
+  std::int64_t workspace = 0;
+  Time bottom = 0;  // from its start to the end of the step, at least
+};
+struct ValueRow {
+  std::int64_t bytes = 0, own_bytes = 0;
+  std::uint32_t producer = 0;
+  std::uint32_t within = 0;   // itself: none
+  std::uint32_t readers = 0;  // in the instance's list
+  bool here_only = false;
+};
+
 struct Tables {
   Tables(const Instance& instance, const Rules& rules, DeviceOrders orders);
 
@@ -109,26 +129,23 @@ struct Tables {
   std::size_t link_count = 0;
   bool bus_in_order = false;  // of a sender's messages the first that begins is the first that arrives
   bool endpoints = false;     // some message takes time of a device
-  std::vector<std::int64_t> bytes, own_bytes;
-  std::vector<std::uint32_t> within;     // by value; itself: none
+  bool equal_ways = true;            // all messages of some bytes take equally long
+  std::vector<TaskRow> task_rows;    // by task, and one more
+  std::vector<ValueRow> value_rows;  // by value, and one more
   Lists<std::uint32_t> kept_by;          // by value: those within it
   std::vector<std::uint32_t> here_only;  // values
   bool shared = false;                   // some value is within another
   std::vector<std::uint32_t> rank;       // by task, with priorities
   std::vector<std::uint32_t> of_rank;
   std::vector<std::uint32_t> listed_on;  // by task, with lists: the device
-  std::vector<Time> bottom;              // by task: from its start to the end of the step, at least
   Lists<std::uint32_t> units_with;       // by resident
 
   const Passage& passage(std::uint32_t from, std::uint32_t to) const { return passages[from * devices + to]; }
   Time hold_of(std::uint32_t value, const Passage& way) const { return hold[value * speeds + way.speed]; }
-  bool is_here_only(std::uint32_t value) const {
-    return !instance.here_only.empty() && instance.here_only[value] != 0;
-  }
 
  private:
   void add_ways();
-  void add_values();
+  void add_rows();
   void add_orders();
   void add_bottom_levels();
 };

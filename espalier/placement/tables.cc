@@ -18,7 +18,7 @@ Tables::Tables(const Instance& given, const Rules& given_rules, DeviceOrders giv
   waits.resize(tasks);
   for (std::size_t task = 0; task < tasks; ++task) waits[task] = narrow(given.reads[task].size());
   add_ways();
-  add_values();
+  add_rows();
   add_orders();
   add_bottom_levels();
   std::vector<std::vector<std::uint32_t>> with(given.resident_bytes.size());
@@ -55,6 +55,7 @@ void Tables::add_ways() {
           passage.latency = way.latency.count();
           const Way& other = instance.way(DeviceId(from), DeviceId(from == 0 ? devices - 1 : 0));
           bus_in_order = bus_in_order && way.latency == other.latency;
+          equal_ways = equal_ways && way.latency == instance.way(DeviceId(0), DeviceId(devices - 1)).latency;
           endpoints = endpoints || way.send != EndpointCost() || way.receive != EndpointCost();
         }
       }
@@ -62,6 +63,7 @@ void Tables::add_ways() {
     }
   }
   speeds = std::max<std::size_t>(1, speed_of.size());
+  equal_ways = equal_ways && speeds == 1 && !endpoints && rules.sends != Rules::Sends::kRoutes;
   hold.assign(values * speeds, 0);
   for (const auto& [bandwidth, speed] : speed_of) {
     for (std::size_t value = 0; bandwidth && value < values; ++value) {
@@ -70,17 +72,33 @@ void Tables::add_ways() {
   }
 }
 
-void Tables::add_values() {
+void Tables::add_rows() {
+  task_rows.resize(tasks + 1);
+  for (std::size_t task = 0; task <= tasks; ++task) {
+    TaskRow& row = task_rows[task];
+    row.reads = instance.reads.begin[task];
+    row.produces = instance.produces.begin[task];
+    row.copies = instance.duplicates.begin[task];
+    if (task == tasks) break;
+    row.unit = narrow(instance.unit[task].index());
+    row.workspace = instance.workspace[task].count();
+  }
+  value_rows.resize(values + 1);
   std::vector<std::vector<std::uint32_t>> inside(values);
-  for (std::size_t value = 0; value < values; ++value) {
-    bytes.push_back(instance.bytes[value].count());
-    own_bytes.push_back((instance.own_bytes.empty() ? instance.bytes : instance.own_bytes)[value].count());
-    within.push_back(narrow(instance.within.empty() ? value : instance.within[value].index()));
-    if (within.back() != value) {
+  for (std::size_t value = 0; value <= values; ++value) {
+    ValueRow& row = value_rows[value];
+    row.readers = instance.readers.begin[value];
+    if (value == values) break;
+    row.bytes = instance.bytes[value].count();
+    row.own_bytes = (instance.own_bytes.empty() ? instance.bytes : instance.own_bytes)[value].count();
+    row.producer = narrow(instance.producer[value].index());
+    row.within = narrow(instance.within.empty() ? value : instance.within[value].index());
+    row.here_only = !instance.here_only.empty() && instance.here_only[value] != 0;
+    if (row.within != value) {
       shared = true;
-      inside[within.back()].push_back(narrow(value));
+      inside[row.within].push_back(narrow(value));
     }
-    if (is_here_only(narrow(value))) here_only.push_back(narrow(value));
+    if (row.here_only) here_only.push_back(narrow(value));
   }
   for (const std::vector<std::uint32_t>& all : inside) {
     kept_by.items.insert(kept_by.items.end(), all.begin(), all.end());
@@ -117,27 +135,44 @@ void Tables::add_orders() {
 
 // On the fastest kind, as if nothing were sent.
 void Tables::add_bottom_levels() {
-  bottom.assign(tasks, 0);
   for (std::size_t task = tasks; task-- > 0;) {
     Time behind = 0, own = kNever;
     for (const ValueId value : instance.produces[task]) {
-      if (is_here_only(narrow(value.index()))) continue;
+      if (value_rows[value.index()].here_only) continue;
       for (const TaskId reader : instance.readers[value.index()]) {
-        behind = std::max(behind, bottom[reader.index()]);
+        behind = std::max(behind, task_rows[reader.index()].bottom);
       }
     }
     for (const DeviceId device : instance.allowed[instance.unit[task].index()]) {
       own = std::min(own, instance.time_on(TaskId(task), device).count());
     }
-    bottom[task] = own + behind;
+    task_rows[task].bottom = own + behind;
   }
 }
 
 void Slots::reset(std::size_t slots) {
-  leaves_ = 1;
-  while (leaves_ < slots) leaves_ *= 2;
-  if (leaves_ < 2) leaves_ = 2;
-  time_.assign(2 * std::size_t{leaves_}, kNever);
+  constexpr std::size_t kFew = 24;
+  count_ = static_cast<std::uint32_t>(slots);
+  leaves_ = 0;
+  if (slots > kFew) {
+    for (leaves_ = 1; leaves_ < slots;) leaves_ *= 2;
+  }
+  time_.assign(leaves_ == 0 ? slots : 2 * std::size_t{leaves_}, kNever);
+}
+
+Slots::Event Slots::at_root() const {
+  std::uint32_t node = 1;
+  while (node < leaves_) node = 2 * node + (time_[2 * node] == time_[1] ? 0 : 1);
+  return {time_[1], node - leaves_};
+}
+
+void Slots::play(std::uint32_t node) {
+  while (node > 1) {
+    node /= 2;
+    const Time least = time_[2 * node] < time_[2 * node + 1] ? time_[2 * node] : time_[2 * node + 1];
+    if (time_[node] == least) break;
+    time_[node] = least;
+  }
 }
 
 void RankSet::reset(std::size_t bound) {

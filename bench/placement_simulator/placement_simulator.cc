@@ -1,0 +1,247 @@
+// How many placements of a training graph does the engine judge in a second, operator by operator?
+//
+//   bench_placement_simulator MODEL [SETTING=VALUE …]
+//
+// A training graph of the zoo's model on four devices. Placements: each unit anywhere; runs of units; moves
+// of one unit from runs. Rules: Placeto's, and priorities by bottom levels on routes with contention. A few
+// placements are compared with the slow simulator of the tests before anything is timed (up to 5,000
+// operators), and each move's incremental verdict with a full one. Times are of one thread's processor time,
+// the best of several rounds. Prints CSV without a header: model, operators, rules, what, evaluations,
+// seconds.
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <functional>
+#include <string>
+
+#include "espalier/base/check.h"
+#include "espalier/base/rng.h"
+#include "espalier/graph/expand_backward.h"
+#include "espalier/placement/engine.h"
+#include "espalier/zoo/zoo.h"
+#include "testing/placement_reference.h"
+
+namespace espalier {
+namespace {
+
+using placement::Assignment;
+using placement::DeviceOrders;
+using placement::Engine;
+using placement::Evaluated;
+using placement::Incremental;
+using placement::Instance;
+using placement::Rules;
+using placement::Scratch;
+using placement::UnitId;
+using placement::ValueId;
+
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+double best_of(int rounds, const std::function<void()>& work) {
+  double best = 1e30;
+  for (int i = 0; i < rounds; ++i) {
+    const double begin = thread_seconds();
+    work();
+    best = std::min(best, thread_seconds() - begin);
+  }
+  return best;
+}
+
+Instance instance_of(const std::string& model, const ZooValues& values) {
+  const Graph graph = expand_backward(build_zoo_model(model, values));
+  const Cluster cluster = parse_cluster("4xV100-16GB");
+  const BatchSize batch = std::max(BatchSize(8), graph.batch().min);
+  const CostTable costs = complete_costs(graph, cluster, CostTable({}), std::span(&batch, 1));
+  Training training;
+  training.batch = batch;
+  return placement::make_instance(graph, cluster, costs, training, {.micro_batch = batch});
+}
+
+Assignment anywhere(const Instance& instance, Rng& rng) {
+  Assignment assignment;
+  for (std::size_t u = 0; u < instance.units(); ++u) assignment.emplace_back(rng.below(instance.devices()));
+  return assignment;
+}
+
+// Units one after the other, `runs` cuts between devices.
+Assignment in_runs(const Instance& instance, std::size_t runs, Rng& rng) {
+  Assignment assignment;
+  std::size_t device = 0;
+  for (std::size_t u = 0; u < instance.units(); ++u) {
+    if (rng.below(instance.units()) < runs) device = rng.below(instance.devices());
+    assignment.emplace_back(device);
+  }
+  return assignment;
+}
+
+// The longest path to the end first, without messages.
+DeviceOrders by_bottom_level(const Instance& instance) {
+  std::vector<std::pair<std::int64_t, std::uint32_t>> levels(instance.tasks());
+  std::vector<std::int64_t> level(instance.tasks());
+  for (std::size_t task = instance.tasks(); task-- > 0;) {
+    for (const ValueId value : instance.produces[task]) {
+      for (const auto reader : instance.readers[value.index()]) {
+        level[task] = std::max(level[task], level[reader.index()]);
+      }
+    }
+    level[task] += instance.time[task * instance.kinds].count();
+    levels[task] = {-level[task], narrow(task)};
+  }
+  std::sort(levels.begin(), levels.end());
+  DeviceOrders orders;
+  orders.priority.resize(instance.tasks());
+  for (std::size_t i = 0; i < levels.size(); ++i) orders.priority[levels[i].second] = narrow(i);
+  return orders;
+}
+
+class Bench {
+ public:
+  Bench(std::string model, const Instance& instance, std::string name, const Rules& rules,
+        DeviceOrders orders)
+      : model_(std::move(model)),
+        instance_(instance),
+        name_(std::move(name)),
+        orders_(orders),
+        engine_(instance, rules, std::move(orders)) {}
+
+  void run() {
+    check();
+    Rng rng(1);
+    std::vector<Assignment> random, runs;
+    const std::size_t count = std::max<std::size_t>(4, 200'000 / instance_.tasks());
+    for (std::size_t i = 0; i < count; ++i) {
+      random.push_back(anywhere(instance_, rng));
+      runs.push_back(in_runs(instance_, 16, rng));
+    }
+    full("anywhere", random);
+    full("runs", runs);
+    moves(runs.front(), count);
+    search(runs.front(), 4 * count);
+  }
+
+ private:
+  void print(const char* what, std::size_t count, double seconds) const {
+    std::printf("%s,%zu,%s,%s,%zu,%.9f\n", model_.c_str(), instance_.tasks(), name_.c_str(), what, count,
+                seconds);
+    std::fflush(stdout);
+  }
+
+  void check() {
+    if (instance_.tasks() > 5'000) return;
+    Rng rng(2);
+    const Assignment assignment = in_runs(instance_, 16, rng);
+    const placement::Timeline expected =
+        testing::reference_timeline(instance_, engine_.rules(), orders_, assignment);
+    const placement::Timeline line = timeline(engine_, assignment);
+    ESP_CHECK(line.start == expected.start && line.messages == expected.messages);
+    ESP_CHECK(check_timeline(instance_, engine_.rules(), assignment, line).empty());
+  }
+
+  void full(const char* what, const std::vector<Assignment>& assignments) {
+    Scratch scratch;
+    engine_.evaluate(assignments.front(), scratch);
+    const auto work = [&] {
+      for (const Assignment& assignment : assignments) engine_.evaluate(assignment, scratch);
+    };
+    print(what, assignments.size(), best_of(7, work));
+  }
+
+  // Moves of one unit, each judged in full and from where it begins to differ.
+  void moves(const Assignment& base, std::size_t count) {
+    Rng rng(3);
+    std::vector<Incremental::Move> all;
+    for (std::size_t i = 0; i < count; ++i) {
+      all.push_back({UnitId(rng.below(instance_.units())), DeviceId(rng.below(instance_.devices()))});
+    }
+    Incremental incremental(engine_, base);
+    Scratch scratch;
+    double slowest = 0, most = 0;
+    const double in_full = best_of(3, [&] {
+      most = 0;
+      for (const Incremental::Move& move : all) {
+        Assignment changed = base;
+        changed[move.unit.index()] = move.device;
+        const double begin = thread_seconds();
+        engine_.evaluate(changed, scratch);
+        most = std::max(most, thread_seconds() - begin);
+      }
+    });
+    const double looked = best_of(3, [&] {
+      slowest = 0;
+      for (const Incremental::Move& move : all) {
+        const double begin = thread_seconds();
+        incremental.look({&move, 1});
+        slowest = std::max(slowest, thread_seconds() - begin);
+      }
+    });
+    for (const Incremental::Move& move : all) {
+      Assignment changed = base;
+      changed[move.unit.index()] = move.device;
+      ESP_CHECK(incremental.look({&move, 1}) == engine_.evaluate(changed, scratch), move.unit.index());
+    }
+    print("move in full", count, in_full);
+    print("move looked at", count, looked);
+    print("slowest move in full", 1, most);
+    print("slowest move looked at", 1, slowest);
+  }
+
+  // Accept what is not worse.
+  void search(const Assignment& base, std::size_t count) {
+    Rng rng(4);
+    Incremental incremental(engine_, base);
+    std::vector<double> looks;
+    std::size_t taken = 0;
+    const double begin = thread_seconds();
+    for (std::size_t i = 0; i < count; ++i) {
+      const Incremental::Move move{UnitId(rng.below(instance_.units())),
+                                   DeviceId(rng.below(instance_.devices()))};
+      const double before = thread_seconds();
+      const Evaluated seen = incremental.look({&move, 1}, incremental.evaluated().time + nanoseconds(1));
+      looks.push_back(thread_seconds() - before);
+      if (!seen.cut_off) {
+        incremental.take();
+        ++taken;
+      }
+    }
+    const double all = thread_seconds() - begin;
+    std::sort(looks.begin(), looks.end());
+    print("search of accepted moves", count, all);
+    print("median look of the search", 1, looks[looks.size() / 2]);
+    print("moves taken by the search", taken, 0);
+  }
+
+  std::string model_;
+  const Instance& instance_;
+  std::string name_;
+  DeviceOrders orders_;
+  Engine engine_;
+};
+
+int run(int count, char** arguments) {
+  if (count < 2) return std::fprintf(stderr, "usage: bench_placement_simulator MODEL [SETTING=VALUE …]\n"), 2;
+  const std::string model = arguments[1];
+  ZooValues values;
+  for (int i = 2; i < count; ++i) {
+    const std::string text = arguments[i];
+    const std::size_t equals = text.find('=');
+    ESP_CHECK(equals != std::string::npos, text);
+    values[text.substr(0, equals)] = std::stoll(text.substr(equals + 1));
+  }
+  const Instance instance = instance_of(model, values);
+  ESP_CHECK(check_instance(instance).empty());
+  Bench(model, instance, "Placeto's", placement::placeto_rules(), {}).run();
+  Bench(model, instance, "routes by priority", {}, by_bottom_level(instance)).run();
+  return 0;
+}
+
+}  // namespace
+}  // namespace espalier
+
+int main(int count, char** arguments) {
+  return espalier::run(count, arguments);
+}
