@@ -32,7 +32,7 @@
 namespace espalier::literal {
 namespace {
 
-constexpr std::uint64_t kClusterEvery = 8, kMostOfCluster = 64;
+constexpr std::uint64_t kSwapEvery = 4, kClusterEvery = 8, kMostOfCluster = 64;
 
 constexpr double kOvercharge = 8;  // of the best load, where a device lacks as much as it has
 
@@ -258,6 +258,7 @@ class Annealer {
 
   void step(double temperature) {
     const std::size_t item = rng_.below(graph_.items.size());
+    if (rng_.below(kSwapEvery) == 0) return step_of_swap(item, temperature);
     const std::size_t from = now_.place()[item], to = other_device(item);
     if (to == from || !now_.may_stand(item, to)) return;
     if (rng_.below(kClusterEvery) == 0) return step_of_cluster(item, to, temperature);
@@ -292,16 +293,32 @@ class Annealer {
         }
       }
     }
-    const double out = term(from, now_.load(from), now_.bytes(from)),
-                 in = term(to, now_.load(to), now_.bytes(to));
+    if (stays(from, to, temperature)) return;
+    for (const std::uint32_t moved : cluster_) now_.move(moved, from, now_.effect(moved, from));
+  }
+
+  // Two items of different devices change places.
+  void step_of_swap(std::size_t item, double temperature) {
+    const std::size_t other = rng_.below(graph_.items.size());
+    const std::size_t from = now_.place()[item], to = now_.place()[other];
+    if (from == to || !now_.may_stand(item, to) || !now_.may_stand(other, from)) return;
+    now_.move(item, to, now_.effect(item, to));
+    now_.move(other, from, now_.effect(other, from));
+    if (stays(from, to, temperature)) return;
+    now_.move(other, to, now_.effect(other, to));
+    now_.move(item, from, now_.effect(item, from));
+  }
+
+  // Whether the loads of two devices, which changed, are kept.
+  bool stays(std::size_t from, std::size_t to, double temperature) {
+    const double out = term(from, now_.load(from), now_.bytes(from));
+    const double in = term(to, now_.load(to), now_.bytes(to));
     const double after = energy_ - terms_[from] - terms_[to] + out + in;
-    if (after > energy_ && after > energy_ * (1 + temperature * placement::exponential(rng_))) {
-      for (const std::uint32_t moved : cluster_) now_.move(moved, from, now_.effect(moved, from));
-      return;
-    }
+    if (after > energy_ && after > energy_ * (1 + temperature * placement::exponential(rng_))) return false;
     terms_[from] = out, terms_[to] = in;
     energy_ = std::accumulate(terms_.begin(), terms_.end(), 0.0);
     note();
+    return true;
   }
 
   void note() {
@@ -358,7 +375,7 @@ struct Cooling {
   double share;
 };
 constexpr double kCooler = 0.25;  // where the start is good already
-constexpr Cooling kCoolings[] = {{4, 0.05, 0.25}, {8, 0.03, 0.25}, {16, 0.02, 0.25}, {32, 0.01, 0.25}};
+constexpr Cooling kCoolings[] = {{4, 0.1, 0.3}, {8, 0.05, 0.3}, {16, 0.02, 0.2}, {32, 0.01, 0.2}};
 
 }  // namespace
 
