@@ -375,7 +375,7 @@ class WorkDual {
     if (classes_.size() < 2) return;
     constexpr int kSteps = 200;
     for (int step = 0; step < kSteps; ++step) {
-      const double length = 1.0 / (2 + step / 4);
+      const double length = 1.0 / (2.0 + 0.25 * step);
       double total = 0;
       for (const double load : loads_) total += load;
       if (total <= 0) return;
