@@ -16,7 +16,7 @@ using placement::ValueId;
 
 namespace {
 
-struct Flying {
+struct SentValue {
   ValueId value;
   DeviceId from;
   std::vector<DeviceId> to;  // ascending
@@ -25,10 +25,10 @@ struct Flying {
   bool came = false;
 };
 
-class Reference {
+class PlacementReference {
  public:
-  Reference(const Instance& instance, const Rules& rules, const DeviceOrders& orders,
-            std::span<const DeviceId> assignment)
+  PlacementReference(const Instance& instance, const Rules& rules, const DeviceOrders& orders,
+                     std::span<const DeviceId> assignment)
       : i_(instance), rules_(rules), orders_(orders), assignment_(assignment) {}
 
   Timeline run() {
@@ -47,7 +47,7 @@ class Reference {
       line_.lists.items.insert(line_.lists.items.end(), ran.begin(), ran.end());
       line_.lists.close();
     }
-    for (const Flying& m : flying_) {
+    for (const SentValue& m : flying_) {
       for (const DeviceId to : m.to) {
         if (m.start) line_.messages.push_back({m.value, m.from, to, *m.start, *m.arrival});
       }
@@ -82,7 +82,7 @@ class Reference {
       any = true;
     }
     any = serve() || any;
-    for (Flying& m : flying_) {
+    for (SentValue& m : flying_) {
       if (m.came || !m.arrival || *m.arrival > now_) continue;
       m.came = any = true;
       for (const DeviceId to : m.to) there_.emplace(m.value, to);
@@ -111,14 +111,14 @@ class Reference {
     if (worked_.count(task) > 0) free_[here.index()] += rules_.busy_after;
   }
 
-  Duration hold(const Flying& m, DeviceId to) const {
+  Duration hold(const SentValue& m, DeviceId to) const {
     const Bytes bytes = i_.bytes[m.value.index()];
     return rules_.bandwidth ? transfer_time(bytes, *rules_.bandwidth) : i_.way(m.from, to).hold(bytes);
   }
-  Duration takes_to(const Flying& m, DeviceId to) const {
+  Duration takes_to(const SentValue& m, DeviceId to) const {
     return hold(m, to) + (rules_.bandwidth ? Duration() : i_.way(m.from, to).latency);
   }
-  DeviceId slowest(const Flying& m) const {
+  DeviceId slowest(const SentValue& m) const {
     DeviceId result = m.to.front();
     for (const DeviceId to : m.to) {
       if (takes_to(m, to) > takes_to(m, result)) result = to;
@@ -126,7 +126,7 @@ class Reference {
     return result;
   }
 
-  void post(Flying m) {
+  void post(SentValue m) {
     Duration& free = free_[m.from.index()];
     if (!rules_.bandwidth) free += i_.way(m.from, slowest(m)).send.of(i_.bytes[m.value.index()]);
     m.ready = free;
@@ -136,14 +136,14 @@ class Reference {
   // Messages that are ready now begin as soon as all that they hold is free: smallest sender, value, receiver
   // first.
   bool serve() {
-    std::vector<Flying*> now;
-    for (Flying& m : flying_) {
+    std::vector<SentValue*> now;
+    for (SentValue& m : flying_) {
       if (!m.start && m.ready <= now_) now.push_back(&m);
     }
-    std::sort(now.begin(), now.end(), [](const Flying* a, const Flying* b) {
+    std::sort(now.begin(), now.end(), [](const SentValue* a, const SentValue* b) {
       return std::tuple(a->from, a->value, a->to) < std::tuple(b->from, b->value, b->to);
     });
-    for (Flying* const m : now) {
+    for (SentValue* const m : now) {
       const DeviceId to = slowest(*m);
       std::vector<std::uint32_t> holds;
       if (rules_.sends == Rules::Sends::kRoutes) holds = i_.way(m->from, to).links;
@@ -213,7 +213,7 @@ class Reference {
       if (running_[d]) note(line_.end[running_[d]->index()]);
       note(free_[d]);
     }
-    for (const Flying& m : flying_) {
+    for (const SentValue& m : flying_) {
       note(m.ready);
       if (m.arrival) note(*m.arrival);
     }
@@ -232,7 +232,7 @@ class Reference {
   std::vector<Duration> free_;                  // by device
   std::vector<std::optional<TaskId>> running_;  // by device
   std::vector<std::vector<TaskId>> ran_;        // by device
-  std::vector<Flying> flying_;
+  std::vector<SentValue> flying_;
   std::set<std::pair<ValueId, DeviceId>> there_, noticed_;
   std::set<std::pair<std::uint32_t, DeviceId>> copied_;
   std::map<std::uint32_t, Duration> link_free_;
@@ -242,7 +242,7 @@ class Reference {
 
 Timeline reference_timeline(const Instance& instance, const Rules& rules, const DeviceOrders& orders,
                             std::span<const DeviceId> assignment) {
-  return Reference(instance, rules, orders, assignment).run();
+  return PlacementReference(instance, rules, orders, assignment).run();
 }
 
 }  // namespace espalier::testing

@@ -7,9 +7,9 @@
 namespace espalier::placement {
 namespace {
 
-class Checker {
+class InstanceChecker {
  public:
-  explicit Checker(const Instance& instance) : i_(instance) {}
+  explicit InstanceChecker(const Instance& instance) : i_(instance) {}
 
   std::vector<std::string> run() {
     shape();
@@ -196,7 +196,7 @@ class Checker {
 }  // namespace
 
 std::vector<std::string> check_instance(const Instance& instance) {
-  return Checker(instance).run();
+  return InstanceChecker(instance).run();
 }
 
 }  // namespace espalier::placement

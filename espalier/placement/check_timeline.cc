@@ -15,10 +15,10 @@
 namespace espalier::placement {
 namespace {
 
-class Checker {
+class TimelineChecker {
  public:
-  Checker(const Instance& instance, const Rules& rules, std::span<const DeviceId> assignment,
-          const Timeline& line)
+  TimelineChecker(const Instance& instance, const Rules& rules, std::span<const DeviceId> assignment,
+                  const Timeline& line)
       : i_(instance), rules_(rules), assignment_(assignment), line_(line) {}
 
   std::vector<std::string> run() {
@@ -332,7 +332,7 @@ class Checker {
 
 std::vector<std::string> check_timeline(const Instance& instance, const Rules& rules,
                                         std::span<const DeviceId> assignment, const Timeline& timeline) {
-  return Checker(instance, rules, assignment, timeline).run();
+  return TimelineChecker(instance, rules, assignment, timeline).run();
 }
 
 }  // namespace espalier::placement

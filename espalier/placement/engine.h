@@ -28,7 +28,7 @@ struct Rules {
   enum class Order : std::uint8_t {
     kFirstReady,  // the one that was ready first, then the smallest number (Placeto's FIFO)
     kPriority,    // the one of the smallest priority, then the smallest number
-    kListed,      // exactly the device's list; a list that waits in a circle is a deadlock
+    kListed,      // exactly the device's list; lists that wait in a circle are a deadlock
   } order = Order::kPriority;
 
   // What messages wait for.
@@ -107,8 +107,9 @@ class Engine {
   const Instance& instance() const;
   const Rules& rules() const;
 
-  // Each unit must stand where it is allowed. O(tasks + values + messages · log links), no allocation once
-  // the scratch has grown. `limit`: ends as soon as it is certain that the step takes that long or longer.
+  // Each unit must stand where it is allowed; with listed orders where it is listed. O(tasks + reads + values
+  // · devices + messages · (their readers + log messages)), no allocation once the scratch has grown.
+  // `limit`: ends as soon as it is certain that the step takes that long or longer.
   Evaluated evaluate(std::span<const DeviceId> assignment, Scratch& scratch,
                      Duration limit = Duration::max()) const;
 
@@ -143,8 +144,9 @@ std::vector<std::string> check_timeline(const Instance& instance, const Rules& r
                                         std::span<const DeviceId> assignment, const Timeline& timeline);
 
 // An assignment that changes step by step, judged exactly: what a local search holds. A move is looked at
-// from the first moment that it can change, and left as soon as the step is known to be the same again or
-// too long.
+// from the last snapshot before the first moment that it can change, and left as soon as the step is known to
+// take too long. Listed orders, and instances of a few tasks, are evaluated in full each time. Memory: a
+// dozen snapshots of what is alive. Refers to the engine; for one thread at a time.
 class Incremental {
  public:
   Incremental(const Engine& engine, Assignment start);
@@ -158,7 +160,8 @@ class Incremental {
     DeviceId device;
   };
   // What the step would be: equal to Engine::evaluate of the changed assignment, or `cut_off` exactly where
-  // that takes `limit` or longer. The assignment stays as it is until take().
+  // that takes `limit` or longer. The assignment stays as it is until take(). Of several moves of one unit
+  // the last counts.
   Evaluated look(std::span<const Move> moves, Duration limit = Duration::max());
   // Makes the last looked-at change the assignment. It must not have been cut off.
   void take();

@@ -29,7 +29,7 @@ struct OperatorMemory {
 };
 
 // A value while readers are still being found.
-struct Draft {
+struct ValueDraft {
   TaskId producer;
   Bytes bytes;
   Bytes own;
@@ -38,10 +38,10 @@ struct Draft {
   std::vector<TaskId> readers;
 };
 
-class Maker {
+class InstanceMaker {
  public:
-  Maker(const Graph& graph, const Cluster& cluster, const CostTable& costs, const Training& training,
-        const InstanceOptions& options)
+  InstanceMaker(const Graph& graph, const Cluster& cluster, const CostTable& costs, const Training& training,
+                const InstanceOptions& options)
       : graph_(graph),
         cluster_(cluster),
         costs_(costs),
@@ -473,7 +473,7 @@ class Maker {
     std::vector<std::vector<ValueId>> reads_of(made_.op.size());
     std::size_t task = 0;
     for (std::size_t i = 0; i < order.size(); ++i) {
-      Draft& value = values_[order[i]];
+      ValueDraft& value = values_[order[i]];
       std::sort(value.readers.begin(), value.readers.end());
       value.readers.erase(std::unique(value.readers.begin(), value.readers.end()), value.readers.end());
       for (; task < value.producer.index(); ++task) made_.produces.close();
@@ -508,7 +508,7 @@ class Maker {
   std::vector<OperatorMemory> memory_;              // by operator
   std::vector<char> can_;                           // by operator and kind
   std::vector<std::uint32_t> resident_of_;          // by storage
-  std::vector<Draft> values_;
+  std::vector<ValueDraft> values_;
   std::map<std::pair<OperatorId, TensorId>, std::uint32_t> value_of_;  // as that operator left the tensor
   std::map<std::pair<OperatorId, bool>, std::uint32_t> order_of_;      // of one operator, for updates or not
   std::map<std::uint32_t, StorageId> storage_of_value_;
@@ -520,7 +520,7 @@ class Maker {
 
 Instance make_instance(const Graph& graph, const Cluster& cluster, const CostTable& costs,
                        const Training& training, const InstanceOptions& options) {
-  return Maker(graph, cluster, costs, training, options).run();
+  return InstanceMaker(graph, cluster, costs, training, options).run();
 }
 
 Placement placement_of(const Instance& instance, const Graph& graph, const Assignment& assignment) {

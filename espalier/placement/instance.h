@@ -141,7 +141,6 @@ using Assignment = std::vector<DeviceId>;
 
 struct InstanceOptions {
   BatchSize micro_batch{1};  // the whole batch as a rule: one pass a step
-  OptimizerKind optimizer = OptimizerKind::kAdam;
   // By operator: operators of one number share a unit, beside those that must. Empty: nobody else does.
   std::vector<std::uint32_t> together = {};
 };

@@ -20,14 +20,13 @@ class Run {
   Evaluated run(std::span<const DeviceId> assignment) {
     cut_ = !place(assignment);
     if (!cut_) {
-      for (std::size_t task = 0; task < t_.tasks; ++task) {
-        if (s_.waits[task] == 0) make_ready(narrow(task));
-      }
+      begin();
       while (!cut_) {
         const Slots::Event event = s_.slots.least();
         if (event.time > now_) {
           if (choose_all()) continue;
           if (event.time == kNever) break;
+          record_.instant({now_, last_, done_}, t_, s_);
           now_ = event.time;
         }
         handle(event.slot);
@@ -64,6 +63,20 @@ class Run {
 
   // --- the beginning
 
+  void begin() {
+    if (record_.from) {
+      restore(t_, *record_.from, s_);
+      const Clock& clock = record_.from->clock;
+      now_ = clock.now;
+      last_ = clock.last;
+      done_ = clock.done;
+      return;
+    }
+    for (std::size_t task = 0; task < t_.tasks; ++task) {
+      if (s_.waits[task] == 0) make_ready(narrow(task));
+    }
+  }
+
   // False: a device has more to do than the limit allows.
   bool place(std::span<const DeviceId> assignment) {
     ESP_CHECK(assignment.size() == instance_.units(), assignment.size(), instance_.units());
@@ -91,6 +104,7 @@ class Run {
         if (device_of(narrow(reader.index())) != here) --s_.waits[reader.index()];
       }
     }
+    s_.waited = s_.waits;
     s_.uses.resize(t_.values * t_.devices);
     s_.copied.assign(t_.kinds == 0 ? 0 : instance_.duplicate_time.size() / t_.kinds * t_.devices, 0);
     s_.dirty.assign((t_.devices + 63) / 64, 0);
@@ -134,13 +148,14 @@ class Run {
 
   void hold_residents(std::span<const DeviceId> assignment) {
     s_.seen.assign(t_.devices, 0xffffffff);
+    s_.resident.assign(t_.devices, 0);
     for (std::uint32_t resident = 0; resident < t_.units_with.size(); ++resident) {
       const std::int64_t bytes = instance_.resident_bytes[resident].count();
       for (const std::uint32_t unit : t_.units_with[resident]) {
         const std::size_t device = assignment[unit].index();
         if (s_.seen[device] == resident) continue;
         s_.seen[device] = resident;
-        s_.devices[device].held += bytes;
+        s_.resident[device] += bytes;
       }
     }
   }
@@ -176,6 +191,7 @@ class Run {
     const std::uint32_t task = state.task;
     ++done_;
     last_ = now_;
+    s_.waits[task] = State::kEnded;
     Time sent = now_;
     for (const ValueId value : produces(task)) sent = give(narrow(value.index()), device, sent);
     if (live() && t_.task_rows[task].workspace != 0) hold(device, -t_.task_rows[task].workspace);
@@ -498,7 +514,8 @@ class Run {
     s_.peak.resize(t_.devices);
     for (std::size_t d = 0; d < t_.devices; ++d) {
       const DeviceState& state = s_.devices[d];
-      s_.peak[d] = Bytes(live() ? std::max(state.peak, state.held) : state.held + state.workspace);
+      s_.peak[d] =
+          Bytes(s_.resident[d] + (live() ? std::max(state.peak, state.held) : state.held + state.workspace));
       if (s_.peak[d] > instance_.memory[d]) {
         evaluated.fits = false;
         evaluated.lack += s_.peak[d] - instance_.memory[d];
@@ -536,5 +553,6 @@ Evaluated simulate(const Tables& tables, std::span<const DeviceId> assignment, S
 
 template Evaluated simulate(const Tables&, std::span<const DeviceId>, State&, Time, NoRecord&);
 template Evaluated simulate(const Tables&, std::span<const DeviceId>, State&, Time, FullRecord&);
+template Evaluated simulate(const Tables&, std::span<const DeviceId>, State&, Time, BaseRecord&);
 
 }  // namespace espalier::placement::internal

@@ -127,12 +127,12 @@ struct Tables {
   std::vector<Passage> passages;  // by pair
   std::vector<LinkIndex> links;   // a sender's bus is a link of its number
   std::size_t link_count = 0;
-  bool bus_in_order = false;  // of a sender's messages the first that begins is the first that arrives
-  bool endpoints = false;     // some message takes time of a device
+  bool bus_in_order = false;         // of a sender's messages the first that begins is the first that arrives
+  bool endpoints = false;            // some message takes time of a device
   bool equal_ways = true;            // all messages of some bytes take equally long
   std::vector<TaskRow> task_rows;    // by task, and one more
   std::vector<ValueRow> value_rows;  // by value, and one more
-  Lists<std::uint32_t> kept_by;          // by value: those within it
+  Lists<std::uint32_t> kept_by;      // by value: those within it
   std::vector<std::uint32_t> here_only;  // values
   bool shared = false;                   // some value is within another
   std::vector<std::uint32_t> rank;       // by task, with priorities
@@ -179,11 +179,11 @@ struct Pending {
 
 struct DeviceState {
   enum class Phase : std::uint8_t { kFree, kRuns, kBusy } phase = Phase::kFree;
-  bool worked = false;     // the task that it runs takes time
-  std::uint32_t task = 0;  // that it runs
-  std::int64_t held = 0, peak = 0;
-  std::int64_t workspace = 0;  // the largest so far, where all values are held all step long
-  Time changed = 0;            // the instant of the last change of `held`
+  bool worked = false;              // the task that it runs takes time
+  std::uint32_t task = 0;           // that it runs
+  std::int64_t held = 0, peak = 0;  // beside residents
+  std::int64_t workspace = 0;       // the largest so far, where all values are held all step long
+  Time changed = 0;                 // the instant of the last change of `held`
   // Tasks that are ready: a part of State::queue, in order of coming (kFirstReady); of kListed how many of
   // the list ran.
   std::uint32_t begin = 0, end = 0;
@@ -191,20 +191,33 @@ struct DeviceState {
   Time came = -1;          // the instant at which the last came
 };
 
-// Who watches a run: nobody.
+struct Snapshot;
+struct State;
+
+// How far a run is.
+struct Clock {
+  Time now = 0, last = 0;  // last: the latest end of a task
+  std::size_t done = 0;    // tasks that ended
+};
+
+// Who watches a run: nobody. It begins at the beginning, or where `from` was taken.
 struct NoRecord {
+  const Snapshot* from = nullptr;
   void task(std::uint32_t, Time, Time, std::uint32_t) {}
   void message(const Sent&) {}
+  void instant(const Clock&, const Tables&, const State&) {}  // nothing more happens at clock.now
 };
 
 // What happened, for timelines.
 struct FullRecord {
+  const Snapshot* from = nullptr;
+  void instant(const Clock&, const Tables&, const State&) {}
   std::vector<Time> start, end;            // by task
   std::vector<std::vector<TaskId>> lists;  // by device
   std::vector<Sent> messages;
-  void task(std::uint32_t task, Time from, Time to, std::uint32_t device) {
-    start[task] = from;
-    end[task] = to;
+  void task(std::uint32_t task, Time begun, Time ended, std::uint32_t device) {
+    start[task] = begun;
+    end[task] = ended;
     lists[device].emplace_back(task);
   }
   void message(const Sent& sent) { messages.push_back(sent); }
@@ -212,8 +225,11 @@ struct FullRecord {
 
 // What a run changes.
 struct State {
-  std::vector<std::uint16_t> device;  // by task
-  std::vector<std::uint32_t> waits;   // by task: values that have not come
+  static constexpr std::uint32_t kEnded = 0xffffffff;
+  std::vector<std::uint16_t> device;   // by task
+  std::vector<std::uint32_t> waits;    // by task: values that have not come; kEnded
+  std::vector<std::uint32_t> waited;   // by task: the same at the beginning
+  std::vector<std::int64_t> resident;  // by device: bytes that are held all step
   // By value and device: readers that still need it there, and where it is produced sends that have not
   // ended; kFresh: it came and its receiver has not taken notice.
   std::vector<std::uint32_t> uses;
@@ -232,7 +248,51 @@ struct State {
   std::vector<Bytes> peak;             // by device
 };
 
-// One evaluation; instantiated for both records.
+// The state between two instants, without what follows from the assignment, and without what nobody will look
+// at again: so it fits any assignment that has led to the same so far.
+struct Snapshot {
+  Clock clock;
+  std::vector<DeviceState> devices;
+  std::vector<std::vector<std::uint32_t>> queued;  // by device: ready tasks, first ready first
+  std::vector<RankSet> ready;
+  std::vector<char> copied;
+  Slots slots;
+  std::vector<Bus> buses;  // what has not arrived
+  std::vector<Time> link_free;
+  std::vector<Sent> messages;  // of `pending`, in its order
+  std::vector<Pending> pending;
+  struct Live {
+    std::uint32_t value = 0;
+    std::uint32_t uses = 0;  // in `counts`, by device
+  };
+  std::vector<Live> live;
+  std::vector<std::uint32_t> counts;
+  struct Came {
+    std::uint32_t task = 0;
+    std::uint32_t values = 0;  // that it reads and that have come
+  };
+  std::vector<Came> came;
+  std::vector<std::uint32_t> ended;  // tasks
+};
+Snapshot save(const Tables& tables, const State& state, const Clock& clock);
+// The state was placed for an assignment and nothing has run yet.
+void restore(const Tables& tables, const Snapshot& snapshot, State& state);
+
+// What incremental looks ask of the evaluation that they start from: ends of tasks, snapshots.
+struct BaseRecord {
+  const Snapshot* from = nullptr;
+  std::vector<Time> end;  // by task
+  std::vector<Snapshot> snapshots;
+  std::size_t step = 1;  // tasks between two of them
+  void task(std::uint32_t task, Time, Time to, std::uint32_t) { end[task] = to; }
+  void message(const Sent&) {}
+  void instant(const Clock& clock, const Tables& tables, const State& state) {
+    const std::size_t before = snapshots.empty() ? 0 : snapshots.back().clock.done;
+    if (clock.done >= before + step) snapshots.push_back(save(tables, state, clock));
+  }
+};
+
+// One evaluation; instantiated for the three records.
 template <class Record>
 Evaluated simulate(const Tables& tables, std::span<const DeviceId> assignment, State& state, Time limit,
                    Record& record);

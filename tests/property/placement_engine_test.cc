@@ -111,6 +111,53 @@ TEST(LongPlacementEngine, IsTheSlowSimulatorOnAllGraphsOfUpToFiveTasks) {
   try_all_small(5, 5);
 }
 
+// Moves of one or a few units, some taken, with limits around the step: always what a full evaluation says.
+void try_moves(std::size_t walks, std::size_t moves, std::size_t operators) {
+  const std::vector<Rules> rules = all_rules();
+  Scratch scratch;
+  for (std::uint64_t walk = 0; walk < walks; ++walk) {
+    Rng rng(1'000 + walk);
+    RandomInstanceOptions options;
+    options.operators = 2 + rng.below(operators);
+    options.training_graph = rng.below(2) == 0;
+    options.zero_times = rng.below(2) == 0;
+    options.endpoints = rng.below(2) == 0;
+    const Instance instance = random_instance(rng, options);
+    const Rules& chosen = rules[walk % rules.size()];
+    const Assignment start = random_assignment(rng, instance);
+    const bool listed = chosen.order == Rules::Order::kListed;
+    const Engine engine(instance, chosen, random_orders(rng, instance, chosen, start));
+    Incremental incremental(engine, start);
+    for (std::size_t i = 0; i < moves; ++i) {
+      std::vector<Incremental::Move> move;
+      Assignment changed = incremental.assignment();
+      for (std::size_t k = 0; !listed && k < 1 + i % 3; ++k) {
+        const UnitId unit(rng.below(instance.units()));
+        const auto allowed = instance.allowed[unit.index()];
+        move.push_back({unit, allowed[rng.below(allowed.size())]});
+        changed[unit.index()] = move.back().device;
+      }
+      const Duration now = incremental.evaluated().time;
+      const Duration limit = rng.below(3) == 0
+                                 ? Duration::max()
+                                 : now + nanoseconds(static_cast<std::int64_t>(rng.below(20)) - 5);
+      const Evaluated seen = incremental.look(move, limit);
+      ASSERT_EQ(seen, engine.evaluate(changed, scratch, limit))
+          << "walk " << walk << " move " << i << " " << text(chosen);
+      if (seen.cut_off || rng.below(3) > 0) continue;
+      incremental.take();
+      ASSERT_EQ(incremental.assignment(), changed);
+      ASSERT_EQ(incremental.evaluated(), engine.evaluate(changed, scratch));
+    }
+  }
+}
+TEST(PlacementEngine, LooksAtMovesAreFullEvaluations) {
+  try_moves(400, 40, 80);
+}
+TEST(LongPlacementEngine, LooksAtAMillionMovesAreFullEvaluations) {
+  try_moves(20'000, 50, 60);
+}
+
 // The same step as a graph of tasks: a device is a lane by priority, or a link (first ready), or a list; a
 // message holds links, with its sender's place among equal ones.
 TaskTimes as_task_graph(const Instance& instance, const Rules& rules, const DeviceOrders& orders,
