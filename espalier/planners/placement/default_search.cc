@@ -37,10 +37,7 @@ struct Phase {
 std::vector<Phase> phases_of(SearchMethod method) {
   switch (method) {
     case SearchMethod::kDefault:
-      return {{SearchMethod::kPath, 0.25},
-              {SearchMethod::kAccept, 0.25},
-              {SearchMethod::kPath, 0.25},
-              {SearchMethod::kLargeNeighbourhood, 0.25}};
+      return {{SearchMethod::kAccept, 0.4}, {SearchMethod::kPath, 0.3}, {SearchMethod::kAccept, 0.3}};
     default:
       return {{method, 1.0}};
   }
