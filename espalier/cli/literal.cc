@@ -7,11 +7,14 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
+#include "espalier/base/host.h"
 #include "espalier/base/json.h"
 #include "espalier/base/words.h"
 #include "espalier/cli/literal.h"
+#include "espalier/cli/workers.h"
 #include "espalier/frontend/published.h"
 #include "espalier/planners/literal/max_load.h"
+#include "espalier/planners/literal/max_load_search.h"
 #include "espalier/planners/literal/pipedream_optimizer.h"
 #include "espalier/planners/literal/piper.h"
 #include "espalier/report/table.h"
@@ -126,6 +129,16 @@ std::vector<std::int64_t> ids_of(const Profile& profile, const std::vector<std::
   return ids;
 }
 
+literal::MaxLoadResult searched(const MsrProfile& profile, const literal::MaxLoadOptions& options) {
+  constexpr std::uint64_t kChanges = 12'000'000;
+  ThreadPool pool(static_cast<std::size_t>(this_host().usable));
+  Context context;
+  context.budget.max_states = kChanges;
+  context.pool = &pool;
+  context.cancelled = &watch_for_interrupts();
+  return literal::max_load_search(profile, {.machine = options}, context);
+}
+
 int literal_max_load(Program& program, const LiteralFlags& flags) {
   refuse_options(flags, {"--bandwidth", "--micro-batches", "--without"});
   literal::MaxLoadOptions options;
@@ -141,7 +154,8 @@ int literal_max_load(Program& program, const LiteralFlags& flags) {
         profile, read_msr_placement(read_file(flags.placement), flags.placement), options);
   } else {
     refuse_options(flags, {"--placement"});
-    result = literal::max_load(profile, options);
+    if (flags.planner == "search") options.space = literal::MaxLoadSpace::kAnywhere;
+    result = flags.planner == "search" ? searched(profile, options) : literal::max_load(profile, options);
     refuse_violations(literal::check_max_load(profile, options, result));
   }
   Json json{{"planner", flags.planner}, {"file", flags.file},          {"found", result.found()},
@@ -176,7 +190,7 @@ int literal_max_load(Program& program, const LiteralFlags& flags) {
   program.console.out() << fmt::format("{}: max-load {} in the file's units\n\n", flags.planner,
                                        figure(result.max_load))
                         << print_text(table);
-  if (flags.planner != "expert") {
+  if (flags.planner != "expert" && flags.planner != "search") {
     program.console.out() << fmt::format("\n{} items, {} downsets, {} pairs priced\n", result.items,
                                          result.downsets, result.pairs);
   }
@@ -303,14 +317,15 @@ int literal_pipedream(Program& program, const LiteralFlags& flags) {
 }
 
 int literal_planner(Program& program, const LiteralFlags& flags) {
-  if (flags.planner == "dp" || flags.planner == "dpl" || flags.planner == "expert")
+  if (flags.planner == "dp" || flags.planner == "dpl" || flags.planner == "expert" ||
+      flags.planner == "search")
     return literal_max_load(program, flags);
   if (flags.planner == "piper" || flags.planner == "equal") return literal_piper(program, flags);
   if (flags.planner == "pipedream") return literal_pipedream(program, flags);
   if (flags.planner == "torchgpipe") return literal_torchgpipe(program, flags);
   if (flags.planner == "dapple") return literal_dapple(program, flags);
   throw InputError("literal: there is no planner '" + flags.planner +
-                   "'; expected dp, dpl, expert, piper, equal, pipedream, torchgpipe or dapple");
+                   "'; expected dp, dpl, search, expert, piper, equal, pipedream, torchgpipe or dapple");
 }
 
 }  // namespace
@@ -322,9 +337,10 @@ void add_literal(Program& program) {
                "espalier literal dpl workloads/dnn-partitioning/throughput-inputs/LayerGraphs/"
                "bert24_inference.json --devices 6");
   flags->verb = verb;
-  verb->add_option("planner", flags->planner,
-                   "dp, dpl, expert (dnn-partitioning; expert prices a placement), piper, equal (Piper's "
-                   "baseline of equal stages), pipedream, torchgpipe or dapple")
+  verb->add_option(
+          "planner", flags->planner,
+          "dp, dpl, search, expert (dnn-partitioning; expert prices a placement), piper, equal (Piper's "
+          "baseline of equal stages), pipedream, torchgpipe or dapple")
       ->required()
       ->type_name("PLANNER");
   verb->add_option("file", flags->file, "a published profile of the planner's own kind")
@@ -335,7 +351,7 @@ void add_literal(Program& program) {
                    "torchgpipe: blocks")
       ->delimiter(',')
       ->type_name("N,...");
-  verb->add_option("--cpus", flags->cpus, "dp, dpl: CPUs; default: the file's")->type_name("N");
+  verb->add_option("--cpus", flags->cpus, "dp, dpl, search: CPUs; default: the file's")->type_name("N");
   verb->add_option("--memory", flags->memory,
                    "of a device, such as 8GiB; default: the file's; pipedream: no limit")
       ->type_name("SIZE");

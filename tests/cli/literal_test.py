@@ -25,6 +25,8 @@ class Literal(Command):
         text = self.espalier("literal", "dpl", MSR, "--devices", "6").stdout
         for words in ("dpl: max-load 17.7", "accelerator:5", "28 items", "pairs priced"):
             self.assertIn(words, text)
+        text = self.espalier("literal", "search", MSR, "--devices", "6").stdout
+        self.assertIn("search: max-load 17.71", text)
         text = self.espalier("literal", "piper", PIPER, "--devices", "8", "--memory", "8GiB", "--bandwidth", 25 * 2**30).stdout
         for words in ("time per sample 0.165856", "8 devices", "43 downsets"):
             self.assertIn(words, text)

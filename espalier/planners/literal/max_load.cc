@@ -356,6 +356,7 @@ std::vector<std::size_t> places_of(const MsrProfile& profile, const MsrPlacement
 }  // namespace
 
 MaxLoadResult max_load(const MsrProfile& profile, const MaxLoadOptions& options) {
+  ESP_CHECK(options.space != MaxLoadSpace::kAnywhere);
   const Machine machine = machine_of(profile, options);
   const ContractedGraph graph = contract(profile);
   MaxLoadSearch search(graph, machine);
@@ -453,7 +454,8 @@ std::vector<std::string> check_max_load(const MsrProfile& profile, const MaxLoad
   std::vector<std::unordered_set<std::size_t>> sent_to(profile.nodes.size());
   for (const MsrProfile::Edge& edge : profile.edges) {
     const std::size_t from = place[edge.from], to = place[edge.to];
-    if (!profile.nodes[edge.to].backward) say(from <= to, "a forward edge leads to an earlier device");
+    if (!profile.nodes[edge.to].backward && options.space != MaxLoadSpace::kAnywhere)
+      say(from <= to, "a forward edge leads to an earlier device");
     if (from == to) continue;
     if (sent_to[edge.from].empty()) paid[from] += edge.cost;
     if (sent_to[edge.from].insert(to).second) paid[to] += edge.cost;

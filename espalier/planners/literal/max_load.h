@@ -29,6 +29,7 @@ namespace espalier::literal {
 enum class MaxLoadSpace : std::uint8_t {
   kLinear,    // DPL: prefixes of one depth-first topological order
   kDownsets,  // DP: all downsets
+  kAnywhere,  // any node on any device (max_load_search.h)
 };
 
 struct MaxLoadOptions {
@@ -60,9 +61,10 @@ struct MaxLoadResult {
 
 // Contracts as the authors do, then takes pairs of nested downsets D' ⊂ D in order of D's time:
 // best[D][c][a] = min over D' of max(best[D'] with one device less, load of D − D'). Pairs that cannot be
-// part of a placement below DPL's max-load are never priced. O(downsets² · items / 64) bit operations and
-// O(pairs · (border + k·ℓ)); 16 bytes per downset and (c, a). Throws InputError where two edges of a source
-// differ in cost, where edges form a cycle or lead from backward to forward nodes, naming the node.
+// part of a placement below DPL's max-load are never priced. The space is not kAnywhere. O(downsets² · items
+// / 64) bit operations and O(pairs · (border + k·ℓ)); 16 bytes per downset and (c, a). Throws InputError
+// where two edges of a source differ in cost, where edges form a cycle or lead from backward to forward
+// nodes, naming the node.
 MaxLoadResult max_load(const MsrProfile& profile, const MaxLoadOptions& options = {});
 
 // A given placement in the same model, priced by the definition; no chain of downsets is asked for, and
@@ -73,7 +75,7 @@ MaxLoadResult price_placement(const MsrProfile& profile, const MsrPlacement& pla
                               const MaxLoadOptions& options = {});
 
 // What is wrong with a planner's result, by the definition above and from the profile alone; empty if nothing
-// is. O(nodes + edges) of hash tables.
+// is. Whether a chain of downsets is asked for, the space says. O(nodes + edges) of hash tables.
 std::vector<std::string> check_max_load(const MsrProfile& profile, const MaxLoadOptions& options,
                                         const MaxLoadResult& result);
 

@@ -1,0 +1,176 @@
+// How far from the bound is each search of placements, with equal budgets?
+//
+//   bench_placement_quality FILE.csv BUDGET SEEDS WORKLOAD…
+//
+// A workload is a model of the zoo (its training graph: expand_backward), or a published profile's file. Each
+// is placed on 2, 4 and 8 equal devices, with memory that is free or binds (1.3 times an even share of what
+// one device would hold), on links of 1.25 and 12.5 GB/s, by each method, from the same starts. The budget
+// counts assignments that are looked at, starts too. Rows that the file has are skipped: what was stopped
+// goes on.
+//
+// Appends CSV: workload, tasks, units, devices, memory, bandwidth, method, seed, evaluations, step and bound
+// in ns; no step where nothing fits was found. bench/placement_quality/run makes the table.
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "espalier/base/check.h"
+#include "espalier/frontend/imported.h"
+#include "espalier/graph/expand_backward.h"
+#include "espalier/planners/placement/default_search.h"
+#include "espalier/planners/placement/placement_bounds.h"
+#include "espalier/zoo/zoo.h"
+
+namespace espalier {
+namespace {
+
+using placement::Assignment;
+using placement::DeviceOrders;
+using placement::Engine;
+using placement::Instance;
+using placement::make_instance;
+using placement::Placed;
+using placement::PlacementSearchOptions;
+using placement::Rules;
+using placement::Scratch;
+using placement::SearchMethod;
+
+Cluster one_switch(const DeviceKind& kind, std::size_t devices, std::int64_t bandwidth) {
+  ClusterParts parts;
+  parts.kinds = {kind};
+  Group network;
+  network.name = "network";
+  network.bandwidth = bandwidth;
+  network.latency = microseconds(5);
+  parts.groups = {network};
+  for (std::size_t d = 0; d < devices; ++d)
+    parts.devices.push_back({kind.name + ":" + std::to_string(d), KindId(0), GroupId(0), kind.memory});
+  return Cluster(std::move(parts));
+}
+
+struct Case {
+  std::string workload;
+  std::size_t devices = 2;
+  std::int64_t bandwidth = 0;
+  bool binding = false;
+};
+
+Instance of_zoo(const Case& which) {
+  const Graph graph = expand_backward(build_zoo_model(which.workload));
+  const Cluster cluster = one_switch(device_preset("V100-16GB"), which.devices, which.bandwidth);
+  const BatchSize batch = std::max(BatchSize(8), graph.batch().min);
+  const CostTable costs = complete_costs(graph, cluster, CostTable({}), std::span(&batch, 1));
+  Training training;
+  training.batch = batch;
+  training.micro_batches = {batch};
+  return make_instance(graph, cluster, costs, training, {.micro_batch = batch});
+}
+
+Instance of_profile(const Case& which) {
+  const Imported model = import_file(which.workload);
+  if (!model.costs || !model.cluster) throw InputError(which.workload + ": expected a profile with costs");
+  const DeviceKind& kind = model.cluster->kinds().front();
+  const Cluster cluster = one_switch(kind, which.devices, which.bandwidth);
+  const BatchSize batch = model.graph.batch().min;
+  Training training;
+  training.batch = batch;
+  training.micro_batches = {batch};
+  return make_instance(model.graph, cluster, costs_on(*model.costs, cluster), training,
+                       {.micro_batch = batch});
+}
+
+// Devices with all the memory there is, or with little.
+Instance instance_of(const Case& which) {
+  Instance instance = std::filesystem::exists(which.workload) ? of_profile(which) : of_zoo(which);
+  std::fill(instance.memory.begin(), instance.memory.end(), Bytes(std::int64_t{1} << 60));
+  if (!which.binding) return instance;
+  const Engine engine(instance, {});
+  Scratch scratch;
+  engine.evaluate(Assignment(instance.units(), DeviceId(0)), scratch);
+  const Bytes share(scratch.peak().front().count() * 13 / 10 / static_cast<std::int64_t>(which.devices));
+  std::fill(instance.memory.begin(), instance.memory.end(), share);
+  return instance;
+}
+
+std::string stem(const std::string& workload) {
+  if (!std::filesystem::exists(workload)) return workload;
+  const std::filesystem::path path(workload);
+  return path.stem() == "graph" ? path.parent_path().filename().string() : path.stem().string();
+}
+
+class Table {
+ public:
+  explicit Table(const std::string& file) : file_(file) {
+    std::ifstream in(file);
+    for (std::string line; std::getline(in, line);) done_.insert(key_of(line));
+  }
+  bool has(const std::string& key) const { return done_.contains(key); }
+  void add(const std::string& line) { std::ofstream(file_, std::ios::app) << line << "\n"; }
+
+ private:
+  // All columns up to the seed.
+  static std::string key_of(const std::string& line) {
+    std::size_t end = 0;
+    for (int column = 0; column < 8 && end != std::string::npos; ++column) end = line.find(',', end + 1);
+    return line.substr(0, end);
+  }
+  std::string file_;
+  std::set<std::string> done_;
+};
+
+void measure(const Case& which, std::uint64_t budget, std::uint64_t seeds, Table& table) {
+  const Instance instance = instance_of(which);
+  const Rules rules;
+  const Duration bound = placement::placement_bound(instance, rules).time;
+  PlacementSearchOptions options;
+  options.starts = placement::simple_starts(instance);
+  options.orders.priority = placement::rank_priorities(instance, rules, options.starts.front());
+  for (const SearchMethod method : placement::search_methods()) {
+    for (options.seed = 1; options.seed <= seeds; ++options.seed) {
+      std::ostringstream key;
+      key << stem(which.workload) << ',' << instance.tasks() << ',' << instance.units() << ','
+          << which.devices << ',' << (which.binding ? "binding" : "free") << ',' << which.bandwidth << ','
+          << to_text(method) << ',' << options.seed;
+      if (table.has(key.str())) continue;
+      options.method = method;
+      Context context;
+      context.budget.max_states = budget;
+      const Placed placed = placement::placement_search(instance, rules, options, context);
+      key << ',' << context.states << ',';
+      if (placed.estimate) key << placed.estimate->count();
+      key << ',' << bound.count();
+      table.add(key.str());
+    }
+  }
+}
+
+int run(const std::vector<std::string>& arguments) {
+  if (arguments.size() < 4) throw InputError("expected FILE.csv BUDGET SEEDS WORKLOAD…");
+  Table table(arguments[0]);
+  const std::uint64_t budget = std::stoull(arguments[1]), seeds = std::stoull(arguments[2]);
+  for (std::size_t i = 3; i < arguments.size(); ++i) {
+    for (const std::size_t devices : {2U, 4U, 8U}) {
+      for (const bool binding : {false, true}) {
+        for (const std::int64_t bandwidth : {1'250'000'000LL, 12'500'000'000LL})
+          measure({arguments[i], devices, bandwidth, binding}, budget, seeds, table);
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace espalier
+
+int main(int count, char** words) {
+  try {
+    return espalier::run({words + 1, words + count});
+  } catch (const espalier::InputError& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

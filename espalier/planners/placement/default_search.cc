@@ -1,0 +1,319 @@
+// Chains of phases.
+//
+//   phase      1        2        3      …        each chain takes its share of a phase's states
+//   chain 0  ─────┐  ┌─────┐  ┌─────
+//   chain 1  ─────┴──┴─────┴──┴─────            between phases: all go on from where they stood, but who is
+//                                               further behind the best than kBehind starts from the best
+//
+// Which methods the default has, and in which shares, was chosen on generated graphs: bench/placement_quality
+// has the table on others. Descents with kicks and accepting what is not worse in turn: each leads out of
+// where the other ends. Annealing and tabu search take more looks a unit than budgets have as a rule.
+//
+// Bad cases: budgets below some looks for each unit. There a good start is worth more than any search.
+
+#include "espalier/planners/placement/default_search.h"
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <optional>
+
+#include "espalier/base/check.h"
+#include "espalier/planners/placement/annealing.h"
+#include "espalier/planners/placement/descent.h"
+#include "espalier/planners/placement/placement_bounds.h"
+
+namespace espalier::placement {
+namespace {
+
+constexpr double kBehind = 0.01;
+
+struct Phase {
+  SearchMethod method;
+  double share;       // of all states
+  double hot = 0.02;  // of annealing
+};
+
+std::vector<Phase> phases_of(SearchMethod method) {
+  switch (method) {
+    case SearchMethod::kDefault:
+      return {{SearchMethod::kAccept, 0.4}, {SearchMethod::kPath, 0.3}, {SearchMethod::kAccept, 0.3}};
+    default:
+      return {{method, 1.0}};
+  }
+}
+
+void kick(Walk& walk, Rng& rng) {
+  if (walk.best()) walk.go_to(walk.best()->assignment);
+  const std::size_t most = std::max<std::size_t>(2, walk.around().movable().size() / 16);
+  for (std::uint64_t steps = 2 + rng.below(3); steps > 0 && walk.goes_on(); --steps) {
+    const auto kind = static_cast<MoveKind>(rng.below(kMoveKinds));
+    walk.offer(random_change(walk.around(), walk.at(), kind, most, rng), Duration::max());
+  }
+}
+
+void run_method(Walk& walk, const Phase& phase, Rng& rng) {
+  const auto once = [&] {
+    switch (phase.method) {
+      case SearchMethod::kCoordinate:
+        return coordinate_descent(walk, rng);
+      case SearchMethod::kPath:
+        return path_descent(walk, rng);
+      case SearchMethod::kAnnealing:
+        return anneal(walk, {.hot = phase.hot}, rng);
+      case SearchMethod::kTabu:
+        return tabu_search(walk, rng);
+      case SearchMethod::kLargeNeighbourhood:
+        return large_neighbourhood(walk, rng);
+      case SearchMethod::kAccept:
+      case SearchMethod::kDefault:
+        break;
+    }
+    accept_if_not_worse(walk, rng);
+  };
+  once();
+  while (walk.goes_on()) {
+    const std::uint64_t before = walk.states();
+    kick(walk, rng);
+    once();
+    if (walk.states() == before) return;  // there is nothing to change
+  }
+}
+
+class PhasedSearch {
+ public:
+  PhasedSearch(const Instance& instance, const Rules& rules, const PlacementSearchOptions& options,
+               Context& context)
+      : instance_(instance),
+        rules_(rules),
+        options_(options),
+        context_(context),
+        around_(instance),
+        orders_(options.orders),
+        engine_(std::make_unique<Engine>(instance, rules, orders_)) {
+    ESP_CHECK(rules.order != Rules::Order::kListed);
+  }
+
+  Placed run_all() {
+    const std::uint64_t all =
+        context_.budget.max_states - std::min(context_.states, context_.budget.max_states);
+    judge_starts();
+    double share_left = 1;
+    if (!around_.movable().empty()) {
+      for (const Phase& phase : phases_of(options_.method)) {
+        run_phase(phase, share_left);
+        share_left -= phase.share;
+        context_.report(1 - static_cast<double>(context_.budget.max_states - context_.states) /
+                                static_cast<double>(std::max<std::uint64_t>(1, all)));
+      }
+    }
+    return result();
+  }
+
+ private:
+  // Those that the budget allows, in their order; chains begin at the best of them.
+  void judge_starts() {
+    std::vector<Assignment> starts = options_.starts;
+    for (Assignment& start : simple_starts(instance_)) starts.push_back(std::move(start));
+    std::size_t allowed = 0;
+    while (allowed < starts.size() && context_.take_state()) ++allowed;
+    if (allowed == 0) allowed = 1;  // a search without budget still has its first start judged
+    starts.resize(allowed);
+    const std::vector<Evaluated> seen = engine_->evaluate_all(starts, context_.pool);
+    std::vector<std::size_t> order(starts.size());
+    std::iota(order.begin(), order.end(), 0U);
+    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      const auto rank = [&](std::size_t i) {
+        return std::tuple(!seen[i].fits, seen[i].fits ? Bytes() : seen[i].lack, seen[i].time, i);
+      };
+      return rank(a) < rank(b);
+    });
+    if (seen[order.front()].fits) keep({starts[order.front()], seen[order.front()].time});
+    nearest_ = starts[order.front()], lack_ = seen[order.front()].lack;
+    for (std::size_t c = 0; c < std::max<std::size_t>(1, options_.chains); ++c)
+      at_.push_back(starts[order[c % std::min<std::size_t>(order.size(), 2)]]);
+  }
+
+  void keep(const FittingAssignment& found) {
+    if (best_ && best_->time <= found.time) return;
+    best_ = found;
+    if (context_.watch) context_.watch->found(found.time);
+  }
+
+  // The phase's part of what is left.
+  void run_phase(const Phase& phase, double share_left) {
+    Context part = context_;
+    const std::uint64_t left = context_.budget.max_states - context_.states;
+    const double of_left = std::min(1.0, phase.share / std::max(share_left, 1e-9));
+    part.budget.max_states =
+        context_.states +
+        (of_left > 1 - 1e-6 ? left : static_cast<std::uint64_t>(static_cast<double>(left) * of_left));
+    std::vector<std::optional<FittingAssignment>> found(at_.size());
+    ++phase_;
+    part.for_each(at_.size(), [&](std::size_t c, Context& mine) {
+      if (mine.budget.max_states < 2) return;
+      Rng rng(stream_key(options_.seed, {phase_, c}));
+      Walk walk(*engine_, around_, at_[c], mine);
+      walk.allow(mine.budget.max_states);
+      run_method(walk, phase, rng);
+      found[c] = walk.best();
+      at_[c] = walk.nearest();
+    });
+    context_.states = part.states;
+    for (const std::optional<FittingAssignment>& each : found) {
+      if (each) keep(*each);
+    }
+    if (!best_) return;
+    for (std::size_t c = 0; c < at_.size(); ++c) {
+      if (!found[c] || relative_difference(found[c]->time, best_->time) > kBehind) at_[c] = best_->assignment;
+    }
+    if (options_.ranks == PlacementSearchOptions::Ranks::kRecomputed) recompute_ranks();
+  }
+
+  void recompute_ranks() {
+    if (rules_.order != Rules::Order::kPriority || !context_.take_state()) return;
+    DeviceOrders orders{rank_priorities(instance_, rules_, best_->assignment), {}};
+    auto engine = std::make_unique<Engine>(instance_, rules_, orders);
+    Scratch scratch;
+    const Evaluated seen = engine->evaluate(best_->assignment, scratch);
+    if (!seen.fits || seen.time > best_->time) return;
+    best_->time = seen.time;
+    orders_ = std::move(orders);
+    engine_ = std::move(engine);
+  }
+
+  Placed result() const {
+    Placed placed;
+    placed.stats.evaluations = placed.stats.states = context_.states;
+    if (best_) {
+      placed.assignment = best_->assignment;
+      placed.estimate = best_->time;
+      placed.orders = orders_;
+      return placed;
+    }
+    placed.why = nothing_fits(instance_, rules_)
+                     .value_or("nothing that fits was found; the nearest start lacks " + to_text(lack_));
+    return placed;
+  }
+
+  const Instance& instance_;
+  const Rules& rules_;
+  const PlacementSearchOptions& options_;
+  Context& context_;
+  Neighbourhood around_;
+  DeviceOrders orders_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<Assignment> at_;  // by chain
+  std::optional<FittingAssignment> best_;
+  Assignment nearest_;
+  Bytes lack_ = {};
+  std::uint64_t phase_ = 0;
+};
+
+}  // namespace
+
+std::string_view to_text(SearchMethod method) {
+  switch (method) {
+    case SearchMethod::kAccept:
+      return "accept";
+    case SearchMethod::kCoordinate:
+      return "coordinate";
+    case SearchMethod::kPath:
+      return "path";
+    case SearchMethod::kAnnealing:
+      return "annealing";
+    case SearchMethod::kTabu:
+      return "tabu";
+    case SearchMethod::kLargeNeighbourhood:
+      return "large-neighbourhood";
+    case SearchMethod::kDefault:
+      break;
+  }
+  return "default";
+}
+
+const std::vector<SearchMethod>& search_methods() {
+  static const std::vector<SearchMethod> methods = {
+      SearchMethod::kDefault,   SearchMethod::kAccept, SearchMethod::kCoordinate,        SearchMethod::kPath,
+      SearchMethod::kAnnealing, SearchMethod::kTabu,   SearchMethod::kLargeNeighbourhood};
+  return methods;
+}
+
+Placed placement_search(const Instance& instance, const Rules& rules, const PlacementSearchOptions& options,
+                        Context& context) {
+  return PhasedSearch(instance, rules, options, context).run_all();
+}
+
+Placed default_placement_search(const Instance& instance, const Rules& rules, std::vector<Assignment> starts,
+                                Context& context) {
+  PlacementSearchOptions options;
+  options.starts = std::move(starts);
+  return placement_search(instance, rules, options, context);
+}
+
+std::vector<Assignment> simple_starts(const Instance& instance) {
+  std::vector<Assignment> starts;
+  const std::size_t devices = instance.devices();
+  const auto allowed_or_first = [&](std::size_t unit, DeviceId device) {
+    const std::span<const DeviceId> allowed = instance.allowed[unit];
+    return std::find(allowed.begin(), allowed.end(), device) != allowed.end() ? device : allowed.front();
+  };
+  for (std::size_t d = 0; d < devices; ++d) {
+    Assignment start;
+    for (std::size_t u = 0; u < instance.units(); ++u) start.push_back(allowed_or_first(u, DeviceId(d)));
+    starts.push_back(std::move(start));
+  }
+  // By work on the unit's own first kind.
+  std::vector<std::pair<TaskId, std::size_t>> line;
+  std::vector<double> work(instance.units());
+  double all = 0;
+  for (std::size_t u = 0; u < instance.units(); ++u) {
+    line.emplace_back(instance.tasks_of[u].front(), u);
+    for (const TaskId task : instance.tasks_of[u])
+      work[u] += static_cast<double>(instance.time_on(task, instance.allowed[u].front()).count());
+    all += work[u];
+  }
+  std::sort(line.begin(), line.end());
+  Assignment runs(instance.units());
+  double done = 0;
+  for (const auto& [task, unit] : line) {
+    const double middle = all > 0 ? (done + work[unit] / 2) / all : 0;
+    const auto device = static_cast<std::size_t>(middle * static_cast<double>(devices));
+    runs[unit] = allowed_or_first(unit, DeviceId(std::min(device, devices - 1)));
+    done += work[unit];
+  }
+  starts.push_back(std::move(runs));
+  return starts;
+}
+
+std::vector<std::uint32_t> rank_priorities(const Instance& instance, const Rules& rules,
+                                           std::span<const DeviceId> assignment) {
+  std::vector<Duration> rank(instance.tasks());
+  for (std::size_t t = instance.tasks(); t-- > 0;) {
+    const DeviceId here = assignment[instance.unit[t].index()];
+    Duration longest = {};
+    for (const ValueId value : instance.produces[t]) {
+      const bool here_only = !instance.here_only.empty() && instance.here_only[value.index()] != 0;
+      for (const TaskId reader : instance.readers[value.index()]) {
+        const DeviceId there = assignment[instance.unit[reader.index()].index()];
+        if (here_only && there != here) continue;
+        Duration way = rank[reader.index()];
+        if (there != here) {
+          const Bytes bytes = instance.bytes[value.index()];
+          way += rules.bandwidth ? transfer_time(bytes, *rules.bandwidth)
+                                 : instance.way(here, there).latency + instance.way(here, there).hold(bytes);
+        }
+        longest = std::max(longest, way);
+      }
+    }
+    rank[t] = instance.time_on(TaskId(t), here) + longest;
+  }
+  std::vector<std::uint32_t> order(instance.tasks()), priority(instance.tasks());
+  std::iota(order.begin(), order.end(), 0U);
+  std::sort(order.begin(), order.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return std::tie(rank[b], a) < std::tie(rank[a], b); });
+  for (std::size_t i = 0; i < order.size(); ++i) priority[order[i]] = narrow(i);
+  return priority;
+}
+
+}  // namespace espalier::placement
