@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Placements on the command line: planned from a file by hand, simulated, compared, refused where they cannot run.
+"""Placements on the command line: planned from a file by hand, simulated, compared, refused where they are wrong. How they
+run: tests/run.
 
 Standard library only. Skipped (77) where the program is not built.
 """
 
 import json
-import os
 import sys
 import unittest
 
@@ -82,12 +82,6 @@ class Placement(Command):
         self.write("rules.json", RULES)
         done = self.espalier("plan", MODEL, "--cluster", "tiny.txt", "--placement", "rules.json", code=3)
         self.assertIn("this plan does not fit", done.stderr)
-
-    @unittest.skipUnless(os.environ.get("ESPALIER_PYTHON"), "needs the runtime")
-    def test_run_and_verify_refuse_one(self):
-        self.place()
-        for verb in ("run", "verify"):
-            self.refused(verb, "plan.json", says=["plan.json: is a placement of operators, which cannot run yet"])
 
 
 if __name__ == "__main__":
