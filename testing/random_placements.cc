@@ -3,23 +3,45 @@
 #include <map>
 
 namespace espalier::testing {
+namespace {
 
-Placement random_placement(Rng& rng, const Graph& graph, const Cluster& cluster) {
+// `choose` says where an operator stands, unless one of its group already does somewhere.
+template <class Choose>
+Placement placed(const Graph& graph, const Choose& choose) {
   Placement placement;
   std::map<std::uint32_t, DeviceId> of_group;
-  const std::uint64_t stays = rng.below(4);  // of four
   for (std::size_t i = 0; i < graph.operators().size(); ++i) {
-    const auto before = graph.predecessors(OperatorId(i));
-    DeviceId device(rng.below(cluster.devices().size()));
-    if (!before.empty() && rng.below(4) < stays) {
-      device = placement.device[before[rng.below(before.size())].index()];
-    }
+    DeviceId device = choose(OperatorId(i), placement);
     if (const auto group = graph.operators()[i].colocation) {
       device = of_group.try_emplace(*group, device).first->second;
     }
     placement.device.push_back(device);
   }
   return placement;
+}
+
+}  // namespace
+
+Placement random_placement(Rng& rng, const Graph& graph, const Cluster& cluster) {
+  const std::uint64_t stays = rng.below(4);  // of four
+  return placed(graph, [&](OperatorId op, const Placement& so_far) {
+    const auto before = graph.predecessors(op);
+    const DeviceId device(rng.below(cluster.devices().size()));
+    const bool follows = !before.empty() && rng.below(4) < stays;
+    return follows ? so_far.device[before[rng.below(before.size())].index()] : device;
+  });
+}
+
+Placement contiguous_placement(const Graph& graph, const Cluster& cluster) {
+  return placed(graph, [&](OperatorId op, const Placement&) {
+    return DeviceId(op.index() * cluster.devices().size() / graph.operators().size());
+  });
+}
+
+Placement interleaved_placement(const Graph& graph, const Cluster& cluster) {
+  return placed(graph, [&](OperatorId op, const Placement&) {
+    return DeviceId(op.index() % cluster.devices().size());
+  });
 }
 
 }  // namespace espalier::testing

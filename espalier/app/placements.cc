@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"

@@ -4,7 +4,6 @@
 // job.
 
 #include <string>
-#include <string_view>
 
 #include "espalier/app/planning.h"
 #include "espalier/plan/fragments.h"
@@ -20,11 +19,6 @@ Planned plan_placement(const PlanningJob& job, const Placement& placement, const
 // cluster, costs and training. Throws InputError where it is of another model or batch, names a device that
 // the cluster lacks, or has an order that deadlocks with these costs.
 Judged judge_file(const PlanningJob& job, const std::string& path);
-
-// Why run and verify refuse one.
-inline constexpr std::string_view kPlacementsDoNotRun =
-    "is a placement of operators, which cannot run yet; `espalier simulate` judges it, and `espalier plan` "
-    "without --placement makes a plan of stages that runs";
 
 // A job that knows the costs of these micro-batch sizes too, and its bound holds for them.
 PlanningJob with_sizes(PlanningJob job, const std::vector<BatchSize>& sizes);

@@ -2,8 +2,8 @@
 
 #include <set>
 
-#include "espalier/app/placements.h"
 #include "espalier/base/check.h"
+#include "espalier/frontend/zip.h"
 
 #if ESPALIER_TORCH
 #include "espalier/runtime/planned_job.h"
@@ -45,10 +45,23 @@ OpenedPlan ExecutionFlags::open_without_model() const {
   return opened;
 }
 
+namespace {
+
+// A graph in JSON or text, training graphs among them, has no operators to call.
+void require_program(const std::string& plan, const std::string& model) {
+  if (MappedFile(model).bytes().starts_with("PK")) return;
+  throw InputError(
+      plan + ": its model, " + model +
+      ", is no exported program (.pt2), so nothing can execute it; `espalier simulate` judges the "
+      "plan");
+}
+
+}  // namespace
+
 OpenedPlan ExecutionFlags::open() const {
   OpenedPlan opened = open_without_model();
-  if (opened.file.placement) throw InputError(plan + ": " + std::string(kPlacementsDoNotRun));
   if (opened.model.empty()) throw InputError(plan + ": names no model; plan a .pt2 file to execute");
+  require_program(plan, opened.model);
   if (const Precision planned = opened.file.training.precision; planned != Precision::kF32) {
     throw InputError(plan + ": was planned for " + std::string(to_text(planned)) +
                      ", but a run computes in the model's own types; plan it without --precision to execute "

@@ -86,11 +86,12 @@ std::string reader_name(const Graph& graph, ParameterId id) {
 // Replica 0's buffers are the saved ones; they see only their own share.
 bool is_in_replicas(const ComparedModel& model, ParameterId id) {
   const std::vector<OperatorId> reading = readers(model.graph, id);
-  return std::any_of(model.plan.stages.begin(), model.plan.stages.end(), [&](const Stage& stage) {
-    return stage.replicas.size() > 1 && std::any_of(reading.begin(), reading.end(), [&](OperatorId op) {
-             return std::binary_search(stage.operators.begin(), stage.operators.end(), op);
-           });
-  });
+  return std::any_of(
+      model.planned.plan.stages.begin(), model.planned.plan.stages.end(), [&](const Stage& stage) {
+        return stage.replicas.size() > 1 && std::any_of(reading.begin(), reading.end(), [&](OperatorId op) {
+                 return std::binary_search(stage.operators.begin(), stage.operators.end(), op);
+               });
+      });
 }
 
 // As backward meets them: the last reader in the graph's order first.
@@ -151,8 +152,8 @@ void add_parameters(const ComparedModel& model, Difference::What when, const Mea
   double elements = 0;
   for (const auto& [name, gradient] : reference.gradients) elements += static_cast<double>(gradient.numel());
   const double floor = 1e-3 * norm_of(reference.gradients) / std::sqrt(std::max(elements, 1.0));
-  const bool noisy = model.optimizer.kind != OptimizerKind::kSgd &&
-                     !is_bit_equality_due(model.graph, model.plan, model.schedule);
+  const bool noisy =
+      model.optimizer.kind != OptimizerKind::kSgd && !is_bit_equality_due(model.graph, model.planned);
   const double all = norm_of(after(reference));
   for (std::size_t p = 0; p < model.graph.parameters().size(); ++p) {
     const Parameter& parameter = model.graph.parameters()[p];
@@ -182,8 +183,9 @@ void add_parameters(const ComparedModel& model, Difference::What when, const Mea
 
 }  // namespace
 
-bool is_bit_equality_due(const Graph& graph, const PipelinePlan& plan, const Schedule& schedule) {
-  if (!adds_up_in_order(schedule)) return false;
+bool is_bit_equality_due(const Graph& graph, const PlannedJob& planned) {
+  const PipelinePlan& plan = planned.plan;
+  if (!adds_up_in_order(planned.schedule)) return false;
   const auto has_another_size = [&](const Stage& stage) {
     return stage.micro_batch != plan.stages[0].micro_batch;
   };
@@ -191,15 +193,17 @@ bool is_bit_equality_due(const Graph& graph, const PipelinePlan& plan, const Sch
   // Sums of two terms have no order; backward adds a parameter's up over micro-batches too.
   struct Reads {
     std::set<std::pair<std::size_t, std::size_t>> segments;  // stage, segment
+    std::set<DeviceId> devices;
     std::size_t count = 0;
     bool in_two_stages = false;
   };
   std::map<TensorId, Reads> tensors;
   std::map<ParameterId, Reads> parameters;
-  const auto read = [](Reads& reads, std::size_t stage, std::size_t segment) {
+  const auto read = [&](Reads& reads, std::size_t stage, std::size_t segment) {
     reads.in_two_stages =
         reads.in_two_stages || (!reads.segments.empty() && reads.segments.begin()->first != stage);
     reads.segments.emplace(stage, segment);
+    reads.devices.insert(plan.stages[stage].replicas[0].devices[0]);
     ++reads.count;
   };
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
@@ -218,9 +222,15 @@ bool is_bit_equality_due(const Graph& graph, const PipelinePlan& plan, const Sch
     const Reads& reads = entry.second;
     return reads.in_two_stages || (reads.segments.size() > 1 && reads.count > 2);
   };
-  const auto in_two_segments = [](const auto& entry) { return entry.second.segments.size() > 1; };
+  const bool meet_in_one_copy =
+      planned.copies == StateCopies::kOfEachDevice && plan.micro_batches(StageId(0)) == 1;
+  const auto order_of_copies_matters = [&](const auto& entry) {
+    const Reads& reads = entry.second;
+    const bool meet = meet_in_one_copy && reads.devices.size() == 1 && reads.count <= 2;
+    return reads.segments.size() > 1 && !meet;
+  };
   return std::none_of(tensors.begin(), tensors.end(), order_matters) &&
-         std::none_of(parameters.begin(), parameters.end(), in_two_segments);
+         std::none_of(parameters.begin(), parameters.end(), order_of_copies_matters);
 }
 
 double default_tolerance(const Graph& graph) {

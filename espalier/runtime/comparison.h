@@ -10,9 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "espalier/plan/plan.h"
+#include "espalier/runtime/planned_job.h"
 #include "espalier/runtime/runtime.h"
-#include "espalier/schedule/schedule.h"
 
 namespace espalier {
 
@@ -29,8 +28,7 @@ struct MeasuredRun {
 // What is compared, and how; all must outlive it.
 struct ComparedModel {
   const Graph& graph;
-  const PipelinePlan& plan;
-  const Schedule& schedule;
+  const PlannedJob& planned;
   const Optimizer& optimizer;
   const TensorsByName& initial;  // trainable parameters as training starts
   double tolerance = 0;
@@ -40,8 +38,9 @@ struct ComparedModel {
 // The plan has no replicas and one size of micro-batches, nothing that needs a gradient is read in two
 // segments of backward, and each stage adds to its parameters' gradients in the order of its micro-batches (a
 // list may have a B before the W of an earlier one): then no sum depends on the plan, so neither does a bit
-// of the result.
-bool is_bit_equality_due(const Graph& graph, const PipelinePlan& plan, const Schedule& schedule);
+// of the result. Of a placement with one micro-batch, a parameter may be read twice on one device, in two
+// fragments: their gradients meet in its one copy, and a sum of two has no order.
+bool is_bit_equality_due(const Graph& graph, const PlannedJob& planned);
 
 // 1e-5 in single precision. 2^-29 of that in double, which is as many units in the last place; in f16 and
 // bf16, where that would be most of a number, four units. Of the types that gradients flow through the one

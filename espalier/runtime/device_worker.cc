@@ -51,8 +51,8 @@ DeviceWorker::StageHere DeviceWorker::make_stage(const Traffic& traffic) {
   StageHere here;
   here.id = traffic.stage;
   here.traffic = &traffic;
-  here.holding = &session_.holding(here.id, view_.device(),
-                                   StageRunner::parameters_of(job_.graph(), interface.operators));
+  here.holding = &session_.holding(
+      here.id, view_.device(), StageRunner::parameters_of(job_.graph(), interface.operators), job_.copies);
   here.runner = std::make_unique<StageRunner>(*job_.programs[here.id.index()], session_, *here.holding,
                                               std::move(interface));
   return here;
@@ -203,7 +203,7 @@ at::Tensor DeviceWorker::not_written_again(const StageHere& here, const at::Tens
   const auto shares = [&](const Variable& variable) {
     return share_memory(tensor, variable.value) || share_memory(tensor, variable.value.grad());
   };
-  for (const auto* list : {&here.holding->parameters, &here.holding->buffers}) {
+  for (const auto* list : {&here.holding->parameters, &here.holding->buffers, &here.holding->shared}) {
     if (std::any_of(list->begin(), list->end(), shares)) return copy_on_wire(tensor);
   }
   return tensor;

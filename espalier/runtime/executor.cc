@@ -15,7 +15,7 @@ Job make_job(const std::vector<const Program*>& programs, const PlannedJob& plan
   const PipelinePlan& plan = planned.plan;
   if (!graph.loss()) throw InputError(graph.name() + ": has no loss, so it cannot be trained");
   require_runnable(planned.staged);
-  Job job{{}, plan, planned.staged, planned.schedule, planned.device_names, {}};
+  Job job{{}, plan, planned.staged, planned.schedule, planned.device_names, {}, planned.copies};
   for (const Stage& stage : plan.stages) {
     const auto program = std::find_if(programs.begin(), programs.end(), [&](const Program* each) {
       return each->micro_batch() == stage.micro_batch;

@@ -36,6 +36,7 @@ struct Job {
   const std::vector<std::string>& device_names;
   // By ParameterId: the lowest stage that reads it and its first device; none where no operator does.
   std::vector<std::optional<std::pair<StageId, DeviceId>>> owners;
+  StateCopies copies = StateCopies::kOfEachStage;
   const Graph& graph() const { return programs.at(0)->graph(); }
 };
 

@@ -198,7 +198,7 @@ TEST(Orders, AnyLegalListsEqualOneProcess) {
         run(model, one_stage_job(graph, plan.batch, plan.stages[0].micro_batch), optimizer, 11, 2);
     const auto actual = run(model, planned, optimizer, 11, 2);
     EXPECT_THAT(check_trace(planned.staged, cpus(5), planned.schedule, actual.trace), IsEmpty());
-    const bool due = is_bit_equality_due(graph, plan, planned.schedule);
+    const bool due = is_bit_equality_due(graph, planned);
     expect_equal_runs(graph, due, actual, expected);
     if (due) ++to_the_bit;
   }

@@ -6,16 +6,23 @@
 #include <numeric>
 
 #include "espalier/base/check.h"
+#include "espalier/plan/fragments.h"
+#include "espalier/runtime/fragment_memory.h"
 #include "espalier/schedule/order_file.h"
 
 namespace espalier {
 
 PlannedJob planned_job(const PlanFile& file, const Graph& graph) {
-  if (file.placement) throw InputError("the plan is a placement of operators, which cannot run yet");
   const Cluster cluster(file.cluster);
   PlannedJob job{resolve_plan(file, graph), file.staged, schedule_of(file, "the plan"), {}, {}};
   require_runnable(job.staged);
   require_cuttable(graph, job.plan, job.staged);
+  if (file.placement) {
+    job.copies = StateCopies::kOfEachDevice;
+    const std::vector<std::string> problems = check_fragment_orders(job.staged, cluster);
+    if (!problems.empty()) throw InputError("the plan: " + problems.front());
+    require_whole_memory(graph, job.plan);
+  }
   for (const Device& device : cluster.devices()) {
     job.device_names.push_back(device.name);
     job.device_memory.push_back(device.memory);

@@ -18,6 +18,7 @@ struct PlannedJob {
   Schedule schedule;
   std::vector<std::string> device_names;
   std::vector<Bytes> device_memory;
+  StateCopies copies = StateCopies::kOfEachStage;  // of each device: the stages are a placement's fragments
 };
 
 // Throws InputError where the plan is for another model, or asks for what the runtime cannot do.

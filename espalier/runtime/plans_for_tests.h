@@ -22,7 +22,8 @@ inline Cluster cpus(int devices) {
 
 // Costs that nobody measured: schedules need none, stage_model asks for a cell of every class.
 inline StagedModel staged_for_tests(const Graph& graph, const Cluster& cluster, const PipelinePlan& plan,
-                                    const Optimizer& optimizer) {
+                                    const Optimizer& optimizer,
+                                    StateCopies copies = StateCopies::kOfEachStage) {
   const BatchSize batch = plan.stages.at(0).micro_batch;
   std::map<std::string, OperatorCost> cells;
   for (const Operator& op : graph.operators()) {
@@ -34,7 +35,8 @@ inline StagedModel staged_for_tests(const Graph& graph, const Cluster& cluster, 
   for (const auto& [name, cell] : cells) {
     parts.rows.push_back({name, cluster.kinds()[0].name, {}, {{batch, cell}}});
   }
-  return stage_model(graph, cluster, CostTable(std::move(parts)), {plan.batch, {batch}, optimizer}, plan);
+  return stage_model(graph, cluster, CostTable(std::move(parts)), {plan.batch, {batch}, optimizer}, plan,
+                     copies);
 }
 
 }  // namespace espalier

@@ -13,8 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "espalier/plan/fragments.h"
 #include "espalier/runtime/comparison.h"
 #include "espalier/runtime/executor.h"
+#include "espalier/runtime/fragment_memory.h"
 #include "espalier/runtime/measured_trace.h"
 #include "espalier/runtime/plans_for_tests.h"
 #include "espalier/runtime/tensors_for_tests.h"
@@ -31,12 +33,12 @@ inline void free_some_after_the_input_half(StagedModel& staged) {
   }
 }
 
-inline PlannedJob job_of(const Graph& graph, const Cluster& cluster, const PipelinePlan& plan,
-                         const Optimizer& optimizer) {
-  EXPECT_THAT(check_plan(graph, cluster, plan), ::testing::IsEmpty());
+inline PlannedJob job_with(const Graph& graph, const Cluster& cluster, const PipelinePlan& plan,
+                           const Optimizer& optimizer, StateCopies copies) {
   PlannedJob job;
   job.plan = plan;
-  job.staged = staged_for_tests(graph, cluster, plan, optimizer);
+  job.copies = copies;
+  job.staged = staged_for_tests(graph, cluster, plan, optimizer, copies);
   free_some_after_the_input_half(job.staged);
   job.schedule = make_schedule(job.staged, cluster.devices().size());
   EXPECT_THAT(check_schedule(job.staged, job.schedule), ::testing::IsEmpty());
@@ -45,6 +47,21 @@ inline PlannedJob job_of(const Graph& graph, const Cluster& cluster, const Pipel
     job.device_memory.push_back(device.memory);
   }
   return job;
+}
+
+inline PlannedJob job_of(const Graph& graph, const Cluster& cluster, const PipelinePlan& plan,
+                         const Optimizer& optimizer) {
+  EXPECT_THAT(check_plan(graph, cluster, plan), ::testing::IsEmpty());
+  return job_with(graph, cluster, plan, optimizer, StateCopies::kOfEachStage);
+}
+
+inline PlannedJob placed_job_of(const Graph& graph, const Cluster& cluster, const Placement& placement,
+                                BatchSize batch, const FragmentOptions& options) {
+  EXPECT_THAT(check_placement(graph, cluster, placement), ::testing::IsEmpty());
+  const PipelinePlan plan = fragments_of(graph, placement, batch, options);
+  EXPECT_THAT(check_fragments(graph, cluster, placement, plan), ::testing::IsEmpty());
+  require_whole_memory(graph, plan);
+  return job_with(graph, cluster, plan, {}, StateCopies::kOfEachDevice);
 }
 
 struct TrainedRun {

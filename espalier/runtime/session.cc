@@ -81,13 +81,32 @@ at::Tensor Session::initial(ParameterId id) const {
   return load_stored(*stored, archive_, device_);
 }
 
+namespace {
+
+const Variable* find_in(const Holding& holding, ParameterId id) {
+  for (const auto* list : {&holding.parameters, &holding.buffers}) {
+    for (const Variable& variable : *list) {
+      if (variable.id == id) return &variable;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 const Variable* Session::find_held(ParameterId id) const {
   for (const auto& [place, holding] : holdings_) {
-    for (const auto* list : {&holding.parameters, &holding.buffers}) {
-      for (const Variable& variable : *list) {
-        if (variable.id == id) return &variable;
-      }
-    }
+    if (const Variable* const found = find_in(holding, id)) return found;
+  }
+  return nullptr;
+}
+
+// Of the stages of a device that share one copy.
+const Variable* Session::find_held_below(StageId stage, DeviceId device, ParameterId id) const {
+  for (const auto& [place, holding] : holdings_) {
+    if (place.second != device) continue;
+    ESP_CHECK(place.first < stage, place.first, stage);
+    if (const Variable* const found = find_in(holding, id)) return found;
   }
   return nullptr;
 }
@@ -136,12 +155,19 @@ Session::Undisturbed::~Undisturbed() {
   session_.step_ = step_;
 }
 
-Holding& Session::holding(StageId stage, DeviceId device, const std::vector<ParameterId>& parameters) {
+Holding& Session::holding(StageId stage, DeviceId device, const std::vector<ParameterId>& parameters,
+                          StateCopies copies) {
   const std::lock_guard guard(lock_);
   const auto found = holdings_.find({stage, device});
   if (found != holdings_.end()) return found->second;
   Holding holding;
   for (const ParameterId id : parameters) {
+    if (copies == StateCopies::kOfEachDevice) {
+      if (const Variable* const held = find_held_below(stage, device, id)) {
+        holding.shared.push_back({id, held->value, {}, held->decay});
+        continue;
+      }
+    }
     Variable variable = make_variable(id);
     if (is_without_decay(graph().parameter(id), optimizer_)) variable.decay = Variable::Decay::kNone;
     if (graph().parameter(id).trainable) {

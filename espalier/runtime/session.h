@@ -6,7 +6,9 @@
 //
 // A (stage, device) that reads a parameter holds its own copy, a Holding. All copies of a parameter are equal
 // between steps (buffers that replicas write are not: each sees its own samples); the owner is the first
-// device of the lowest stage that reads it, and its copy is the one that is saved and reported.
+// device of the lowest stage that reads it, and its copy is the one that is saved and reported. The fragments
+// of a placement share one copy on each device: it is the lowest one's, and the others read it and add to its
+// gradient.
 
 #include <ATen/ATen.h>
 
@@ -19,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "espalier/plan/plan.h"
+#include "espalier/plan/staged_model.h"
 #include "espalier/runtime/optimizer_step.h"
 #include "espalier/runtime/program.h"
 #include "espalier/runtime/state_source.h"
@@ -29,6 +31,9 @@ namespace espalier {
 struct Holding {
   std::vector<Variable> parameters;  // trainable ones, ascending id
   std::vector<Variable> buffers;     // and frozen parameters, ascending id
+  // What it reads of a lower fragment of its device, which updates it: the same memory, without the
+  // optimizer's state.
+  std::vector<Variable> shared = {};
 };
 
 class Session {
@@ -46,9 +51,11 @@ class Session {
   void give_up_holdings();
 
   // The copies that a stage's operators read on a device; made when first asked for: from another holding,
-  // what was held under an earlier plan, or the initial values.
+  // what was held under an earlier plan, or the initial values. With one copy on each device, the stages of a
+  // device are first asked for in ascending order.
   // Thread-safe; the reference stays valid.
-  Holding& holding(StageId stage, DeviceId device, const std::vector<ParameterId>& parameters);
+  Holding& holding(StageId stage, DeviceId device, const std::vector<ParameterId>& parameters,
+                   StateCopies copies = StateCopies::kOfEachStage);
 
   // Shared by all holders; not written by anybody.
   const at::Tensor& constant(TensorId id) const { return constants_[id.index()]; }
@@ -82,6 +89,7 @@ class Session {
  private:
   at::Tensor laid_out(ParameterId id, const at::Tensor& value) const;
   const Variable* find_held(ParameterId id) const;
+  const Variable* find_held_below(StageId stage, DeviceId device, ParameterId id) const;
   Variable make_variable(ParameterId id);
 
   const ExportedProgram* exported_;

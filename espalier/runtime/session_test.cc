@@ -295,6 +295,27 @@ TEST_F(Files, ADefaultGeneratorGoesOnAsIfNothingHadTrained) {
   EXPECT_TRUE(at::equal(at::rand({3}), expected));
 }
 
+TEST(Holdings, TheFragmentsOfADeviceShareOneCopyAndStagesDoNot) {
+  const LoadedModel model(kFixtures + "gpt.pt2");
+  const std::vector<ParameterId> parameters{ParameterId(0)};
+  for (const StateCopies copies : {StateCopies::kOfEachDevice, StateCopies::kOfEachStage}) {
+    Session session(model.exported, model.file.bytes(), {}, 1, at::kCPU);
+    const auto held = [&](std::size_t stage, std::size_t device) -> const Holding& {
+      return session.holding(StageId(stage), DeviceId(device), parameters, copies);
+    };
+    const Holding &first = held(0, 0), &elsewhere = held(1, 1), &second = held(2, 0);
+    ASSERT_EQ(first.parameters.size(), 1U);
+    ASSERT_EQ(elsewhere.parameters.size(), 1U);
+    EXPECT_FALSE(elsewhere.parameters[0].value.is_same(first.parameters[0].value));
+    const bool shares = copies == StateCopies::kOfEachDevice;
+    EXPECT_EQ(second.parameters.size(), shares ? 0U : 1U);
+    ASSERT_EQ(second.shared.size(), shares ? 1U : 0U);
+    if (shares) {
+      EXPECT_TRUE(second.shared[0].value.is_same(first.parameters[0].value));
+    }
+  }
+}
+
 TEST(Wire, StridesSurvive) {
   const at::Tensor plain = at::arange(24, at::kFloat).view({2, 3, 4});
   for (const at::Tensor& tensor : {plain, plain.transpose(0, 2), plain.select(2, 1), plain.narrow(1, 0, 2),

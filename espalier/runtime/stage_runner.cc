@@ -73,10 +73,12 @@ StageRunner::StageRunner(const Program& program, const Session& session, Holding
   const Graph& graph = program.graph();
   base_.resize(graph.tensors().size());
   std::map<ParameterId, at::Tensor> held;
-  for (const auto* list : {&holding.parameters, &holding.buffers}) {
-    for (const Variable& variable : *list) held[variable.id] = variable.value;
+  for (const auto* list : {&holding.parameters, &holding.buffers, &holding.shared}) {
+    for (const Variable& variable : *list) {
+      held[variable.id] = variable.value;
+      if (variable.value.requires_grad()) trained_.push_back(variable.value);
+    }
   }
-  for (const Variable& variable : holding.parameters) trained_.push_back(variable.value);
   mutated_ = mutated_by(graph, interface_.operators);
   for (const OperatorId op : interface_.operators) {
     for (const TensorId id : graph.op(op).inputs) {

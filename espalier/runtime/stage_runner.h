@@ -143,7 +143,7 @@ class StageRunner {
   std::vector<Segment> segments_;
   std::vector<bool> mutated_;        // by TensorId: an operator of this stage writes it or an alias
   Tensors base_;                     // parameters, buffers and constants, by TensorId
-  std::vector<at::Tensor> trained_;  // of the holding
+  std::vector<at::Tensor> trained_;  // of the holding, those that it shares too
   std::vector<TensorId> fresh_;      // constants that are written: each forward gets a copy
   std::map<std::uint64_t, MicroBatch> alive_;
   CallObserver* observer_ = nullptr;

@@ -163,13 +163,13 @@ class Verifier {
     VerifyResult result;
     result.compared_with = kComparedWith;
     result.tolerance = options_.tolerance.value_or(default_tolerance(graph()));
-    result.bit_equality_due = is_bit_equality_due(graph(), planned_.plan, planned_.schedule);
+    result.bit_equality_due = is_bit_equality_due(graph(), planned_);
     result.loss = plan.loss;
     result.reference_loss = reference.loss;
     result.gradient_norm = plan.norm;
     result.reference_gradient_norm = reference.norm;
     const TensorsByName initial = initial_parameters();
-    const ComparedModel compared{graph(), planned_.plan,    planned_.schedule, file_.training.optimizer,
+    const ComparedModel compared{graph(), planned_,         file_.training.optimizer,
                                  initial, result.tolerance, options_.steps};
     const std::vector<Distance> found = distances(compared, plan, reference);
     judge(found, result);

@@ -3,10 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "espalier/plan/fragments.h"
 #include "espalier/runtime/comparison.h"
 #include "espalier/runtime/loaded_model.h"
 #include "espalier/runtime/plans_for_tests.h"
@@ -27,6 +31,7 @@ using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 // A model cut in two at an operator, four micro-batches of two samples.
@@ -42,6 +47,16 @@ struct Planted {
   std::size_t stage;
 };
 
+VerifyResult verify_file(PlanFile file, const LoadedModel& model, std::optional<Planted> planted,
+                         std::uint64_t steps) {
+  file.seed = 5;
+  VerifyOptions options;
+  options.steps = steps;
+  if (!planted) return verify_plan(file, model.path, options);
+  PlantedFault hooks(planted->fault, planted->stage, model.graph());
+  return verify_plan_with(file, model.path, options, &hooks);
+}
+
 VerifyResult verify(const Cut& cut, std::optional<Planted> planted = {}, std::uint64_t steps = 2) {
   const std::string path = kFixtures + cut.fixture + ".pt2";
   const LoadedModel model(path);
@@ -50,14 +65,9 @@ VerifyResult verify(const Cut& cut, std::optional<Planted> planted = {}, std::ui
   const PipelinePlan plan = plan_from_cuts(model.graph(), {at->index()}, cut.options);
   const Cluster cluster = cpus(4);
   const Training training{plan.batch, {cut.options.micro_batch}, cut.optimizer};
-  PlanFile file = make_plan_file(model.graph(), cluster, training, plan,
-                                 staged_for_tests(model.graph(), cluster, plan, training.optimizer));
-  file.seed = 5;
-  VerifyOptions options;
-  options.steps = steps;
-  if (!planted) return verify_plan(file, path, options);
-  PlantedFault hooks(planted->fault, planted->stage, model.graph());
-  return verify_plan_with(file, path, options, &hooks);
+  return verify_file(make_plan_file(model.graph(), cluster, training, plan,
+                                    staged_for_tests(model.graph(), cluster, plan, training.optimizer)),
+                     model, planted, steps);
 }
 
 std::vector<std::string> names(const VerifyResult& result, Difference::What what) {
@@ -266,6 +276,77 @@ TEST(Verify, AnUpdateThatOneStageSkipsShowsInItsParametersAlone) {
     EXPECT_THAT(name, AnyOf(StartsWith("blocks.1."), StartsWith("norm.")));
   }
   EXPECT_THAT(result.first, HasSubstr("the parameter 'blocks.1."));
+}
+
+// Operators by the first that matches of a module's beginning and a device; four micro-batches of two
+// samples.
+struct Placed {
+  std::string fixture;
+  std::vector<std::pair<std::string, std::size_t>> rules;
+};
+
+VerifyResult verify(const Placed& placed, std::optional<Planted> planted = {}, std::uint64_t steps = 2) {
+  const LoadedModel model(kFixtures + placed.fixture + ".pt2");
+  Placement placement;
+  for (const Operator& op : model.graph().operators()) {
+    const auto rule = std::find_if(placed.rules.begin(), placed.rules.end(), [&](const auto& each) {
+      return op.module_path.rfind(each.first, 0) == 0;
+    });
+    placement.device.emplace_back(rule->second);
+  }
+  const Cluster cluster = cpus(2);
+  EXPECT_THAT(check_placement(model.graph(), cluster, placement), IsEmpty());
+  const BatchSize micro_batch(2);
+  const PipelinePlan plan = fragments_of(model.graph(), placement, BatchSize(8), {micro_batch, Orders()});
+  return verify_file(
+      make_plan_file(model.graph(), cluster, {plan.batch, {micro_batch}, {}}, placement, micro_batch,
+                     staged_for_tests(model.graph(), cluster, plan, {}, StateCopies::kOfEachDevice)),
+      model, planted, steps);
+}
+
+// Fragments: what comes before the blocks and the second block's device, the first block, the rest.
+const Placed kEndsTogether{"gpt", {{"blocks.0", 1}, {"", 0}}};
+const Placed kEndsApart{"gpt", {{"embed", 0}, {"position", 0}, {"blocks.0", 0}, {"", 1}}};
+const Placed kResnetInThree{"resnet", {{"blocks.0", 1}, {"", 0}}};
+
+TEST(VerifyPlacement, APlacementEqualsOneProcess) {
+  for (const Placed& placed : {kEndsTogether, kEndsApart, kResnetInThree}) {
+    const VerifyResult result = verify(placed);
+    EXPECT_TRUE(result.equal) << placed.fixture << ": " << result.verdict;
+    EXPECT_FALSE(result.control.has_value()) << placed.fixture << ": " << result.verdict;
+  }
+}
+
+TEST(VerifyPlacement, AFragmentThatLosesItsPartOfASharedGradientIsNamed) {
+  const VerifyResult result = verify(kEndsTogether, Planted{Fault::kLostFragment, 2});
+  EXPECT_FALSE(result.equal);
+  EXPECT_THAT(names(result, Difference::What::kGradient), ElementsAre("embed.weight"));
+  EXPECT_THAT(result.first, HasSubstr("the gradient of 'embed.weight' differs"));
+}
+
+TEST(VerifyPlacement, AnUntiedWeightIsNamed) {
+  const VerifyResult result = verify(kEndsApart, Planted{Fault::kUntied, 0});
+  EXPECT_FALSE(result.equal);
+  EXPECT_THAT(names(result, Difference::What::kGradient), ElementsAre("embed.weight"));
+}
+
+TEST(VerifyPlacement, ANormThatCountsCopiesIsNamedAlone) {
+  const VerifyResult result = verify(kEndsApart, Planted{Fault::kNormOfCopies, 0});
+  ASSERT_EQ(result.differences.size(), 1U) << result.verdict;
+  EXPECT_EQ(result.differences[0].what, Difference::What::kGradientNorm);
+}
+
+TEST(VerifyPlacement, EveryMistakeOfAStageIsOneOfAFragment) {
+  for (const Planted planted : {Planted{Fault::kLostMicroBatch, 0}, Planted{Fault::kWrongSeed, 2},
+                                Planted{Fault::kStaleReceive, 2}, Planted{Fault::kUnscaledLoss, 0},
+                                Planted{Fault::kWrongDataOrder, 0}, Planted{Fault::kSkippedUpdate, 1}}) {
+    const VerifyResult result = verify(kEndsTogether, planted, 1);
+    EXPECT_FALSE(result.equal) << static_cast<int>(planted.fault) << ": " << result.verdict;
+    EXPECT_FALSE(result.first.empty()) << result.verdict;
+  }
+  const VerifyResult result = verify(kResnetInThree, Planted{Fault::kDoubleBufferUpdate, 0});
+  EXPECT_FALSE(result.equal);
+  EXPECT_THAT(names(result, Difference::What::kBuffer), Not(IsEmpty()));
 }
 
 TEST(Verify, AWrongDataOrderShowsInTheFirstOperatorThatReadsTheInput) {

@@ -1,5 +1,6 @@
 """The command line program in a folder of its own: what tests of it share. Standard library only."""
 
+import collections
 import os
 import pathlib
 import subprocess
@@ -15,6 +16,14 @@ def environment():
     of_launchers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC")
     rest = {name: value for name, value in os.environ.items() if not name.startswith(of_launchers)}
     return rest | {"ESPALIER_CALIBRATION": "off", "OMP_NUM_THREADS": "1"}
+
+
+def action_counts(compared):
+    """{(device, letter): how many} of what `diff --json` says, over all stages of a device."""
+    counts = collections.Counter()
+    for row in compared["actions"]:
+        counts[row["device"], row["action"]] += row["count"]
+    return counts
 
 
 class Command(unittest.TestCase):

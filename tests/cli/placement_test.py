@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Placements on the command line: planned from a file by hand, simulated, compared, refused where they cannot run.
+"""Placements on the command line: planned from a file by hand, simulated, compared, refused where they are wrong. How they
+run: tests/run.
 
 Standard library only. Skipped (77) where the program is not built.
 """
 
 import json
-import os
 import sys
 import unittest
 
@@ -113,12 +113,6 @@ class Placement(Command):
         for name in ("m-etf", "one-device", "multilevel"):
             done = self.espalier("plan", MODEL, "--cluster", "tiny.txt", "--batch", "16", "--planner", name, code=3)
             self.assertIn(f"{name}: no plan (infeasible)", done.stdout)
-
-    @unittest.skipUnless(os.environ.get("ESPALIER_PYTHON"), "needs the runtime")
-    def test_run_and_verify_refuse_one(self):
-        self.place()
-        for verb in ("run", "verify"):
-            self.refused(verb, "plan.json", says=["plan.json: is a placement of operators, which cannot run yet"])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-// Every example model trained by every shape of plan, in real processes, is what one process trains: the
-// command `espalier verify --steps 3` with Adam, random operators and BatchNorm as the models were exported.
+// Every example model trained by every shape of plan and placement, in real processes, is what one process
+// trains: the command `espalier verify --steps 3` with Adam, random operators and BatchNorm as the models
+// were exported.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,18 +18,23 @@
 #include <string>
 #include <vector>
 
+#include "espalier/app/placements.h"
 #include "espalier/app/planning.h"
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
 #include "espalier/schedule/schedule.h"
 #include "testing/cut_plan.h"
+#include "testing/random_placements.h"
 
 namespace espalier {
 namespace {
 
+using espalier::testing::contiguous_placement;
 using espalier::testing::CutOptions;
+using espalier::testing::interleaved_placement;
 using espalier::testing::plan_from_cuts;
 using espalier::testing::plan_from_stages;
+using espalier::testing::random_placement;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
@@ -40,8 +46,13 @@ enum class Shape : std::uint8_t {
   kHalves,      // a chain, backward in two halves
   kLateHalves,  // the same by lists that have all weight halves at their end
   kShared,      // two devices with two stages each in turn, in two halves, recomputed
-  kReplicatedHalves,  // two stages on two devices and one, in two halves
-  kSizes,             // three stages with micro-batches of four, two and eight samples
+  kReplicatedHalves,      // two stages on two devices and one, in two halves
+  kSizes,                 // three stages with micro-batches of four, two and eight samples
+  kPlacedOnOne,           // a placement of all operators on one device, in one micro-batch
+  kPlacedHalves,          // … of two runs of operators
+  kPlacedAtRandom,        // … of any operator on any of three devices
+  kPlacedInTurn,          // … of each operator on another of four devices than the one before it
+  kPlacedInMicroBatches,  // … of any operator on any of three devices, in four micro-batches
 };
 
 struct Model {
@@ -66,8 +77,13 @@ struct Case {
 };
 
 std::string shape_name(Shape shape) {
-  return std::array{"chain",       "graph",  "replicated",        "uneven", "halves",
-                    "late_halves", "shared", "replicated_halves", "sizes"}
+  return std::array{"chain",          "graph",
+                    "replicated",     "uneven",
+                    "halves",         "late_halves",
+                    "shared",         "replicated_halves",
+                    "sizes",          "placed_on_one",
+                    "placed_halves",  "placed_at_random",
+                    "placed_in_turn", "placed_in_micro_batches"}
       .at(static_cast<std::size_t>(shape));
 }
 
@@ -79,6 +95,7 @@ struct Layout {
   int devices = 2;
   int workers = 0;  // 0: one for each device
   std::int64_t micro_batches = 4;
+  std::int64_t micro_batch = 2;  // the least that exports with a dynamic batch take
   Orders orders = ScheduleKind::kOneFOneB;
 };
 
@@ -101,13 +118,23 @@ Layout layout_of(Shape shape) {
       return {.devices = 3, .micro_batches = 5, .orders = parse_order_rule("1f1b,split")};
     case Shape::kSizes:
       return {.devices = 3, .micro_batches = 8};
+    case Shape::kPlacedOnOne:
+      return {.devices = 1, .micro_batches = 1, .micro_batch = 8};
+    case Shape::kPlacedHalves:
+      return {.devices = 2, .micro_batches = 1, .micro_batch = 8};
+    case Shape::kPlacedAtRandom:
+      return {.devices = 3, .micro_batches = 1, .micro_batch = 8};
+    case Shape::kPlacedInTurn:
+      return {.devices = 4, .micro_batches = 1, .micro_batch = 8};
+    case Shape::kPlacedInMicroBatches:
+      return {.devices = 3};
   }
   return {};
 }
 
 PlanningJob job_of(const Case& c, const std::string& model) {
   const Layout layout = layout_of(c.shape);
-  const BatchSize micro_batch(2);  // the least that exports with a dynamic batch take
+  const BatchSize micro_batch(layout.micro_batch);
   JobOptions options;
   options.model = model;
   options.cluster = "local:" + std::to_string(layout.devices);
@@ -211,8 +238,30 @@ PipelinePlan plan_of(const Case& c, const PlanningJob& job) {
       return plan_from_cuts(job.graph, {at(0.5)}, options);
     case Shape::kSizes:
       return with_sizes(plan_from_cuts(job.graph, {at(1.0 / 3), at(2.0 / 3)}, options), {4, 2, 8});
+    case Shape::kPlacedOnOne:
+    case Shape::kPlacedHalves:
+    case Shape::kPlacedAtRandom:
+    case Shape::kPlacedInTurn:
+    case Shape::kPlacedInMicroBatches:
+      break;  // placement_of
   }
   return {};
+}
+
+std::optional<Placement> placement_of(const Case& c, const PlanningJob& job) {
+  Rng rng(23);
+  switch (c.shape) {
+    case Shape::kPlacedOnOne:
+    case Shape::kPlacedHalves:
+      return contiguous_placement(job.graph, job.cluster);
+    case Shape::kPlacedAtRandom:
+    case Shape::kPlacedInMicroBatches:
+      return random_placement(rng, job.graph, job.cluster);
+    case Shape::kPlacedInTurn:
+      return interleaved_placement(job.graph, job.cluster);
+    default:
+      return std::nullopt;
+  }
 }
 
 // Two stages that need not wait for each other.
@@ -249,6 +298,8 @@ void expect_shape(const Case& c, const PipelinePlan& plan) {
       EXPECT_EQ(plan.stages.size(), 2U);
       EXPECT_THAT(shares, ElementsAre(3, 2));
       break;
+    default:
+      break;
   }
 }
 
@@ -261,6 +312,21 @@ OrderLists with_late_weights(const PlanningJob& job, const PipelinePlan& plan) {
                           [](const Step& step) { return step.kind != ActionKind::kWeightGradient; });
   }
   return lists;
+}
+
+// The plan, or the placement, as `espalier plan` would write it.
+Planned planned_of(const Case& c, const PlanningJob& job) {
+  if (const auto placement = placement_of(c, job)) {
+    EXPECT_THAT(check_placement(job.graph, job.cluster, *placement), IsEmpty());
+    const Planned planned = plan_placement(job, *placement, {});
+    EXPECT_THAT(check_fragments(job.graph, job.cluster, *placement, planned.judged->plan), IsEmpty());
+    return planned;
+  }
+  PipelinePlan plan = plan_of(c, job);
+  if (c.shape == Shape::kLateHalves) plan.orders = Orders(with_late_weights(job, plan));
+  EXPECT_THAT(check_plan(job.graph, job.cluster, plan), IsEmpty());
+  expect_shape(c, plan);
+  return {.planner = "by hand", .outcome = {}, .judged = judge(job, plan), .shortage = {}, .warnings = {}};
 }
 
 struct Verdict {
@@ -295,12 +361,8 @@ TEST_P(Matrix, ThreeStepsEqualOneProcess) {
 
   const PlanningJob job =
       job_of(c, std::string(ESPALIER_SOURCE_DIR) + "/tests/fixtures/" + c.model.name + ".pt2");
-  PipelinePlan plan = plan_of(c, job);
-  if (c.shape == Shape::kLateHalves) plan.orders = Orders(with_late_weights(job, plan));
-  ASSERT_THAT(check_plan(job.graph, job.cluster, plan), IsEmpty());
-  expect_shape(c, plan);
-  const Planned planned{
-      .planner = "by hand", .outcome = {}, .judged = judge(job, plan), .shortage = {}, .warnings = {}};
+  const Planned planned = planned_of(c, job);
+  ASSERT_TRUE(planned.judged.has_value());
   write_file_atomically(folder + "/plan.json", print_plan_file(plan_file(job, planned, folder)));
 
   const Verdict verdict = verify(folder + "/plan.json", layout_of(c.shape).workers);
@@ -326,13 +388,15 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (const Model& model : kModels) {
     for (const Shape shape :
-         {Shape::kChain, Shape::kGraph, Shape::kReplicated, Shape::kUneven, Shape::kHalves}) {
+         {Shape::kChain, Shape::kGraph, Shape::kReplicated, Shape::kUneven, Shape::kHalves,
+          Shape::kPlacedOnOne, Shape::kPlacedHalves, Shape::kPlacedAtRandom, Shape::kPlacedInTurn}) {
       all.push_back({model, shape});
     }
   }
   all.push_back({kModels[4], Shape::kSizes});     // dlrm
   for (const std::size_t model : {1, 2, 3, 5}) {  // three_branch, gpt, resnet, unet
-    for (const Shape shape : {Shape::kLateHalves, Shape::kShared, Shape::kReplicatedHalves}) {
+    for (const Shape shape :
+         {Shape::kLateHalves, Shape::kShared, Shape::kReplicatedHalves, Shape::kPlacedInMicroBatches}) {
       all.push_back({kModels[model], shape});
     }
   }

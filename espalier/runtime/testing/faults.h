@@ -28,6 +28,7 @@ enum class Fault : std::uint8_t {
   kWrongDataOrder,      // one stage reads the samples of another micro-batch
   kNormOfCopies,        // the gradient norm counts each copy of a tied parameter
   kSkippedUpdate,       // one stage does not update its parameters
+  kLostFragment,        // one fragment adds nothing to the gradients that its device holds once for several
 };
 
 class PlantedFault final : public StepHooks {
@@ -44,8 +45,14 @@ class PlantedFault final : public StepHooks {
     const std::vector<at::Tensor> buffers = twice ? values_of(holding->buffers) : std::vector<at::Tensor>();
     const std::vector<at::Tensor> parameters =
         skipped ? values_of(holding->parameters) : std::vector<at::Tensor>();
+    const bool lost = is(Fault::kLostFragment, action) && action.kind == ActionKind::kBackward;
+    const std::vector<at::Tensor> gradients =
+        lost ? gradients_of(holding->shared) : std::vector<at::Tensor>();
     run();
     const at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      holding->shared[i].value.mutable_grad() = gradients[i];
+    }
     for (std::size_t i = 0; i < buffers.size(); ++i) {
       const at::Tensor buffer = holding->buffers[i].value.variable_data();  // autograd does not see the write
       buffer.add_(buffer.sub(buffers[i]));
@@ -94,6 +101,14 @@ class PlantedFault final : public StepHooks {
     std::vector<at::Tensor> values;
     for (const Variable& variable : variables) values.push_back(variable.value.detach().clone());
     return values;
+  }
+  static std::vector<at::Tensor> gradients_of(const std::vector<Variable>& variables) {
+    std::vector<at::Tensor> gradients;
+    for (const Variable& variable : variables) {
+      const at::Tensor& gradient = variable.value.grad();
+      gradients.push_back(gradient.defined() ? gradient.clone() : at::Tensor());
+    }
+    return gradients;
   }
 
   Fault fault_;
