@@ -179,8 +179,11 @@ class EarliestTaskFirst {
         const std::tuple key(pair->start, level(pair->task), time, pair->task, pair->device);
         if (!best || key < *best) best = key;
       }
-      for (const auto& [task, device] : std::exchange(to_push_, {})) push(task, device);
-      if (!best) continue;  // the last pairs of a task were dropped, and others made for it
+      if (!to_push_.empty()) {  // the last pairs of a task were dropped: there are others now
+        for (const auto& [task, device] : std::exchange(to_push_, {})) push(task, device);
+        continue;
+      }
+      ESP_CHECK(best.has_value());
       const Pair pair{std::get<3>(*best), std::get<4>(*best), std::get<0>(*best)};
       const ListClock::Slot slot = state_.clock().slot(pair.task, pair.device);
       Queue& queue = queues_[pair.device.index()];
