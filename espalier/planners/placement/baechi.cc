@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <queue>
 #include <tuple>
+#include <utility>
 
 #include "espalier/base/check.h"
 #include "espalier/planners/placement/list_state.h"
@@ -113,7 +114,8 @@ class EarliestTaskFirst {
     const DeviceId forced = state_.choices(task).front();
     forced_[unit.index()] = forced;
     for (const TaskId other : instance_.tasks_of[unit.index()]) {
-      if (waits_[other.index()] == 0 && !state_.clock().is_set(other)) push(other, forced);
+      // Not at once: the caller is about to take the top off a heap, perhaps this one's.
+      if (waits_[other.index()] == 0 && !state_.clock().is_set(other)) to_push_.emplace_back(other, forced);
     }
     return false;
   }
@@ -177,7 +179,11 @@ class EarliestTaskFirst {
         const std::tuple key(pair->start, level(pair->task), time, pair->task, pair->device);
         if (!best || key < *best) best = key;
       }
-      if (!best) continue;  // a pair was dropped and another one made for its task
+      if (!to_push_.empty()) {  // the last pairs of a task were dropped: there are others now
+        for (const auto& [task, device] : std::exchange(to_push_, {})) push(task, device);
+        continue;
+      }
+      ESP_CHECK(best.has_value());
       const Pair pair{std::get<3>(*best), std::get<4>(*best), std::get<0>(*best)};
       const ListClock::Slot slot = state_.clock().slot(pair.task, pair.device);
       Queue& queue = queues_[pair.device.index()];
@@ -234,7 +240,8 @@ class EarliestTaskFirst {
   std::vector<Duration> everywhere_;             // by task: when all that it reads could be on any device
   std::vector<std::uint32_t> pairs_left_;        // by task
   std::vector<std::optional<DeviceId>> forced_;  // by unit without room anywhere
-  std::vector<Queue> queues_;                    // by device
+  std::vector<std::pair<TaskId, DeviceId>> to_push_;  // of units that were forced just now
+  std::vector<Queue> queues_;                         // by device
 };
 
 }  // namespace

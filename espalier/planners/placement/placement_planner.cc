@@ -60,8 +60,8 @@ Outcome plan_by_placer(const Problem& problem, const Placer& placer, const Place
                        Context& context) {
   const Training& training = problem.training;
   const BatchSize size = training.micro_batches.empty() ? training.batch : training.micro_batches.back();
-  Instance instance = make_instance(problem.graph, problem.cluster, problem.costs, training,
-                                    {.micro_batch = size, .optimizer = training.optimizer.kind});
+  Instance instance =
+      make_instance(problem.graph, problem.cluster, problem.costs, training, {.micro_batch = size});
   if (const std::optional<std::string> broken = keep_pins(problem, instance)) {
     return {.status = Status::kInfeasible, .why = *broken};
   }
