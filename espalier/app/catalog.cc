@@ -17,8 +17,7 @@
 namespace espalier {
 namespace {
 
-// Placers (planners/placement/placers.cc), by name only: they plan no pipeline, and what they make does not
-// run yet.
+// Placers (planners/placement/placers.cc), by name only: they plan no pipeline.
 std::vector<PlannerEntry> with_placers(std::vector<PlannerEntry> planners) {
   std::vector<PlannerEntry> placers;
   for (const placement::Placer& placer : placement::placement_placers()) {
