@@ -29,13 +29,6 @@ namespace {
 
 constexpr std::size_t kReadersLookedAt = 16;
 
-std::vector<std::uint32_t> priorities_of(std::span<const Duration> rank) {
-  const std::vector<TaskId> order = by_rank(rank);
-  std::vector<std::uint32_t> priority(order.size());
-  for (std::size_t i = 0; i < order.size(); ++i) priority[order[i].index()] = narrow(i);
-  return priority;
-}
-
 // The tasks of a longest way, from the one of the largest rank on; of equals the smaller number.
 std::vector<TaskId> critical_path_of(const Instance& instance, const MeanCosts& mean,
                                      std::span<const Duration> upward) {
@@ -129,7 +122,7 @@ Placed cpop(const Instance& instance, const ListOptions& options) {
   for (const TaskId task : path) critical[task.index()] = true;
   const DeviceId fastest = fastest_for(instance, path).front();
   ListState state(instance, options.sends, Gaps::kFilled);
-  for_each_ready(instance, priorities_of(through), [&](TaskId task) {
+  for_each_ready(instance, priorities_by(through), [&](TaskId task) {
     const bool there = critical[task.index()] && is_one_of(state.choices(task), fastest);
     state.put(task, there ? fastest : state.where_it_ends_first(task));
   });
@@ -174,7 +167,7 @@ Placed peft(const Instance& instance, const ListOptions& options) {
     rank[t] = rank[t] / static_cast<std::int64_t>(allowed.size());
   }
   ListState state(instance, options.sends, Gaps::kFilled);
-  for_each_ready(instance, priorities_of(rank), [&](TaskId task) {
+  for_each_ready(instance, priorities_by(rank), [&](TaskId task) {
     std::optional<std::pair<Duration, DeviceId>> best;
     for (const DeviceId device : state.choices(task)) {
       const Duration left = table[task.index() * instance.devices() + device.index()];

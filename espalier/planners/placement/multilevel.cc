@@ -30,7 +30,7 @@ class Refinement {
   Refinement(const Instance& instance, const Rules& rules, Rng& rng)
       : instance_(instance),
         rng_(rng),
-        priority_(priorities(instance)),
+        priority_(priorities_by(upward_ranks(instance, MeanCosts(instance)))),
         engine_(instance, rules, {priority_, {}}) {}
 
   Evaluated evaluate(const Assignment& assignment) { return engine_.evaluate(assignment, scratch_); }
@@ -67,13 +67,6 @@ class Refinement {
   }
 
  private:
-  static std::vector<std::uint32_t> priorities(const Instance& instance) {
-    const std::vector<TaskId> order = by_rank(upward_ranks(instance, MeanCosts(instance)));
-    std::vector<std::uint32_t> priority(order.size());
-    for (std::size_t i = 0; i < order.size(); ++i) priority[order[i].index()] = narrow(i);
-    return priority;
-  }
-
   // The devices of those whom the unit reads or is read by, ascending, but for its own.
   std::vector<DeviceId> neighbours(UnitId unit, const Assignment& assignment) const {
     std::vector<DeviceId> devices;

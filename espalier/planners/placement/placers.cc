@@ -5,6 +5,7 @@
 #include "espalier/planners/placement/multilevel.h"
 #include "espalier/planners/placement/partitioners.h"
 #include "espalier/planners/placement/placer.h"
+#include "espalier/planners/placement/search_placer.h"
 #include "espalier/planners/placement/simple.h"
 
 namespace espalier::placement {
@@ -65,6 +66,9 @@ const std::vector<Placer>& placement_placers() {
          return multilevel(input.instance, {.seed = input.seed}, context);
        },
        1},
+      {"local-search", "accept if not worse, descents on the critical path; by the operator engine",
+       "the best of these, then moves of operators, clusters and runs as long as the budget lasts",
+       [](const PlacerInput& input, Context& context) { return search_placer(input, {}, context); }, 1},
   };
   return kPlacers;
 }

@@ -7,6 +7,7 @@
 #include "espalier/planners/placement/instance_for_tests.h"
 #include "espalier/planners/placement/multilevel.h"
 #include "espalier/planners/placement/placement_planner.h"
+#include "espalier/planners/placement/search_placer.h"
 #include "espalier/planners/placement/simple.h"
 #include "espalier/planners/toy_for_tests.h"
 #include "testing/refusal.h"
@@ -141,13 +142,31 @@ TEST(Multilevel, EndsWithTheBudget) {
   EXPECT_LE(context.states, 10U);
 }
 
-// ---- As planners
-
 constexpr const char* kTwoTowers =
     "x = input() : f32[b]\nw = parameter(w) : f32[4]\nv = parameter(v) : f32[4]\n"
     "a1 = f(x, w) : f32[b] @class=c3\na2 = f(a1, w) : f32[b] @class=c2\n"
     "b1 = f(x, v) : f32[b] @class=c2\nb2 = f(b1, v) : f32[b] @class=c4\n"
     "loss = f(a2, b2) : f32[] @class=c1\n";
+
+TEST(SearchPlacer, IsNeverSlowerThanWhatItBeginsWith) {
+  const Toy toy(kTwoTowers, kThreeDevices, 4);
+  const Instance instance =
+      make_instance(toy.graph, toy.cluster, toy.costs, toy.training, {.micro_batch = BatchSize(4)});
+  const PlacerInput input{toy.graph, instance};
+  const SearchPlacerOptions options{.max_tasks = 5'000};
+  Context context, again;
+  const Placed placed = search_placer(input, options, context);
+  expect_fits(instance, placed);
+  const auto time = [&](const Assignment& assignment) {
+    return evaluated(instance, options.rules, assignment, placed.orders).time;
+  };
+  EXPECT_EQ(time(*placed.assignment), *placed.estimate);
+  for (const char* name : {"one-device", "expert", "m-etf", "heft", "multilevel"}) {
+    EXPECT_LE(*placed.estimate, time(*find_placer(name).place(input, again).assignment)) << name;
+  }
+}
+
+// ---- As planners
 
 TEST(PlacementPlanner, EveryPlacerGivesAPlacementThatKeepsThePins) {
   const Toy toy(kTwoTowers, kThreeDevices, 4);

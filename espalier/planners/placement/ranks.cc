@@ -44,4 +44,11 @@ std::vector<TaskId> by_rank(std::span<const Duration> rank) {
   return order;
 }
 
+std::vector<std::uint32_t> priorities_by(std::span<const Duration> rank) {
+  const std::vector<TaskId> order = by_rank(rank);
+  std::vector<std::uint32_t> priority(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) priority[order[i].index()] = narrow(i);
+  return priority;
+}
+
 }  // namespace espalier::placement
