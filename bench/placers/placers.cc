@@ -212,12 +212,12 @@ void against_plain_etf() {
 // Every placer on GNMT's training graph; the step is the engine's, in microseconds of processor time ours.
 void on_gnmt(std::int64_t length) {
   const Graph graph = training_graph(build_zoo_model("gnmt", {{"length", length}}));
-  const Cluster cluster = parse_cluster("8xV100-32GB");
+  const Cluster cluster = parse_cluster("8xA100-80GB");
   Training training;
-  training.batch = BatchSize(64);
-  training.micro_batches = {BatchSize(64)};
+  training.batch = BatchSize(16);
+  training.micro_batches = {BatchSize(16)};
   const CostTable costs = complete_costs(graph, cluster, CostTable(CostTableParts{}), training.micro_batches);
-  const Instance instance = make_instance(graph, cluster, costs, training, {.micro_batch = BatchSize(64)});
+  const Instance instance = make_instance(graph, cluster, costs, training, {.micro_batch = BatchSize(16)});
   const Engine engine(instance, {});
   Scratch scratch;
   for (const Placer& placer : placement_placers()) {

@@ -84,7 +84,7 @@ class Placement(Command):
         self.assertIn("this plan does not fit", done.stderr)
 
     def test_placers_are_planners_by_name(self):
-        listed = json.loads(self.espalier("planners", "--json").stdout)["planners"]["rows"]
+        listed = json.loads(self.espalier("planners", "--json").stdout)["planners"]
         placers = [row["planner"] for row in listed if row["plans"] == "placement"]
         for name in ("m-topo", "m-etf", "m-sct", "heft", "metis", "scotch", "multilevel"):
             self.assertIn(name, placers)

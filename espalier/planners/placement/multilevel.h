@@ -17,7 +17,7 @@ namespace espalier::placement {
 struct MultilevelOptions {
   Rules rules = {.memory = Rules::Memory::kAllHeld};
   std::size_t coarsest = 400;      // tasks at which coarsening ends
-  std::uint64_t work = 6'000'000;  // for each level: moves looked at times tasks
+  std::uint64_t work = 3'000'000;  // for each level: moves looked at times tasks
   std::uint64_t seed = 1;          // of the order in which units are looked at
 };
 
