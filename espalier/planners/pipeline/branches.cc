@@ -77,16 +77,6 @@ class BranchSearch {
                Context& context)
       : options_(options), parts_(parts), group_(group), judge_(judge), context_(context) {}
 
-  // All operators as one part: the chain that branches must beat.
-  void consider_chain(Places all, std::optional<Duration>& best) {
-    const std::size_t part = parts_.part({all});
-    Shape shape{.devices = {parts_.devices()}, .parts = {part}, .most = {}, .next = {}};
-    rate(shape);
-    if (best && shape.most > *best) return;
-    parts_.answer(questions_of(shape), best.value_or(Duration::max()), context_);
-    consider(shape, best);
-  }
-
   // `best` is the best iteration so far, here and elsewhere.
   void run(std::optional<Duration>& best) {
     std::vector<Shape> shapes;
@@ -324,14 +314,10 @@ Outcome branches(const Problem& problem, const BranchesOptions& options, Context
     const std::vector<Duration> times = whole_times(*line, costs);
     for (const std::vector<DeviceId>& row : device_rows(problem.cluster, devices, times)) {
       PartSplits parts(*line, table, row, micro_batch, costs, {.schedule = options.schedule});
-      bool tried_row = false;
       for (const PartId part : worthwhile(structure, parts, options.max_groups)) {
-        const BranchGroup group = group_of(structure, part);
-        BranchSearch search(options, parts, group, judge, context);
         any = true;
-        if (!std::exchange(tried_row, true))
-          search.consider_chain({0, narrow(structure.operators.size())}, best);
-        search.run(best);
+        const BranchGroup group = group_of(structure, part);
+        BranchSearch(options, parts, group, judge, context).run(best);
       }
     }
   }

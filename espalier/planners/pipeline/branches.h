@@ -19,8 +19,7 @@ struct BranchesOptions {
 // behind; each part is cut by min_max_splits. What stands before or behind may also join a track. Of all
 // device counts and g (above 8 every second or third), those are simulated whose largest share of work per
 // device is smallest, as many as the budget allows; none that could win by that share is left out below
-// that. Beside them stands the whole line as one part, so that a chain which is faster is found. Pinned
-// devices go to the parts that hold what is pinned. kUnsupported if the graph has no two
+// that. Pinned devices go to the parts that hold what is pinned. kUnsupported if the graph has no two
 // branches with work in both.
 Outcome branches(const Problem& problem, const BranchesOptions& options, Context& context);
 
