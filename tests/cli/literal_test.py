@@ -83,7 +83,7 @@ class Literal(Command):
                                                                code=3).stdout)  # fmt: skip
 
     def test_wrong_input_is_refused(self):
-        self.refused("literal", "dq", MSR, says="there is no planner 'dq'; expected dp, dpl, expert, piper, equal, pipedream, torchgpipe or dapple")
+        self.refused("literal", "dq", MSR, says="there is no planner 'dq'; expected dp, dpl, search, expert, piper, equal, pipedream, torchgpipe or dapple")
         self.refused("literal", "dp", PIPER, says="is a Piper input; `literal dp` reads a dnn-partitioning input")
         self.refused("literal", "piper", PIPEDREAM, says="is a PipeDream profile; `literal piper` reads a Piper input")
         self.refused("literal", "dp", self.write("a.txt", "x = input()\n"), says="a.txt: is no published profile")
