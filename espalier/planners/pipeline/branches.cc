@@ -37,6 +37,7 @@ namespace {
 
 constexpr std::uint64_t kStatesForAShape = 40'000;  // of the budget
 constexpr std::uint64_t kFewestShapes = 16;
+constexpr std::uint64_t kPartOfMore = 100;  // of the budget: below 1/100 more groups are tried
 constexpr std::size_t kShapesAtOnce = 8;
 constexpr std::int64_t kNear = 125;  // per cent of the best iteration
 
@@ -314,7 +315,10 @@ Outcome branches(const Problem& problem, const BranchesOptions& options, Context
     const std::vector<Duration> times = whole_times(*line, costs);
     for (const std::vector<DeviceId>& row : device_rows(problem.cluster, devices, times)) {
       PartSplits parts(*line, table, row, micro_batch, costs, {.schedule = options.schedule});
-      for (const PartId part : worthwhile(structure, parts, options.max_groups)) {
+      const std::uint64_t enough = context.states + context.budget.max_states / kPartOfMore;
+      std::size_t tried = 0;
+      for (const PartId part : worthwhile(structure, parts, options.max_groups + options.more_groups)) {
+        if (tried++ >= options.max_groups && context.states > enough) break;
         any = true;
         const BranchGroup group = group_of(structure, part);
         BranchSearch(options, parts, group, judge, context).run(best);

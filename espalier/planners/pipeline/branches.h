@@ -9,8 +9,10 @@
 namespace espalier {
 
 struct BranchesOptions {
-  std::size_t max_groups =
-      3;  // parallel parts that are tried: those with most work beside the heaviest branch
+  // Parallel parts that are tried, those with most work beside the heaviest branch; and more, as long as
+  // that has taken less than a hundredth of the budget for a row and a micro-batch.
+  std::size_t max_groups = 3;
+  std::size_t more_groups = 9;
   OrderRule schedule = ScheduleKind::kOneFOneB;
 };
 
