@@ -24,6 +24,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
+// Of a search whose quality a test does not ask for.
+constexpr Budget kSmall{.max_states = 1'000'000};
+
 class App : public Towers {
  protected:
   App() : Towers(1, "1000GB") { options_.micro_batches = {BatchSize(1)}; }
@@ -89,7 +92,7 @@ TEST_F(App, PinsHoldOrThePlanIsRefused) {
   const PlanningJob job = prepare_job(options_);
   std::size_t kept = 0;
   for (const PlannerEntry& planner : planner_catalog()) {
-    const Planned planned = plan_model(job, {.planner = planner.name});
+    const Planned planned = plan_model(job, {.planner = planner.name, .budget = kSmall});
     if (!planned.judged) {
       EXPECT_FALSE(planned.outcome.why.empty()) << planner.name;
       continue;
@@ -475,7 +478,7 @@ TEST(WhatIsTrained, AContrastiveLossKeepsTheBatchWholeUnlessASmallerMicroBatchIs
   EXPECT_THAT(whole.training.micro_batches, ElementsAre(BatchSize(32)));
   EXPECT_THAT(whole.notes, Contains(HasSubstr("the whole batch of 32, because 'matmul")));
   for (const PlannerEntry& planner : planner_catalog()) {
-    const Planned planned = plan_model(whole, {.planner = planner.name});
+    const Planned planned = plan_model(whole, {.planner = planner.name, .budget = kSmall});
     if (!planned.judged) continue;
     for (const Stage& stage : planned.judged->plan.stages) {
       EXPECT_EQ(stage.micro_batch, BatchSize(32)) << planner.name;
@@ -498,7 +501,7 @@ TEST(WhatIsTrained, ModelsThatAverageTheirSamplesMayBeSplit) {
 TEST(WhatIsTrained, StagesThatWriteBuffersAreNotReplicatedUnlessAsked) {
   const PlanningJob job = fixture_job("resnet");
   const auto replicated = [](const PlanningJob& of, const std::string& planner) {
-    const Planned planned = plan_model(of, {.planner = planner});
+    const Planned planned = plan_model(of, {.planner = planner, .budget = kSmall});
     EXPECT_TRUE(planned.judged.has_value()) << planner << ": " << planned.outcome.why;
     if (!planned.judged) return false;
     for (const Stage& stage : planned.judged->plan.stages) {

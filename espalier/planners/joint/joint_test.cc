@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "espalier/base/rng.h"
 #include "espalier/plan/text.h"
 #include "espalier/planners/pipeline/branches.h"
@@ -12,6 +14,7 @@
 #include "espalier/planners/pipeline/single.h"
 #include "espalier/planners/toy_for_tests.h"
 #include "testing/brute_force.h"
+#include "testing/small_cases.h"
 
 namespace espalier {
 namespace {
@@ -57,6 +60,11 @@ TEST(Joint, TwoTowersRunSideBySideOnTwoDevices) {
 }
 
 // One to three devices, some of which are slower, behind one or two hosts.
+// Sanitized builds try an eighth, at least one.
+int of_usual(int trials) {
+  return std::max(1, trials / static_cast<int>(::espalier::testing::kOneIn));
+}
+
 std::string random_cluster_text(Rng& rng) {
   std::string text =
       "kind gpu 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\n"
@@ -89,7 +97,7 @@ void expect_no_slower_than_brute_force(const std::string& text, const std::strin
 // On up to three devices of two kinds.
 TEST(Joint, IsAsGoodAsBruteForceOnSmallProblems) {
   Rng rng(11);
-  for (int trial = 0; trial < 40; ++trial) {
+  for (int trial = 0; trial < of_usual(40); ++trial) {
     const std::string text = random_graph_text(rng), cluster = random_cluster_text(rng);
     const auto batch = static_cast<std::int64_t>(1 + rng.below(4));
     SCOPED_TRACE(text + cluster + "batch " + std::to_string(batch));
@@ -134,14 +142,14 @@ void compare_on_mixed_clusters(std::size_t operators, std::size_t devices, int t
 
 TEST(Joint, IsAsGoodAsBruteForceOnMixedClustersOfFourAndFive) {
   Rng rng(5);
-  compare_on_mixed_clusters(2, 5, 6, rng);
-  compare_on_mixed_clusters(3, 4, 4, rng);
+  compare_on_mixed_clusters(2, 5, of_usual(6), rng);
+  compare_on_mixed_clusters(3, 4, of_usual(4), rng);
 }
 
 TEST(LongJoint, IsAsGoodAsBruteForceOnMixedClustersOfFourAndFive) {
   Rng rng(6);
-  compare_on_mixed_clusters(2, 5, 20, rng);
-  compare_on_mixed_clusters(3, 4, 20, rng);
+  compare_on_mixed_clusters(2, 5, of_usual(20), rng);
+  compare_on_mixed_clusters(3, 4, of_usual(20), rng);
 }
 
 // Five devices of two kinds on two hosts, and a graph of two towers of four layers with a head.

@@ -43,8 +43,8 @@ Placed search_placer(const PlacerInput& input, const SearchPlacerOptions& option
                                 .orders = {priorities_by(upward_ranks(instance, MeanCosts(instance))), {}},
                                 .seed = input.seed};
   const bool any = !search.starts.empty();
-  const std::uint64_t looks =
-      std::max(kFewestLooks, options.max_tasks / std::max<std::size_t>(1, instance.tasks()));
+  const std::uint64_t affordable = options.max_tasks / std::max<std::size_t>(1, instance.tasks());
+  const std::uint64_t looks = std::clamp(affordable, kFewestLooks, std::max(kFewestLooks, options.max_looks));
   Context own = context;
   own.budget.max_states = std::min(context.budget.max_states, context.states + looks);
   Placed placed = placement_search(instance, options.rules, search, own);

@@ -8,7 +8,8 @@
 namespace espalier::placement {
 
 struct SearchPlacerOptions {
-  std::uint64_t max_tasks = 100'000'000;              // looks times tasks: some seconds
+  std::uint64_t max_looks = 40'000;
+  std::uint64_t max_tasks = 60'000'000;               // looks times tasks: some seconds
   Rules rules = {.memory = Rules::Memory::kAllHeld};  // what placers promise to fit
 };
 
