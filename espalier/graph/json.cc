@@ -18,7 +18,7 @@ constexpr std::array<std::string_view, 3> kOperatorRoles{"forward", "backward", 
 
 template <std::size_t N>
 std::size_t one_of(const JsonCursor& cursor, const std::array<std::string_view, N>& names) {
-  const std::string text = cursor.string();
+  const std::string& text = cursor.string();
   const auto found = std::find(names.begin(), names.end(), text);
   if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
   std::string expected;

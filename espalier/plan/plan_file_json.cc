@@ -36,13 +36,13 @@ std::uint64_t parse_hex(std::string_view text, const JsonCursor& place) {
 }
 
 std::uint64_t fingerprint_from_json(const JsonCursor& json) {
-  const std::string text = json.string();
+  const std::string& text = json.string();
   if (text.size() != 16) json.fail("is not a fingerprint of 16 hexadecimal digits");
   return parse_hex(text, json);
 }
 
 std::vector<std::uint16_t> operators_from_json(const JsonCursor& json) {
-  const std::string text = json.string();
+  const std::string& text = json.string();
   if (text.size() % 4 != 0) json.fail("is not a list of fingerprints of 4 hexadecimal digits");
   std::vector<std::uint16_t> operators;
   for (std::size_t i = 0; i < text.size(); i += 4) {

@@ -27,7 +27,7 @@ extern char** environ;
 namespace espalier {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 // A port of the loopback interface on which nobody listens yet and which nobody else gets: the socket is
 // bound to it, and worker 0 inherits it. Should worker 0 die, nobody listens, and the others are refused at
@@ -100,7 +100,7 @@ class ErrorFolder {
 struct Worker {
   pid_t pid = -1;
   bool running = false;
-  std::optional<Clock::time_point> stopped_since;
+  std::optional<SteadyClock::time_point> stopped_since;
   int status = 0;
 };
 
@@ -233,7 +233,7 @@ class Watch {
 
   int run() {
     start_all();
-    auto last = Clock::now();
+    auto last = SteadyClock::now();
     while (anybody()) {
       if (const auto signal = signals_.next(100); signal == SIGTSTP) {
         stop_and_go_on();
@@ -241,7 +241,7 @@ class Watch {
         pass_on(*signal);
       }
       // Who was stopped itself cannot know how long the workers were.
-      const auto now = Clock::now();
+      const auto now = SteadyClock::now();
       if (now - last >
           std::max(span(options_.stopped) / 2, std::chrono::nanoseconds(std::chrono::seconds(1)))) {
         go_on_counting(now - last);
@@ -298,11 +298,11 @@ class Watch {
   }
 
   void stop_and_go_on() {
-    const auto begin = Clock::now();
+    const auto begin = SteadyClock::now();
     signal_groups(SIGTSTP);
     signals_.stop_here();
     signal_groups(SIGCONT);
-    go_on_counting(Clock::now() - begin);
+    go_on_counting(SteadyClock::now() - begin);
   }
 
   // The time that passed counts neither for workers that stand still nor for those that are to end.
@@ -328,7 +328,7 @@ class Watch {
     // A worker that found what it looked for, as verify does, has said so itself.
     if (what != kQuiet || !reason.empty())
       say("worker " + std::to_string(rank) + " " + what + (reason.empty() ? "" : ": " + reason));
-    deadline_ = Clock::now() + span(options_.grace);
+    deadline_ = SteadyClock::now() + span(options_.grace);
   }
 
   void reap() {
@@ -338,7 +338,7 @@ class Watch {
       while (worker.running &&
              ::waitpid(worker.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) == worker.pid) {
         if (WIFSTOPPED(status)) {
-          worker.stopped_since = Clock::now();
+          worker.stopped_since = SteadyClock::now();
         } else if (WIFCONTINUED(status)) {
           worker.stopped_since.reset();
         } else {
@@ -363,7 +363,7 @@ class Watch {
     for (std::uint32_t rank = 0; rank < workers_.size(); ++rank) {
       const Worker& worker = workers_[rank];
       if (!worker.running || !worker.stopped_since) continue;
-      if (Clock::now() - *worker.stopped_since < span(options_.stopped)) continue;
+      if (SteadyClock::now() - *worker.stopped_since < span(options_.stopped)) continue;
       failed(rank, "was stopped by a signal and did not go on within " + to_text(options_.stopped));
       ::kill(worker.pid, SIGKILL);
     }
@@ -385,7 +385,7 @@ class Watch {
   Signals signals_;
   std::vector<Worker> workers_;
   std::optional<std::uint32_t> first_failed_;
-  std::optional<Clock::time_point> deadline_;
+  std::optional<SteadyClock::time_point> deadline_;
   int interrupts_ = 0;
 };
 

@@ -17,7 +17,7 @@ Json message_to_json(const StagedModel& model, const Message& message) {
 }
 
 StageId stage_at(const JsonCursor& cursor, const StagedModel& model) {
-  const std::string name = cursor.string();
+  const std::string& name = cursor.string();
   for (std::size_t s = 0; s < model.stages.size(); ++s) {
     if (model.stages[s].name == name) return StageId(s);
   }
@@ -25,7 +25,7 @@ StageId stage_at(const JsonCursor& cursor, const StagedModel& model) {
 }
 
 DeviceId device_at(const JsonCursor& cursor, const Cluster& cluster) {
-  const std::string name = cursor.string();
+  const std::string& name = cursor.string();
   const auto device = cluster.find_device(name);
   if (!device) cursor.fail("device '" + name + "' is not in the cluster");
   return *device;

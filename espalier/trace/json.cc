@@ -19,7 +19,7 @@ std::uint32_t index_at(const JsonCursor& cursor) {
 
 template <class Enum, std::size_t N>
 Enum enum_at(const JsonCursor& cursor, const std::array<std::string_view, N>& names) {
-  const std::string text = cursor.string();
+  const std::string& text = cursor.string();
   if (const auto value = named<Enum>(names, text)) return *value;
   std::string all;
   for (const std::string_view name : names) all += (all.empty() ? "" : ", ") + std::string(name);

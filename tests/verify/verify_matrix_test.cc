@@ -318,7 +318,7 @@ OrderLists with_late_weights(const PlanningJob& job, const PipelinePlan& plan) {
 Planned planned_of(const Case& c, const PlanningJob& job) {
   if (const auto placement = placement_of(c, job)) {
     EXPECT_THAT(check_placement(job.graph, job.cluster, *placement), IsEmpty());
-    const Planned planned = plan_placement(job, *placement, {});
+    Planned planned = plan_placement(job, *placement, {});
     EXPECT_THAT(check_fragments(job.graph, job.cluster, *placement, planned.judged->plan), IsEmpty());
     return planned;
   }
