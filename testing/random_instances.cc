@@ -16,7 +16,6 @@ using placement::Lists;
 using placement::Pass;
 using placement::Rules;
 using placement::TaskId;
-using placement::Way;
 
 namespace {
 
@@ -120,7 +119,7 @@ Instance draw(const Sketch& sketch) {
   made.links = 2 * sketch.devices;
   for (std::size_t from = 0; from < sketch.devices; ++from) {
     for (std::size_t to = 0; to < sketch.devices; ++to) {
-      Way way;
+      Route way;
       if (from != to) {
         way.links = {narrow(2 * from), narrow(2 * to + 1)};
         way.bandwidth = sketch.bandwidth;

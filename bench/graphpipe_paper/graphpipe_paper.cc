@@ -11,11 +11,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "bench/timing.h"
 #include "espalier/app/planning.h"
 #include "espalier/base/check.h"
 #include "espalier/cluster/cluster.h"
@@ -50,12 +50,6 @@ Graph build_model(const std::string& text) {
     values[setting[0]] = std::stoll(setting[1]);
   }
   return build_zoo_model(parts[0], values);
-}
-
-double thread_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 Outcome plan(const std::string& contender, const Problem& problem, std::size_t most_replicas) {

@@ -4,25 +4,29 @@
 //
 // A workload is a model of the zoo (its training graph: expand_backward), or a published profile's file. Each
 // is placed on 2, 4 and 8 equal devices, with memory that is free or binds (1.3 times an even share of what
-// one device would hold), on links of 1.25 and 12.5 GB/s, by each method, from the same starts. The budget
-// counts assignments that are looked at, starts too. Rows that the file has are skipped: what was stopped
-// goes on.
+// one device would hold), on links of 1.25 and 12.5 GB/s, by each constructive placer, and by each search
+// from the same placers' placements. The budget counts assignments that are looked at, those of the starts
+// too. Rows that the file has are skipped: what was stopped goes on.
 //
 // Appends CSV: workload, tasks, units, devices, memory, bandwidth, method, seed, evaluations, step and bound
 // in ns; no step where nothing fits was found. bench/placement_quality/run makes the table.
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
+#include <string_view>
 
 #include "espalier/base/check.h"
 #include "espalier/frontend/imported.h"
 #include "espalier/graph/expand_backward.h"
 #include "espalier/planners/placement/default_search.h"
 #include "espalier/planners/placement/placement_bounds.h"
+#include "espalier/planners/placement/ranks.h"
+#include "espalier/planners/placement/search_placer.h"
 #include "espalier/zoo/zoo.h"
 
 namespace espalier {
@@ -36,7 +40,6 @@ using placement::make_instance;
 using placement::Placed;
 using placement::PlacementSearchOptions;
 using placement::Rules;
-using placement::Scratch;
 using placement::SearchMethod;
 
 Cluster one_switch(const DeviceKind& kind, std::size_t devices, std::int64_t bandwidth) {
@@ -59,19 +62,25 @@ struct Case {
   bool binding = false;
 };
 
-Instance of_zoo(const Case& which) {
-  const Graph graph = expand_backward(build_zoo_model(which.workload));
+struct Workload {
+  Graph graph;
+  Instance instance;
+};
+
+Workload of_zoo(const Case& which) {
+  Graph graph = expand_backward(build_zoo_model(which.workload));
   const Cluster cluster = one_switch(device_preset("V100-16GB"), which.devices, which.bandwidth);
   const BatchSize batch = std::max(BatchSize(8), graph.batch().min);
   const CostTable costs = complete_costs(graph, cluster, CostTable({}), std::span(&batch, 1));
   Training training;
   training.batch = batch;
   training.micro_batches = {batch};
-  return make_instance(graph, cluster, costs, training, {.micro_batch = batch});
+  Instance instance = make_instance(graph, cluster, costs, training, {.micro_batch = batch});
+  return {std::move(graph), std::move(instance)};
 }
 
-Instance of_profile(const Case& which) {
-  const Imported model = import_file(which.workload);
+Workload of_profile(const Case& which) {
+  Imported model = import_file(which.workload);
   if (!model.costs || !model.cluster) throw InputError(which.workload + ": expected a profile with costs");
   const DeviceKind& kind = model.cluster->kinds().front();
   const Cluster cluster = one_switch(kind, which.devices, which.bandwidth);
@@ -79,21 +88,22 @@ Instance of_profile(const Case& which) {
   Training training;
   training.batch = batch;
   training.micro_batches = {batch};
-  return make_instance(model.graph, cluster, costs_on(*model.costs, cluster), training,
-                       {.micro_batch = batch});
+  Instance instance =
+      make_instance(model.graph, cluster, costs_on(*model.costs, cluster), training, {.micro_batch = batch});
+  return {std::move(model.graph), std::move(instance)};
 }
 
 // Devices with all the memory there is, or with little.
-Instance instance_of(const Case& which) {
-  Instance instance = std::filesystem::exists(which.workload) ? of_profile(which) : of_zoo(which);
+Workload workload_of(const Case& which) {
+  Workload made = std::filesystem::exists(which.workload) ? of_profile(which) : of_zoo(which);
+  Instance& instance = made.instance;
   std::fill(instance.memory.begin(), instance.memory.end(), Bytes(std::int64_t{1} << 60));
-  if (!which.binding) return instance;
+  if (!which.binding) return made;
   const Engine engine(instance, {});
-  Scratch scratch;
-  engine.evaluate(Assignment(instance.units(), DeviceId(0)), scratch);
-  const Bytes share(scratch.peak().front().count() * 13 / 10 / static_cast<std::int64_t>(which.devices));
+  const std::vector<Bytes> peak = timeline(engine, Assignment(instance.units(), DeviceId(0))).peak;
+  const Bytes share(peak.front().count() * 13 / 10 / static_cast<std::int64_t>(which.devices));
   std::fill(instance.memory.begin(), instance.memory.end(), share);
-  return instance;
+  return made;
 }
 
 std::string stem(const std::string& workload) {
@@ -122,28 +132,61 @@ class Table {
   std::set<std::string> done_;
 };
 
+// Not the search as a placer, nor those that look for another objective.
+bool is_constructive(std::string_view placer) {
+  if (placer == "local-search") return false;
+  const std::vector<placement::Objective>& all = placement::objectives();
+  return std::none_of(all.begin(), all.end(), [&](placement::Objective objective) {
+    return placement::to_text(objective) == placer;
+  });
+}
+
 void measure(const Case& which, std::uint64_t budget, std::uint64_t seeds, Table& table) {
-  const Instance instance = instance_of(which);
+  const Workload workload = workload_of(which);
+  const Instance& instance = workload.instance;
   const Rules rules;
   const Duration bound = placement::placement_bound(instance, rules).time;
+  const auto row = [&](std::string_view method, std::uint64_t seed, auto run_it) {
+    std::ostringstream key;
+    key << stem(which.workload) << ',' << instance.tasks() << ',' << instance.units() << ',' << which.devices
+        << ',' << (which.binding ? "binding" : "free") << ',' << which.bandwidth << ',' << method << ','
+        << seed;
+    if (table.has(key.str())) return;
+    Context context;
+    context.budget.max_states = budget;
+    const std::optional<Duration> step = run_it(context);
+    key << ',' << context.states << ',';
+    if (step) key << step->count();
+    key << ',' << bound.count();
+    table.add(key.str());
+  };
+  const placement::PlacerInput input{workload.graph, instance};
+  const std::vector<std::uint32_t> priority =
+      placement::priorities_by(placement::upward_ranks(instance, placement::MeanCosts(instance)));
+  const Engine engine(instance, rules, {priority, {}});
+  for (const placement::Placer& placer : placement::placement_placers()) {
+    if (!is_constructive(placer.name)) continue;
+    row(placer.name, 1, [&](Context& context) -> std::optional<Duration> {
+      const Placed placed = placement::place_in_live_memory(input, placer, context);
+      if (!placed.assignment) return std::nullopt;
+      placement::Scratch scratch;
+      const placement::Evaluated seen = engine.evaluate(*placed.assignment, scratch);
+      return seen.fits ? std::optional(seen.time) : std::nullopt;
+    });
+  }
   PlacementSearchOptions options;
-  options.starts = placement::simple_starts(instance);
-  options.orders.priority = placement::rank_priorities(instance, rules, options.starts.front());
+  Context of_starts;
+  of_starts.budget.max_states = budget;
+  options.starts = placement::placer_starts(input, rules, of_starts);
+  options.orders.priority = priority;
   for (const SearchMethod method : placement::search_methods()) {
-    for (options.seed = 1; options.seed <= seeds; ++options.seed) {
-      std::ostringstream key;
-      key << stem(which.workload) << ',' << instance.tasks() << ',' << instance.units() << ','
-          << which.devices << ',' << (which.binding ? "binding" : "free") << ',' << which.bandwidth << ','
-          << to_text(method) << ',' << options.seed;
-      if (table.has(key.str())) continue;
+    for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+      options.seed = seed;
       options.method = method;
-      Context context;
-      context.budget.max_states = budget;
-      const Placed placed = placement::placement_search(instance, rules, options, context);
-      key << ',' << context.states << ',';
-      if (placed.estimate) key << placed.estimate->count();
-      key << ',' << bound.count();
-      table.add(key.str());
+      row(to_text(method), seed, [&](Context& context) {
+        context.states = of_starts.states;
+        return placement::placement_search(instance, rules, options, context).estimate;
+      });
     }
   }
 }

@@ -9,11 +9,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <functional>
 #include <limits>
 #include <string>
 
+#include "bench/timing.h"
 #include "espalier/app/training_graph.h"
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
@@ -28,16 +28,7 @@ namespace espalier::placement {
 namespace {
 
 double cpu_ms(const std::function<void()>& f, int rounds) {
-  double best = std::numeric_limits<double>::max();
-  for (int i = 0; i < rounds; ++i) {
-    timespec begin{}, end{};
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
-    f();
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
-    best = std::min(best, static_cast<double>(end.tv_sec - begin.tv_sec) * 1e3 +
-                              static_cast<double>(end.tv_nsec - begin.tv_nsec) / 1e6);
-  }
-  return best;
+  return 1e3 * best_of(rounds, f);
 }
 
 // Layers of tasks, each reads one to three of the layer before; every device a kind of its own.
@@ -86,8 +77,8 @@ Instance layered(std::size_t tasks, std::size_t width, std::size_t devices) {
     made.kind.emplace_back(a);
     made.memory.push_back(gibibytes(1));
     for (std::size_t b = 0; b < devices; ++b) {
-      made.ways.push_back(a == b ? Way()
-                                 : Way{{narrow(2 * a), narrow(2 * b + 1)}, 1'000'000'000, {}, {}, {}});
+      made.ways.push_back(a == b ? Route()
+                                 : Route{{narrow(2 * a), narrow(2 * b + 1)}, 1'000'000'000, {}, {}, {}});
     }
   }
   made.kinds = devices;
@@ -105,7 +96,7 @@ struct PlainSchedule {
     for (const ValueId value : instance.reads[task]) {
       const std::size_t from = instance.producer[value.index()].index();
       const bool here = device[from] == d;
-      const Way& way = instance.way(DeviceId(device[from]), DeviceId(d));
+      const Route& way = instance.way(DeviceId(device[from]), DeviceId(d));
       ready =
           std::max(ready, end[from] + (here ? Duration() : message_time(way, instance.bytes[value.index()])));
     }

@@ -16,7 +16,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <ctime>
 #include <fstream>
 #include <functional>
 #include <string>
@@ -25,6 +24,7 @@
 #include <vector>
 
 #include "bench/simulator/cases.h"
+#include "bench/timing.h"
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
 #include "espalier/sim/evaluator.h"
@@ -49,22 +49,6 @@ void print_peak_memory() {
       print("peak memory", "process", 1024 * kib, "bytes", 0, "");
     }
   }
-}
-
-double thread_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-double best_of(int rounds, const std::function<void()>& work) {
-  double best = 1e30;
-  for (int i = 0; i < rounds; ++i) {
-    const double begin = thread_seconds();
-    work();
-    best = std::min(best, thread_seconds() - begin);
-  }
-  return best;
 }
 
 std::size_t bytes_of(const TaskGraph& graph) {

@@ -10,11 +10,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <ctime>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "bench/timing.h"
 #include "espalier/base/rng.h"
 #include "espalier/planners/orders/best_order.h"
 #include "espalier/planners/orders/search.h"
@@ -188,16 +188,6 @@ void optima() {
   }
 }
 
-double processor_seconds(const std::function<void()>& work) {
-  double least = 1e9;
-  for (int i = 0; i < 3; ++i) {
-    const std::clock_t begin = std::clock();
-    work();
-    least = std::min(least, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
-  }
-  return least;
-}
-
 void seconds() {
   struct Size {
     std::size_t places;
@@ -214,7 +204,7 @@ void seconds() {
     const StageLineCase of = case_of(setting, layout == Layout::kV ? 2 : 1, layout);
     const StagedLine line = staged_line(of);
     const StageLine row = find_line(line.model, layout).line.value();
-    const double ours = processor_seconds([&] { make(line, row); });
+    const double ours = best_of(3, [&] { make(line, row); });
     print_row("seconds", name(size), what, ours, size.theirs, size.theirs / ours);
   };
   const auto limited = [](auto fills) {

@@ -23,7 +23,7 @@ std::vector<PlannerEntry> with_placers(std::vector<PlannerEntry> planners) {
   for (const placement::Placer& placer : placement::placement_placers()) {
     placers.push_back({placer.name, placer.source, placer.decides, "placement",
                        [&placer](const Problem& problem, const OrderRule&, Context& context) {
-                         return placement::plan_by_placer(problem, placer, {}, context);
+                         return placement::plan_by_placer(problem, placer, {.order = problem.order}, context);
                        },
                        placer.shares, false});
   }
@@ -81,7 +81,8 @@ const std::vector<PlannerEntry>& planner_catalog() {
                           context);
        },
        1},
-      {"piper", "Piper, NeurIPS'21 §4", "stages of any downsets, replicas, micro-batch; by simulation",
+      {"piper", "Piper, NeurIPS'21 §4",
+       "stages of any downsets, replicas, tensor parallelism, recomputation, micro-batch; by simulation",
        "graph",
        [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return piper(problem, {.schedule = schedule}, context);

@@ -3,7 +3,7 @@
 namespace espalier {
 
 Shortage explain_shortage(const Problem& problem, const NamedPlanner& planner, const Context& again,
-                          const PipelinePlan& closest) {
+                          const Plan& closest) {
   Shortage shortage = shortage_of(problem, closest, planner.name);
   shortage.remedies = find_remedies(problem, closest, shortage, [&](const Problem& changed) {
     Context context = again;

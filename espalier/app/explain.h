@@ -10,6 +10,6 @@ namespace espalier {
 
 // `planner` made `closest`. Each remedy takes another call of it, each with a copy of `again`.
 Shortage explain_shortage(const Problem& problem, const NamedPlanner& planner, const Context& again,
-                          const PipelinePlan& closest);
+                          const Plan& closest);
 
 }  // namespace espalier

@@ -9,6 +9,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
+#include "espalier/frontend/zip.h"
 #include "espalier/plan/fragments.h"
 #include "espalier/schedule/order_file.h"
 #include "espalier/schedule/pytorch_csv.h"
@@ -21,7 +22,7 @@ namespace fs = std::filesystem;
 
 OpenedPlan open_plan(const std::string& path) {
   const std::string text = read_file(path);
-  if (text.rfind("PK", 0) == 0) {
+  if (is_archive(text)) {
     throw InputError(path + ": is an archive, not a plan; `espalier plan` makes a plan of a model");
   }
   PlanFile file = parse_plan_file(text, path);

@@ -261,7 +261,7 @@ struct Search {
 
   // `shares`: of the budget, of all planners that were asked.
   Shortage explain(const NamedPlanner& maker, const std::vector<std::uint32_t>& shares,
-                   const PipelinePlan& closest) const {
+                   const Plan& closest) const {
     const std::uint64_t all = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
     Context again;
     again.pool = context.pool;
@@ -390,7 +390,7 @@ Comparison compare_planners(const PlanningJob& job, const CompareOptions& option
   std::vector<Candidate> found = run_all(search.problem, planners, search.context, calls);
   const Candidate* const closest = closest_of(found);
   const std::string closest_maker = closest ? closest->name : "";
-  const PipelinePlan closest_plan = closest ? closest->outcome.closest->plan : PipelinePlan();
+  const Plan closest_plan = closest ? closest->outcome.closest->plan : Plan();
   std::vector<std::vector<ComparedPlan>> rows(planners.size());
   search.pool.for_each(planners.size(), [&](std::size_t i) {
     rows[i] = rows_of(

@@ -377,6 +377,7 @@ PlanningJob prepare_job(const JobOptions& options) {
                   .start = {},
                   .locked = {},
                   .stages = std::move(stages),
+                  .order = options.order,
                   .cost_file = cost_file,
                   .cost_hash = cost_hash,
                   .measured = std::move(measured),

@@ -49,7 +49,8 @@ struct JobOptions {
   // A file that places every operator (plan/placement_rules.h): then there is nothing to plan. A start that
   // holds a placement does the same.
   std::string placement = {};
-  std::vector<std::string> notes;  // that stand before the job's own
+  TraversalOrder order = TraversalOrder::kTopoGenerations;  // of placers (Problem::order)
+  std::vector<std::string> notes;                           // that stand before the job's own
 };
 
 struct PlanningJob {
@@ -65,12 +66,13 @@ struct PlanningJob {
   std::vector<LockedStage> locked;
   std::vector<HandStage> stages;            // the split by hand; empty: none
   std::optional<Placement> placement = {};  // given, not to be planned
-  std::string cost_file;                    // path; empty if none was given
-  std::uint64_t cost_hash = 0;              // of that file's table or the model file's, as read; 0: neither
-  std::optional<MeasuredOn> measured;       // of a cost file, where the cluster is `local`
-  double analytic_share = 0;                // of the time of one pass on the first device: nobody measured it
-  std::vector<std::string> notes;           // what was assumed
-  std::vector<std::string> warnings;        // what may go wrong
+  TraversalOrder order = TraversalOrder::kTopoGenerations;
+  std::string cost_file;               // path; empty if none was given
+  std::uint64_t cost_hash = 0;         // of that file's table or the model file's, as read; 0: neither
+  std::optional<MeasuredOn> measured;  // of a cost file, where the cluster is `local`
+  double analytic_share = 0;           // of the time of one pass on the first device: nobody measured it
+  std::vector<std::string> notes;      // what was assumed
+  std::vector<std::string> warnings;   // what may go wrong
 
   Problem problem() const {
     return {.graph = graph,
@@ -80,7 +82,8 @@ struct PlanningJob {
             .pins = pins,
             .start = start ? std::optional<Plan>(*start) : std::nullopt,
             .written_buffers = written_buffers,
-            .locked = locked};
+            .locked = locked,
+            .order = order};
   }
 };
 

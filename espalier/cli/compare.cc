@@ -156,6 +156,7 @@ void add_compare(Program& program) {
       ->type_name("FILE");
   verb->add_option("-s,--schedule", flags->schedule, "a rule, a name or a file, as `plan` takes it")
       ->type_name("RULE|FILE");
+  flags->job.add_order(verb);
   flags->search.add(verb);
   verb->add_option("--svg", flags->svg, "write all timelines, one below the other")->type_name("FILE");
   verb->add_option("--format", flags->format, "text, markdown or csv")

@@ -5,6 +5,7 @@
 
 #include "espalier/app/catalog.h"
 #include "espalier/app/memory_account.h"
+#include "espalier/app/placements.h"
 #include "espalier/app/what_if.h"
 #include "espalier/base/check.h"
 #include "espalier/base/json.h"
@@ -133,7 +134,10 @@ int fit(Program& program, const FitFlags& flags) {
   result.planned = plan_model(job, options);
   result.judged = result.planned.judged;
   const std::optional<NearMiss>& closest = result.planned.outcome.closest;
-  if (!result.judged && closest) result.judged = judge(job, closest->plan);
+  if (!result.judged && closest) {
+    const auto* placement = std::get_if<Placement>(&closest->plan);
+    result.judged = placement ? plan_placement(job, *placement, {}).judged : judge(job, *closest->pipeline());
+  }
   if (result.judged) result.account = memory_account(job, *result.judged, fullest(job, *result.judged));
   if (!flags.only_asked && !result.planned.outcome.interrupted) {
     const std::vector<WhatIf> usual = usual_changes(job, result.planned);

@@ -13,6 +13,7 @@
 #include "espalier/cli/literal.h"
 #include "espalier/cli/workers.h"
 #include "espalier/frontend/published.h"
+#include "espalier/planners/literal/latency.h"
 #include "espalier/planners/literal/max_load.h"
 #include "espalier/planners/literal/max_load_search.h"
 #include "espalier/planners/literal/pipedream_optimizer.h"
@@ -139,7 +140,58 @@ literal::MaxLoadResult searched(const MsrProfile& profile, const literal::MaxLoa
   return literal::max_load_search(profile, {.machine = options}, context);
 }
 
+int literal_latency(Program& program, const LiteralFlags& flags) {
+  refuse_options(flags, {"--bandwidth", "--micro-batches", "--without", "--devices", "--cpus", "--memory"});
+  if (flags.placement.empty()) throw InputError("literal expert: --placement names the file to price");
+  const MsrProfile profile = read_msr(read_published(flags, PublishedKind::kMsr), flags.file);
+  const literal::LatencyResult result =
+      literal::price_latency(profile, read_msr_placement(read_file(flags.placement), flags.placement));
+  refuse_violations(literal::check_latency(profile, result));
+  const double bound = literal::latency_bound(profile);
+  Json pieces = Json::array();
+  Table table{{{"device", "device"},
+               {"start", "start"},
+               {"end", "end"},
+               {"communication", "communication"},
+               {"nodes", "nodes"}},
+              {}};
+  for (const literal::LatencyPiece& piece : result.pieces) {
+    const std::string name = fmt::format("{}:{}", piece.accelerator ? "accelerator" : "cpu", piece.device);
+    const std::vector<std::int64_t> ids = ids_of(profile, piece.nodes);
+    table.rows.push_back(
+        {name, figure(piece.start), figure(piece.end), figure(piece.communication), runs(ids)});
+    pieces.push_back({{"device", name},
+                      {"start", piece.start},
+                      {"end", piece.end},
+                      {"communication", piece.communication},
+                      {"nodes", ids}});
+  }
+  if (program.console.json) {
+    print_json_line(program.console, {{"planner", flags.planner},
+                                      {"file", flags.file},
+                                      {"objective", flags.objective},
+                                      {"latency", result.latency},
+                                      {"bound", bound},
+                                      {"lack_bytes", result.lack},
+                                      {"pieces", std::move(pieces)}});
+    return kDone;
+  }
+  program.console.out() << fmt::format("{}: latency {} in the file's units, the longest path {}\n\n",
+                                       flags.planner, figure(result.latency), figure(bound))
+                        << print_text(table);
+  if (result.lack > 0) {
+    program.console.warnings(
+        {fmt::format("accelerators lack {}", to_text(Bytes(static_cast<std::int64_t>(result.lack))))});
+  }
+  return kDone;
+}
+
 int literal_max_load(Program& program, const LiteralFlags& flags) {
+  if (flags.given("--objective")) {
+    if (flags.objective == "latency") return literal_latency(program, flags);
+    if (flags.objective != "max-load")
+      throw InputError("literal expert: --objective " + flags.objective + ": expected max-load or latency");
+  }
   refuse_options(flags, {"--bandwidth", "--micro-batches", "--without"});
   literal::MaxLoadOptions options;
   options.space = flags.planner == "dpl" ? literal::MaxLoadSpace::kLinear : literal::MaxLoadSpace::kDownsets;
@@ -317,6 +369,7 @@ int literal_pipedream(Program& program, const LiteralFlags& flags) {
 }
 
 int literal_planner(Program& program, const LiteralFlags& flags) {
+  if (flags.planner != "expert") refuse_options(flags, {"--objective"});
   if (flags.planner == "dp" || flags.planner == "dpl" || flags.planner == "expert" ||
       flags.planner == "search")
     return literal_max_load(program, flags);
@@ -366,6 +419,10 @@ void add_literal(Program& program) {
   verb->add_option("--placement", flags->placement,
                    "expert: nodes by device, as dnn-partitioning writes them")
       ->type_name("FILE");
+  verb->add_option("--objective", flags->objective,
+                   "expert: max-load, the time per sample of a full pipeline, or latency, the time of one "
+                   "sample; default: max-load")
+      ->type_name("NAME");
   verb->add_option("--without", flags->without,
                    "piper, equal: data, tensor or recompute; pipedream: transfers (as its program without "
                    "compression) or replicas")

@@ -17,7 +17,7 @@ struct LiteralFlags {
   std::string planner, file;
   std::vector<std::int64_t> devices;
   std::int64_t cpus = 0, micro_batches = 0;
-  std::string memory, placement;
+  std::string memory, placement, objective;
   std::vector<double> bandwidth;
   std::vector<std::string> without;
   const CLI::App* verb = nullptr;

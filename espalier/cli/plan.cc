@@ -152,6 +152,7 @@ void add_plan(Program& program) {
                    "such as 1f1b, zbv or search (see `espalier planners`), or a file with an order for each "
                    "device; default: 1f1b")
       ->type_name("NAME|FILE");
+  flags->job.add_order(verb);
   flags->search.add(verb);
   verb->add_option("--start", flags->job.options.start,
                    "a plan file to improve; its stages with \"locked\": true are kept as they are")

@@ -77,8 +77,9 @@ int call(const std::vector<std::string>& arguments, Console& console, const Mach
   app.get_formatter()->column_width(34);
   std::function<int()> chosen;
   Program program{app, console, chosen, arguments, machine};
-  for (auto* add : {add_inspect, add_profile, add_calibrate, add_plan, add_fit, add_planners, add_simulate,
-                    add_compare, add_run, add_launch, add_verify, add_diff, add_zoo, add_literal}) {
+  for (auto* add :
+       {add_inspect, add_profile, add_calibrate, add_plan, add_fit, add_planners, add_simulate, add_compare,
+        add_run, add_launch, add_verify, add_diff, add_zoo, add_literal, add_orders}) {
     add(program);
   }
   if (arguments.empty()) {

@@ -49,7 +49,7 @@ namespace {
 
 // A graph in JSON or text, training graphs among them, has no operators to call.
 void require_program(const std::string& plan, const std::string& model) {
-  if (MappedFile(model).bytes().starts_with("PK")) return;
+  if (is_archive(MappedFile(model).bytes())) return;
   throw InputError(
       plan + ": its model, " + model +
       ", is no exported program (.pt2), so nothing can execute it; `espalier simulate` judges the "

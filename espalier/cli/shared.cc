@@ -75,6 +75,13 @@ void JobFlags::add_planning(CLI::App* verb) {
   verb->add_option("--threads", options.threads, "threads of each worker")->type_name("N")->check(positive());
 }
 
+void JobFlags::add_order(CLI::App* verb) {
+  verb->add_option("--order", order,
+                   "in which placers that take operators one after the other visit them, such as alpha or "
+                   "dfs_preorder (see `espalier planners`); default: topo_generations")
+      ->type_name("NAME");
+}
+
 void JobFlags::add_training(CLI::App* verb) {
   verb->add_option(
           "--pin", options.pins,
@@ -102,6 +109,7 @@ JobOptions JobFlags::to_options(const Machine& machine) const {
     if (!result.precision) throw InputError("--precision " + precision + ": expected f32, tf32 or bf16");
   }
   if (replicate_buffers) result.written_buffers = WrittenBuffers::kReplicated;
+  if (!order.empty()) result.order = find_order(order);
   if (literal) result.import.repair = Repair::kLiteral;
   result.optimizer = training.over({});
   result.import.frozen = training.frozen();

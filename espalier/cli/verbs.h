@@ -48,6 +48,7 @@ void add_verify(Program& program);
 void add_diff(Program& program);
 void add_zoo(Program& program);
 void add_literal(Program& program);
+void add_orders(Program& program);
 
 // A verb with --json, --no-color and an example under its help.
 CLI::App* add_verb(Program& program, const std::string& name, const std::string& what,
@@ -65,10 +66,12 @@ struct JobFlags {
   std::string precision;
   bool literal = false;
   bool replicate_buffers = false;
+  std::string order;
   TrainingFlags training;
 
   void add_model(CLI::App* verb);
   void add_planning(CLI::App* verb);                    // cluster, batch, micro-batch, costs, pins, threads
+  void add_order(CLI::App* verb);                       // of placers
   void add_training(CLI::App* verb);                    // optimizer, lr, …, seed
   JobOptions to_options(const Machine& machine) const;  // throws InputError
   JobOptions to_options(Program& program) const;        // calibrates the machine where it is planned for

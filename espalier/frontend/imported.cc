@@ -24,12 +24,13 @@ Imported import_json(std::string_view bytes, const std::string& name, const Impo
   if (root.has("format")) return {.graph = graph_from_json(json, name)};
   if (root.has("maxFPGAs")) return import_msr(bytes, name, options);
   if (root.has("mbsInBatch") || root.has("maxMemoryPerDevice")) return import_piper(bytes, name, options);
+  if (root.has("workflow")) return import_wfformat(bytes, name, options);
   if (root.has("fpgas")) {
     throw InputError(name + ": is a placement, not a model; give it together with the model it places");
   }
   throw InputError(
       name + ": is JSON of no known kind: expected \"format\": \"espalier.graph/1\", a dnn-partitioning " +
-      "input (maxFPGAs) or a Piper input (mbsInBatch)");
+      "input (maxFPGAs), a Piper input (mbsInBatch) or a workflow of WfCommons (workflow)");
 }
 
 // The first line that says something is a node or an edge of PipeDream's.
@@ -43,7 +44,7 @@ bool is_pipedream(std::string_view text) {
 }  // namespace
 
 Imported import_bytes(std::string_view bytes, const std::string& name, const ImportOptions& options) {
-  if (bytes.starts_with("PK")) return std::move(read_exported_program(bytes, name, options).imported);
+  if (is_archive(bytes)) return std::move(read_exported_program(bytes, name, options).imported);
   refuse_other_files(bytes, name);
   if (!options.frozen.empty())
     throw InputError(name + ": --freeze needs an exported program (.pt2), whose parameters have names");
@@ -52,6 +53,7 @@ Imported import_bytes(std::string_view bytes, const std::string& name, const Imp
   if (text.front() == '{') return import_json(bytes, name, options);
   const auto line = bytes.find_first_not_of("\r\n");
   if (is_pipedream(bytes.substr(line))) return import_pipedream(bytes, name, options);
+  if (is_stg(bytes)) return import_stg(bytes, name, options);
   const bool binary = std::any_of(
       bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(bytes.size(), 1000)),
       [](unsigned char c) { return c < 9 || (c > 13 && c < 32); });

@@ -42,10 +42,10 @@ struct Imported {
   std::vector<std::string> warnings = {};  // one line each, for people
 };
 
-// By content, not by file name: a zip is .pt2, JSON is told by its keys (espalier.graph/1, MSR, Piper),
-// PipeDream by its lines, an Espalier graph text by its. Files of known other kinds (TorchScript, a pickled
-// state dict, ONNX, old .pt2) get the recipe that makes a readable one. Throws InputError, in bounded memory
-// whatever the bytes.
+// By content, not by file name: a zip is .pt2, JSON is told by its keys (espalier.graph/1, MSR, Piper,
+// WfFormat), PipeDream and STG by their lines, an Espalier graph text by its. Files of known other kinds
+// (TorchScript, a pickled state dict, ONNX, old .pt2) get the recipe that makes a readable one. Throws
+// InputError, in bounded memory whatever the bytes.
 Imported import_file(const std::string& path, const ImportOptions& options = {});
 Imported import_bytes(std::string_view bytes, const std::string& name, const ImportOptions& options = {});
 
@@ -58,6 +58,10 @@ Imported import_bytes(std::string_view bytes, const std::string& name, const Imp
 Imported import_msr(std::string_view text, const std::string& name, const ImportOptions& options = {});
 Imported import_piper(std::string_view text, const std::string& name, const ImportOptions& options = {});
 Imported import_pipedream(std::string_view text, const std::string& name, const ImportOptions& options = {});
+// A graph of the Standard Task Graph Set, and a workflow of WfCommons: task graphs without a cluster.
+Imported import_stg(std::string_view text, const std::string& name, const ImportOptions& options = {});
+Imported import_wfformat(std::string_view text, const std::string& name, const ImportOptions& options = {});
+bool is_stg(std::string_view text);  // its first two lines are whole numbers alone
 
 // A placement of the MSR files ("fpgas", "cpus": node ids per device) for a model read by import_msr. A node
 // it leaves out goes where the others of its colour are.

@@ -340,7 +340,7 @@ std::optional<SampleRange> range_of(const TensorView& tensor, std::size_t count,
 }  // namespace
 
 std::vector<std::optional<SampleRange>> read_sample_ranges(std::string_view file, const std::string& name) {
-  if (!file.starts_with("PK")) return {};
+  if (!is_archive(file)) return {};
   const ZipReader archive(file, name);
   const std::optional<std::string_view> code = archive.find("data.pkl");
   if (!code) return {};

@@ -11,6 +11,11 @@
 
 namespace espalier {
 
+// Whether these may be the bytes of a zip file, as every exported program (.pt2) is.
+inline bool is_archive(std::string_view bytes) {
+  return bytes.starts_with("PK");
+}
+
 // A view on the bytes of an archive, which must outlive it. Every offset and size is checked against the
 // bytes there are, overlaps and duplicate names are refused, zip64 is read. Throws InputError "<name>: …".
 class ZipReader {

@@ -97,7 +97,7 @@ class InstanceChecker {
     for (const TaskId task : i_.producer) {
       if (task.index() >= i_.tasks()) violate("list: there is no " + number("task", task.index()));
     }
-    for (const Way& way : i_.ways) {
+    for (const Route& way : i_.ways) {
       std::set<LinkIndex> links(way.links.begin(), way.links.end());
       if (links.size() != way.links.size() || (!links.empty() && *links.rbegin() >= i_.links)) {
         violate("list: a way holds a link twice, or one that is not there");
@@ -182,7 +182,7 @@ class InstanceChecker {
     sums("bytes", i_.bytes);
     sums("own bytes", i_.own_bytes);
     sums("residents", i_.resident_bytes);
-    for (const Way& way : i_.ways) {
+    for (const Route& way : i_.ways) {
       if (way.latency < Duration() || (way.bandwidth && *way.bandwidth <= 0)) {
         violate("size: a way has a negative latency, or no bandwidth");
       }

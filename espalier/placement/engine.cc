@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "espalier/placement/simulation.h"
+#include "espalier/placement/step_time.h"
 
 namespace espalier::placement {
 
@@ -21,9 +21,6 @@ Rules placeto_rules() {
 Scratch::Scratch() : state_(std::make_unique<State>()) {}
 Scratch::~Scratch() = default;
 Scratch::Scratch(Scratch&&) noexcept = default;
-std::span<const Bytes> Scratch::peak() const {
-  return state_->peak;
-}
 
 Engine::Engine(const Instance& instance, const Rules& rules, DeviceOrders orders)
     : prepared_(std::make_unique<Prepared>(instance, rules, std::move(orders))) {}
@@ -38,6 +35,18 @@ const Rules& Engine::rules() const {
 }
 
 Evaluated Engine::evaluate(std::span<const DeviceId> assignment, Scratch& scratch, Duration limit) const {
+  // Where memory was short, it will be for a while: the time alone is worth having where it may say enough.
+  constexpr std::uint32_t kWhile = 16;
+  std::uint32_t& short_for = scratch.state_->short_for;
+  if (prepared_->step.usable && (short_for == 0 || limit != Duration::max())) {
+    internal::StepState& room = scratch.state_->step;
+    const internal::StepTime step =
+        internal::step_time(*prepared_, prepared_->step, assignment, room, limit.count());
+    if (step.cut_off) return {.cut_off = true};
+    if (internal::holds_all(instance(), room.held)) return {.time = Duration(step.time)};
+    short_for = kWhile;
+  }
+  if (short_for > 0) --short_for;
   internal::NoRecord nobody;
   return internal::simulate(*prepared_, assignment, *scratch.state_, limit.count(), nobody);
 }
@@ -102,7 +111,7 @@ Timeline timeline(const Engine& engine, std::span<const DeviceId> assignment) {
               if (a.start != b.start) return a.start < b.start;
               return a.value != b.value ? a.value < b.value : a.to < b.to;
             });
-  result.peak.assign(scratch.peak().begin(), scratch.peak().end());
+  result.peak.assign(scratch.state_->peak.begin(), scratch.state_->peak.end());
   return result;
 }
 

@@ -86,7 +86,6 @@ class Scratch {
   Scratch();
   ~Scratch();
   Scratch(Scratch&&) noexcept;
-  std::span<const Bytes> peak() const;  // by device: of the last evaluation that was not cut off
 
  private:
   friend class Engine;
@@ -109,7 +108,8 @@ class Engine {
 
   // Each unit must stand where it is allowed; with listed orders where it is listed. O(tasks + reads + values
   // · devices + messages · (their readers + log messages)), no allocation once the scratch has grown.
-  // `limit`: ends as soon as it is certain that the step takes that long or longer.
+  // Where no device can overflow, whatever it ever holds, memory is not counted event by event, which takes
+  // half the time. `limit`: ends as soon as it is certain that the step takes that long or longer.
   Evaluated evaluate(std::span<const DeviceId> assignment, Scratch& scratch,
                      Duration limit = Duration::max()) const;
 
@@ -144,9 +144,12 @@ std::vector<std::string> check_timeline(const Instance& instance, const Rules& r
                                         std::span<const DeviceId> assignment, const Timeline& timeline);
 
 // An assignment that changes step by step, judged exactly: what a local search holds. A move is looked at
-// from the last snapshot before the first moment that it can change, and left as soon as the step is known to
-// take too long. Listed orders, and instances of a few tasks, are evaluated in full each time. Memory: a
-// dozen snapshots of what is alive. Refers to the engine; for one thread at a time.
+// where the step differs from the assignment's own: from the last snapshot before the first moment that it
+// can change to the first at which all is the same again, only later or sooner (step_time.h), and left as
+// soon as the step is known to take too long. Where a device may overflow, or messages cost time of devices,
+// what comes after the first change is run to the end (incremental.cc). Listed orders are evaluated in full
+// each time. Memory: snapshots of what is alive, together some times the tasks. Refers to the engine; for one
+// thread at a time.
 class Incremental {
  public:
   Incremental(const Engine& engine, Assignment start);

@@ -11,20 +11,27 @@
 // ended later still ends then at the earliest. Only when several looks have come since is the rest worked out
 // again, from the last snapshot that is left. So a search that takes each move makes few snapshots.
 //
-// How we fall short: a look does not notice that the step has become the same again.
+// All this is for rules with endpoints and for placements that may overflow a device. Elsewhere a look needs
+// the step's time alone, runs only where it differs (step_time.h), and take() runs there once more and notes
+// it.
 
 #include <algorithm>
 #include <utility>
 
 #include "espalier/base/check.h"
-#include "espalier/placement/simulation.h"
+#include "espalier/placement/step_time.h"
 
 namespace espalier::placement {
 
 using internal::BaseRecord;
+using internal::changed_step_time;
 using internal::kNever;
 using internal::NoRecord;
+using internal::Recording;
 using internal::Snapshot;
+using internal::StepBase;
+using internal::StepChange;
+using internal::StepTime;
 using internal::Time;
 
 namespace {
@@ -34,6 +41,157 @@ constexpr std::uint32_t kPatience = 3;  // looks before the rest is worked out a
 constexpr std::size_t kFewTasks = 64;   // below, each look is a full evaluation
 
 }  // namespace
+
+namespace internal {
+
+// The step of an assignment without its memory, and what each device holds at most: looks that need no more.
+class QuickLook {
+ public:
+  QuickLook(const internal::Tables& tables, const internal::StepTables& step) : t_(tables), step_(step) {}
+
+  bool ready() const { return !base_.device.empty(); }
+
+  void start(const Assignment& assignment) {
+    for (std::size_t task = 0; task < t_.tasks; ++task) {
+      base_.device.push_back(static_cast<std::uint16_t>(assignment[t_.task_rows[task].unit].index()));
+    }
+    base_.position.assign(t_.tasks, 0xffffffff);
+    change_.critical.assign(t_.values, 0);
+    change_.mark = 1;
+    change_.from_start = true;
+    changed_step_time(t_, step_, base_, change_, room_, kNever, Recording::kYes);
+    held_.assign(t_.devices, step_.most_workspace);
+    stands_.assign(t_.instance.resident_bytes.size() * t_.devices, 0);
+    for (std::size_t unit = 0; unit < assignment.size(); ++unit)
+      hold_unit(narrow(unit), assignment[unit].index());
+    for (std::uint32_t value = 0; value < t_.values; ++value) hold_copies(value, 1, held_);
+  }
+
+  // The units stand elsewhere than before; each is named once or more.
+  StepTime look(std::span<const Incremental::Move> moves, const Assignment& to, Time limit,
+                Recording record) {
+    begin_change(moves, to);
+    std::sort(change_.noticed.begin(), change_.noticed.end());
+    const StepTime result = changed_step_time(t_, step_, base_, change_, room_, limit, record);
+    if (record == Recording::kNo) {
+      for (const StepChange::Task& moved : change_.moved) base_.device[moved.task] = moved.from;
+      for (const UnitMove& unit : units_) move_residents(unit.unit, unit.to, unit.from, nullptr);
+    } else {
+      held_ = held_after_;
+    }
+    return result;
+  }
+  bool fits() const { return internal::holds_all(t_.instance, held_after_); }
+
+ private:
+  struct UnitMove {
+    std::uint32_t unit = 0, from = 0, to = 0;
+  };
+
+  void hold_unit(std::uint32_t unit, std::size_t device) {
+    held_[device] += step_.unit_bytes[unit];
+    for (const std::uint32_t resident : t_.instance.resident[unit]) {
+      if (stands_[resident * t_.devices + device]++ == 0) {
+        held_[device] += t_.instance.resident_bytes[resident].count();
+      }
+    }
+  }
+
+  void move_residents(std::uint32_t unit, std::uint32_t from, std::uint32_t to,
+                      std::vector<std::int64_t>* held) {
+    for (const std::uint32_t resident : t_.instance.resident[unit]) {
+      const std::int64_t bytes = t_.instance.resident_bytes[resident].count();
+      std::uint32_t* const stands = &stands_[resident * t_.devices];
+      if (--stands[from] == 0 && held) (*held)[from] -= bytes;
+      if (stands[to]++ == 0 && held) (*held)[to] += bytes;
+    }
+  }
+
+  // Copies of the value, wherever it is sent.
+  void hold_copies(std::uint32_t value, std::int64_t times, std::vector<std::int64_t>& held) const {
+    const internal::ValueRow& row = t_.value_rows[value];
+    if (row.here_only) return;
+    std::uint64_t to = 0;
+    for (const TaskId reader : t_.instance.readers[value])
+      to |= std::uint64_t{1} << base_.device[reader.index()];
+    to &= ~(std::uint64_t{1} << base_.device[row.producer]);
+    for (; to != 0; to &= to - 1) held[static_cast<std::size_t>(__builtin_ctzll(to))] += times * row.bytes;
+  }
+
+  void begin_change(std::span<const Incremental::Move> moves, const Assignment& to) {
+    change_.moved.clear();
+    change_.noticed.clear();
+    change_.from_start = false;
+    if (++change_.mark == 0) {
+      std::fill(change_.critical.begin(), change_.critical.end(), 0);
+      change_.mark = 1;
+    }
+    units_.clear();
+    values_.clear();
+    held_after_ = held_;
+    for (const Incremental::Move& move : moves) take_unit(narrow(move.unit.index()), to);
+    for (const StepChange::Task& moved : change_.moved) {
+      base_.device[moved.task] = moved.from;
+      for (const ValueId value : t_.instance.reads[moved.task]) note_value(narrow(value.index()));
+      for (const ValueId value : t_.instance.produces[moved.task]) note_value(narrow(value.index()));
+    }
+    for (const std::uint32_t value : values_) hold_copies(value, -1, held_after_);
+    for (const StepChange::Task& moved : change_.moved) base_.device[moved.task] = moved.to;
+    for (const std::uint32_t value : values_) hold_copies(value, 1, held_after_);
+    for (const StepChange::Task& moved : change_.moved) {
+      notice(moved.task);
+      for (const ValueId value : t_.instance.produces[moved.task]) {
+        if (!t_.value_rows[value.index()].here_only) continue;
+        for (const TaskId reader : t_.instance.readers[value.index()]) notice(narrow(reader.index()));
+      }
+    }
+  }
+
+  void take_unit(std::uint32_t unit, const Assignment& to) {
+    const auto tasks = t_.instance.tasks_of[unit];
+    const std::uint32_t from = base_.device[tasks.front().index()], device = narrow(to[unit].index());
+    if (from == device) return;
+    units_.push_back({unit, from, device});
+    for (const TaskId task : tasks) {
+      change_.moved.push_back(
+          {narrow(task.index()), static_cast<std::uint16_t>(from), static_cast<std::uint16_t>(device)});
+      base_.device[task.index()] = static_cast<std::uint16_t>(device);
+    }
+    held_after_[from] -= step_.unit_bytes[unit];
+    held_after_[device] += step_.unit_bytes[unit];
+    move_residents(unit, from, device, &held_after_);
+  }
+
+  void note_value(std::uint32_t value) {
+    if (change_.critical[value] == change_.mark) return;
+    change_.critical[value] = change_.mark;
+    values_.push_back(value);
+  }
+
+  // When the task may be ready, or where, changes with an end of those who give it something.
+  void notice(std::uint32_t task) {
+    bool source = true;
+    for (const ValueId value : t_.instance.reads[task]) {
+      const std::uint32_t v = narrow(value.index());
+      change_.critical[v] = change_.mark;
+      change_.noticed.push_back(base_.position[t_.value_rows[v].producer]);
+      source = source && t_.value_rows[v].here_only;
+    }
+    change_.from_start = change_.from_start || source;
+  }
+
+  const internal::Tables& t_;
+  const internal::StepTables& step_;
+  internal::StepState room_;
+  StepBase base_;
+  StepChange change_;
+  std::vector<std::int64_t> held_, held_after_;  // by device
+  std::vector<std::uint32_t> stands_;            // by resident and device: units there that hold it
+  std::vector<UnitMove> units_;
+  std::vector<std::uint32_t> values_;
+};
+
+}  // namespace internal
 
 struct Incremental::State {
   const Engine* engine;
@@ -45,7 +203,10 @@ struct Incremental::State {
   Time known = 0;           // ends of tasks in `base` before it are true, others are not before it
   Time noticed = 0;         // by the last look: nothing changed before it
   std::uint32_t looks = 0;  // since the last take
+  internal::QuickLook quick;
+  std::vector<Move> last_moves;  // of the last look
 
+  bool quick_serves() const { return engine->prepared_->step.usable; }
   bool resumes() const { return tables->rules.order != Rules::Order::kListed && tables->tasks >= kFewTasks; }
 
   // The last snapshot at which nothing had happened at `time` or later.
@@ -101,8 +262,19 @@ struct Incremental::State {
 };
 
 Incremental::Incremental(const Engine& engine, Assignment start)
-    : state_(std::make_unique<State>(
-          State{&engine, engine.prepared_.get(), std::move(start), {}, {}, {}, Scratch(), {}})) {
+    : state_(std::make_unique<State>(State{&engine,
+                                           engine.prepared_.get(),
+                                           std::move(start),
+                                           {},
+                                           {},
+                                           {},
+                                           Scratch(),
+                                           {},
+                                           0,
+                                           0,
+                                           0,
+                                           internal::QuickLook(*engine.prepared_, engine.prepared_->step),
+                                           {}})) {
   State& s = *state_;
   s.evaluated = engine.evaluate(s.assignment, s.scratch);
   s.looked_at = s.assignment;
@@ -121,6 +293,14 @@ Evaluated Incremental::look(std::span<const Move> moves, Duration limit) {
   State& s = *state_;
   s.looked_at = s.assignment;
   for (const Move& move : moves) s.looked_at[move.unit.index()] = move.device;
+  if (s.quick_serves()) {
+    s.last_moves.assign(moves.begin(), moves.end());
+    s.noticed = 0;
+    if (!s.quick.ready()) s.quick.start(s.assignment);
+    const StepTime step = s.quick.look(moves, s.looked_at, limit.count(), Recording::kNo);
+    s.seen = {.time = Duration(step.time), .cut_off = step.cut_off};
+    if (step.cut_off || s.quick.fits()) return s.seen;
+  }
   NoRecord record;
   if (s.resumes()) {
     internal::State& room = *s.scratch.state_;
@@ -137,6 +317,10 @@ void Incremental::take() {
   ESP_CHECK(!s.seen.cut_off);
   s.assignment = s.looked_at;
   s.evaluated = s.seen;
+  if (s.quick.ready()) {
+    const StepTime step = s.quick.look(s.last_moves, s.assignment, kNever, Recording::kYes);
+    ESP_CHECK(Duration(step.time) == s.evaluated.time, step.time, s.evaluated.time.count());
+  }
   if (!s.resumes()) return;
   const Snapshot* const last = s.before(s.noticed);
   s.base.snapshots.resize(last ? static_cast<std::size_t>(last - s.base.snapshots.data()) + 1 : 0);

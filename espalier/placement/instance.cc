@@ -132,9 +132,7 @@ class InstanceMaker {
     made_.links = cluster_.link_count();
     for (std::size_t from = 0; from < count; ++from) {
       for (std::size_t to = 0; to < count; ++to) {
-        Route route = cluster_.route(DeviceId(from), DeviceId(to));
-        made_.ways.push_back(
-            {std::move(route.links), route.bandwidth, route.latency, route.send, route.receive});
+        made_.ways.push_back(cluster_.route(DeviceId(from), DeviceId(to)));
       }
     }
   }

@@ -77,21 +77,6 @@ struct Lists {
 // What a task of a graph is of its operator.
 enum class Pass : std::uint8_t { kForward, kBackward };
 
-struct Resident {
-  Bytes bytes;
-  friend bool operator==(const Resident&, const Resident&) = default;
-};
-
-// A way from one device to another: what a message takes and holds.
-struct Way {
-  std::vector<LinkIndex> links;           // with contention: held together
-  std::optional<std::int64_t> bandwidth;  // bytes per second; none: unlimited
-  Duration latency;
-  EndpointCost send, receive;
-  Duration hold(Bytes bytes) const { return bandwidth ? transfer_time(bytes, *bandwidth) : Duration(); }
-  friend bool operator==(const Way&, const Way&) = default;
-};
-
 struct Instance {
   // --- tasks
   std::vector<UnitId> unit;              // by task
@@ -122,7 +107,7 @@ struct Instance {
   // --- devices
   std::vector<KindId> kind;   // by device
   std::vector<Bytes> memory;  // by device
-  std::vector<Way> ways;      // by pair: ways[from * devices + to]; nothing on the diagonal
+  std::vector<Route> ways;    // by pair: ways[from * devices + to]; nothing on the diagonal
   std::size_t kinds = 0, links = 0;
 
   std::size_t tasks() const { return unit.size(); }
@@ -132,7 +117,7 @@ struct Instance {
   Duration time_on(TaskId task, DeviceId device) const {
     return time[task.index() * kinds + kind[device.index()].index()];
   }
-  const Way& way(DeviceId from, DeviceId to) const { return ways[from.index() * devices() + to.index()]; }
+  const Route& way(DeviceId from, DeviceId to) const { return ways[from.index() * devices() + to.index()]; }
   friend bool operator==(const Instance&, const Instance&) = default;
 };
 

@@ -124,7 +124,7 @@ class Run {
   }
 
   bool too_much_work() const {
-    std::vector<Time>& work = work_;
+    std::vector<Time>& work = s_.work;
     work.assign(t_.devices, 0);
     for (std::size_t task = 0; task < t_.tasks; ++task) {
       const std::uint32_t device = device_of(narrow(task));
@@ -250,7 +250,7 @@ class Run {
       start_message(message);
       return sent;
     }
-    const Way& way = instance_.way(DeviceId(message.from), DeviceId(way_end(message)));
+    const Route& way = instance_.way(DeviceId(message.from), DeviceId(way_end(message)));
     sent += way.send.of(instance_.bytes[message.value]).count();
     add_pending(Pending::What::kSend, sent, message);
     return sent;
@@ -532,7 +532,6 @@ class Run {
   Time now_ = 0, last_ = 0;
   std::size_t done_ = 0;
   bool cut_ = false, any_dirty_ = false;
-  mutable std::vector<Time> work_;
 };
 
 }  // namespace

@@ -238,6 +238,7 @@ struct State {
   std::vector<RankSet> ready;        // by device, with priorities
   std::vector<char> copied;          // by duplicable operator and device
   std::vector<std::uint32_t> seen;   // by device: the last resident
+  std::vector<Time> work;            // by device: of all its tasks, where there is a limit
   std::vector<std::uint64_t> dirty;  // a bit for each device that may take a task
   Slots slots;
   std::vector<Bus> buses;  // by device
@@ -298,13 +299,3 @@ Evaluated simulate(const Tables& tables, std::span<const DeviceId> assignment, S
                    Record& record);
 
 }  // namespace espalier::placement::internal
-
-namespace espalier::placement {
-
-struct Scratch::State : internal::State {};
-
-struct Engine::Prepared : internal::Tables {
-  using Tables::Tables;
-};
-
-}  // namespace espalier::placement

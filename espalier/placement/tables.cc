@@ -37,7 +37,7 @@ void Tables::add_ways() {
   std::map<std::optional<std::int64_t>, std::uint32_t> speed_of;
   for (std::size_t from = 0; from < devices; ++from) {
     for (std::size_t to = 0; to < devices; ++to) {
-      const Way& way = instance.way(DeviceId(from), DeviceId(to));
+      const Route& way = instance.way(DeviceId(from), DeviceId(to));
       Passage passage;
       passage.link_begin = passage.link_end = narrow(links.size());
       if (from != to) {
@@ -53,7 +53,7 @@ void Tables::add_ways() {
         passage.link_end = narrow(links.size());
         if (!rules.bandwidth) {
           passage.latency = way.latency.count();
-          const Way& other = instance.way(DeviceId(from), DeviceId(from == 0 ? devices - 1 : 0));
+          const Route& other = instance.way(DeviceId(from), DeviceId(from == 0 ? devices - 1 : 0));
           bus_in_order = bus_in_order && way.latency == other.latency;
           equal_ways = equal_ways && way.latency == instance.way(DeviceId(0), DeviceId(devices - 1)).latency;
           endpoints = endpoints || way.send != EndpointCost() || way.receive != EndpointCost();

@@ -25,8 +25,19 @@ const PipelinePlan* frame_of(const AnyPlan& plan) {
   return std::get_if<PipelinePlan>(&plan);
 }
 
-PipelinePlan spelled(const Graph& graph, const AnyPlan& plan) {
+// That of all its stages; nothing for placements and where stages differ.
+std::optional<BatchSize> one_size_of(const AnyPlan& plan) {
+  const PipelinePlan* const frame = frame_of(plan);
+  if (!frame || frame->stages.empty()) return std::nullopt;
+  const BatchSize size = frame->stages.front().micro_batch;
+  const bool one = std::all_of(frame->stages.begin(), frame->stages.end(),
+                               [&](const Stage& stage) { return stage.micro_batch == size; });
+  return one ? std::optional(size) : std::nullopt;
+}
+
+Plan spelled(const Graph& graph, const AnyPlan& plan) {
   if (const auto* runs = std::get_if<RunPlan>(&plan)) return spelled_out(graph, *runs);
+  if (const auto* placement = std::get_if<Placement>(&plan)) return *placement;
   return std::get<PipelinePlan>(plan);
 }
 
@@ -67,10 +78,13 @@ std::string closest_text(const Cluster& cluster, const NearMiss& miss) {
   const auto& worst = *std::max_element(miss.excess.begin(), miss.excess.end(),
                                         [](const Excess& a, const Excess& b) { return a.by < b.by; });
   const Device& device = cluster.device(worst.device);
-  std::string text = "nothing fits: the closest plan, with micro-batches of " +
-                     std::to_string(miss.plan.stages.front().micro_batch.count()) + ", needs " +
-                     enough_text(worst.needs) + " on " + device.name + ", which has " +
-                     to_text(device.memory) + "; it lacks " + enough_text(worst.by) + " there";
+  const std::string what = miss.pipeline()
+                               ? "plan, with micro-batches of " +
+                                     std::to_string(miss.pipeline()->stages.front().micro_batch.count()) + ","
+                               : "placement";
+  std::string text = "nothing fits: the closest " + what + " needs " + enough_text(worst.needs) + " on " +
+                     device.name + ", which has " + to_text(device.memory) + "; it lacks " +
+                     enough_text(worst.by) + " there";
   const std::size_t others = miss.excess.size() - 1;
   if (others > 0) {
     text += " and " + enough_text(miss.lack() - worst.by) + " on " + std::to_string(others) +
@@ -96,6 +110,7 @@ struct Judge::State {
     std::optional<Duration> estimate;
   };
   std::optional<Kept> best;
+  std::map<BatchSize, Kept> best_of_size;  // likewise, of those whose stages have one micro-batch
   struct Missed {
     AnyPlan plan;
     std::vector<Excess> excess;
@@ -111,6 +126,8 @@ struct Judge::State {
   std::optional<Verdict> against_stage(const Stage& stage, std::span<const OperatorRun> operators) const;
   std::pair<Verdict, std::optional<RunPlan>> judge(const Proposal& proposal) const;
   void keep(AnyPlan plan, const Verdict& verdict, std::uint64_t number, std::optional<Duration> estimate);
+  void keep_of_size(const AnyPlan& plan, const Rank& rank, std::optional<Duration> estimate);
+  std::vector<PipelinePlan> of_other_sizes() const;
 };
 
 // What speaks against a stage whatever it costs.
@@ -185,9 +202,10 @@ void Judge::State::keep(AnyPlan plan, const Verdict& verdict, std::uint64_t numb
     if (verdict.ruling == Ruling::kPinBroken && (!broken_pin || number < broken_pin->first)) {
       broken_pin = {number, *verdict.op};
     }
+    if (verdict.fits()) keep_of_size(plan, rank, estimate);
     if (verdict.fits() && (!best || rank < best->rank)) {
       best = Kept{std::move(plan), rank, estimate};
-    } else if (verdict.ruling == Ruling::kTooMuchMemory && frame) {
+    } else if (verdict.ruling == Ruling::kTooMuchMemory) {
       const std::pair miss(sum_of(verdict.excess), number);
       if (!closest || miss < closest->rank) closest = Missed{std::move(plan), verdict.excess, miss};
     }
@@ -195,6 +213,25 @@ void Judge::State::keep(AnyPlan plan, const Verdict& verdict, std::uint64_t numb
   if (!context.watch) return;
   if (judged) context.watch->count({.evaluations = 1});
   if (verdict.fits()) context.watch->found(verdict.iteration);
+}
+
+void Judge::State::keep_of_size(const AnyPlan& plan, const Rank& rank, std::optional<Duration> estimate) {
+  const std::optional<BatchSize> size = one_size_of(plan);
+  if (!size) return;
+  const auto at = best_of_size.find(*size);
+  if (at == best_of_size.end()) {
+    best_of_size.emplace(*size, Kept{plan, rank, estimate});
+  } else if (rank < at->second.rank) {
+    at->second = Kept{plan, rank, estimate};
+  }
+}
+
+std::vector<PipelinePlan> Judge::State::of_other_sizes() const {
+  std::vector<PipelinePlan> plans;
+  for (const auto& [size, kept] : best_of_size) {
+    if (kept.rank != best->rank) plans.push_back(std::get<PipelinePlan>(spelled(problem.graph, kept.plan)));
+  }
+  return plans;
 }
 
 Judge::Judge(const Problem& problem, Context& context) : state_(std::make_unique<State>(problem, context)) {}
@@ -266,12 +303,9 @@ Outcome Judge::outcome() const {
       "the budget of " + std::to_string(context.budget.max_states) + " states was spent";
   if (state_->best) {
     outcome.status = Status::kFeasible;
-    if (const auto* placement = std::get_if<Placement>(&state_->best->plan)) {
-      outcome.plan = *placement;
-    } else {
-      outcome.plan = spelled(problem.graph, state_->best->plan);
-    }
+    outcome.plan = spelled(problem.graph, state_->best->plan);
     outcome.estimate = state_->best->estimate;
+    outcome.of_other_sizes = state_->of_other_sizes();
     if (outcome.interrupted) {
       outcome.why = "interrupted: the best plan found so far";
     } else if (context.budget_spent) {

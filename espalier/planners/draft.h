@@ -19,12 +19,13 @@ namespace espalier {
 // that it reads.
 struct StageDraft {
   OperatorSet operators;
-  std::vector<DeviceId> devices;            // one replica each
+  std::vector<DeviceId> devices;            // one replica each, or `degree` that follow each other
   std::vector<std::size_t> after;           // drafts that it follows without reading from them
   std::string locked_as = {};               // the name of a locked stage, which is kept as it is; else empty
   OperatorSet recompute = {};               // as far as the stage has them
-  std::vector<std::uint32_t> weights = {};  // of the devices' shares (deal_micro_batches); empty: all equal
+  std::vector<std::uint32_t> weights = {};  // of the replicas' shares (deal_micro_batches); empty: all equal
   std::int32_t more_in_flight = 0;          // than the rule gives; at least one stays in flight
+  std::uint32_t degree = 1;                 // of tensor parallelism: devices of a replica
   friend bool operator==(const StageDraft&, const StageDraft&) = default;
 };
 

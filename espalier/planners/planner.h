@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "espalier/bound/bound.h"
+#include "espalier/graph/orders.h"
 #include "espalier/plan/plan.h"
 #include "espalier/planners/context.h"
 #include "espalier/planners/oracle.h"
@@ -45,6 +46,8 @@ struct Problem {
   std::optional<Plan> start = {};  // a plan that takes part as it is
   WrittenBuffers written_buffers = WrittenBuffers::kOneReplica;
   std::vector<LockedStage> locked = {};  // keep_locked plans around them; other planners do not
+  // In which placers that take operators one after the other visit them, where their own rule says none.
+  TraversalOrder order = TraversalOrder::kTopoGenerations;
   std::shared_ptr<const Oracle> oracle = std::make_shared<const Oracle>(graph, cluster, costs, training);
 };
 
@@ -69,10 +72,11 @@ Bytes sum_of(const std::vector<Excess>& excess);
 
 // A plan that runs but does not fit.
 struct NearMiss {
-  PipelinePlan plan;
+  Plan plan;
   std::vector<Excess> excess;  // ascending device
   std::string planner = {};    // that made it, where several were asked
   Bytes lack() const { return sum_of(excess); }
+  const PipelinePlan* pipeline() const { return std::get_if<PipelinePlan>(&plan); }  // null: a placement
   friend bool operator==(const NearMiss&, const NearMiss&) = default;
 };
 
@@ -87,6 +91,9 @@ struct Outcome {
   SearchStats stats = {};
   bool interrupted = false;              // somebody ended the search
   std::optional<NearMiss> closest = {};  // where nothing fits: the plan whose devices lack least in all
+  // Beside the plan the fastest that was judged and fits of each other micro-batch, ascending: of those whose
+  // stages have one size. A search that improves plans begins with them too.
+  std::vector<PipelinePlan> of_other_sizes = {};
 };
 
 }  // namespace espalier

@@ -139,6 +139,23 @@ TEST(Planners, InfeasibleSaysWhatIsShortAndBy) {
   EXPECT_THAT(outcome.why, HasSubstr("on dev0, which has 8 B;"));
 }
 
+TEST(Planners, WhatComesClosestIsProposedWhereTheEstimateRulesAllOut) {
+  Toy toy(kTowers, kThreeDevices, 4);
+  ClusterParts parts = toy.cluster.parts();
+  for (Device& device : parts.devices) device.memory = Bytes(8);
+  toy.cluster = Cluster(parts);
+  Context context;
+  const Outcome outcome = pipedream(toy.problem(), {}, context);
+  EXPECT_EQ(outcome.status, Status::kInfeasible);
+  EXPECT_THAT(outcome.why, HasSubstr("nothing fits: the closest plan, with micro-batches of 1, needs"));
+  ASSERT_TRUE(outcome.closest.has_value());
+  ASSERT_TRUE(outcome.closest->pipeline());
+  EXPECT_THAT(check_plan(toy.graph, toy.cluster, *outcome.closest->pipeline()), IsEmpty());
+  EXPECT_GT(outcome.closest->lack(), Bytes());
+  // A larger budget would not help, and is not asked for.
+  EXPECT_THAT(outcome.why, ::testing::Not(HasSubstr("budget")));
+}
+
 TEST(Planners, PinsAreKept) {
   const Toy toy(kTowers, kThreeDevices, 4);
   Context context;

@@ -10,7 +10,6 @@
 #include "espalier/base/check.h"
 #include "espalier/cost/cpu_kernels.h"
 #include "espalier/planners/shortage.h"
-#include "espalier/sim/evaluator.h"
 
 namespace espalier {
 namespace {
@@ -23,27 +22,29 @@ struct Changed {
   Training training;
 };
 
-std::optional<Duration> iteration_if_it_fits(const Changed& changed, const PipelinePlan& plan) {
-  if (!check_plan(changed.graph, changed.cluster, plan).empty()) return std::nullopt;
-  const Evaluator evaluator(changed.graph, changed.cluster, changed.costs, changed.training);
-  const auto scratch = Evaluator::make_scratch();
-  const Evaluation evaluation = evaluator.evaluate(plan, *scratch);
+std::optional<Duration> iteration_if_it_fits(const Changed& changed, const Plan& plan) {
+  const auto* pipeline = std::get_if<PipelinePlan>(&plan);
+  if (pipeline && !check_plan(changed.graph, changed.cluster, *pipeline).empty()) return std::nullopt;
+  const Evaluation evaluation =
+      evaluation_of(changed.graph, changed.cluster, changed.costs, changed.training, plan);
   if (!evaluation.can_run() || evaluation.overflow) return std::nullopt;
   return evaluation.iteration;
 }
 
 class Remedies {
  public:
-  Remedies(const Problem& problem, const PipelinePlan& closest, const Shortage& shortage,
-           const PlanAgain& again)
-      : problem_(problem), closest_(closest), shortage_(shortage), again_(again) {}
+  Remedies(const Problem& problem, const Plan& closest, const Shortage& shortage, const PlanAgain& again)
+      : problem_(problem),
+        closest_(std::get_if<PipelinePlan>(&closest)),
+        shortage_(shortage),
+        again_(again) {}
 
   std::vector<Remedy> run() {
     const bool hopeless = shortage_.state > shortage_.memory;  // unless there is less state or more memory
     if (!hopeless) {
-      micro_batch();
+      if (closest_) micro_batch();
       memory();
-      recompute();
+      if (closest_) recompute();
     }
     precision();
     optimizer();
@@ -70,8 +71,7 @@ class Remedies {
                           .written_buffers = problem_.written_buffers,
                           .locked = problem_.locked};
     const Outcome outcome = again_(problem);
-    const auto* plan = outcome.plan ? std::get_if<PipelinePlan>(&*outcome.plan) : nullptr;
-    return plan ? iteration_if_it_fits(changed, *plan) : std::nullopt;
+    return outcome.plan ? iteration_if_it_fits(changed, *outcome.plan) : std::nullopt;
   }
 
   bool keep(Remedy::Kind kind, std::string text, std::optional<Duration> iteration) {
@@ -96,7 +96,7 @@ class Remedies {
   }
 
   PipelinePlan with_size(BatchSize size) const {
-    PipelinePlan plan = closest_;
+    PipelinePlan plan = *closest_;
     const auto micro_batches = static_cast<std::uint32_t>(plan.batch.count() / size.count());
     for (Stage& stage : plan.stages) {
       stage.micro_batch = size;
@@ -113,7 +113,7 @@ class Remedies {
   // The largest with which the closest plan fits; or the smallest, with which another may.
   void micro_batch() {
     const std::vector<BatchSize> sizes = smaller_sizes();
-    if (sizes.empty() || !problem_.locked.empty() || !closest_.orders.rule()) return;
+    if (sizes.empty() || !problem_.locked.empty() || !closest_->orders.rule()) return;
     const auto with = [&](BatchSize size) {
       Changed changed = unchanged();
       changed.training.micro_batches = {size};
@@ -181,7 +181,7 @@ class Remedies {
   }
 
   void recompute() {
-    PipelinePlan plan = closest_;
+    PipelinePlan plan = *closest_;
     std::string names;
     std::size_t count = 0;
     for (Stage& stage : plan.stages) {
@@ -284,7 +284,7 @@ class Remedies {
   }
 
   const Problem& problem_;
-  const PipelinePlan& closest_;
+  const PipelinePlan* const closest_;  // null: a placement
   const Shortage& shortage_;
   const PlanAgain& again_;
   std::vector<Remedy> found_;
@@ -292,8 +292,8 @@ class Remedies {
 
 }  // namespace
 
-std::vector<Remedy> find_remedies(const Problem& problem, const PipelinePlan& closest,
-                                  const Shortage& shortage, const PlanAgain& again) {
+std::vector<Remedy> find_remedies(const Problem& problem, const Plan& closest, const Shortage& shortage,
+                                  const PlanAgain& again) {
   return Remedies(problem, closest, shortage, again).run();
 }
 

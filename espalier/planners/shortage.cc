@@ -4,7 +4,7 @@
 #include <set>
 
 #include "espalier/base/check.h"
-#include "espalier/sim/evaluator.h"
+#include "espalier/sim/placement_judge.h"
 
 namespace espalier {
 
@@ -35,19 +35,46 @@ Bytes least_state(const Graph& graph, const Optimizer& optimizer) {
   return 2 * trained + optimizer_state(optimizer, trained) + other;
 }
 
-Shortage shortage_of(const Problem& problem, const PipelinePlan& closest, std::string planner) {
-  const Evaluator evaluator(problem.graph, problem.cluster, problem.costs, problem.training);
+BatchSize placement_micro_batch(const Training& training) {
+  return training.micro_batches.empty() ? training.batch : training.micro_batches.back();
+}
+
+Evaluation evaluation_of(const Graph& graph, const Cluster& cluster, const CostTable& costs,
+                         const Training& training, const Plan& plan) {
+  if (const auto* placement = std::get_if<Placement>(&plan)) {
+    return judge_placement(graph, cluster, costs, training, *placement,
+                           {.micro_batch = placement_micro_batch(training)});
+  }
+  const Evaluator evaluator(graph, cluster, costs, training);
   const auto scratch = Evaluator::make_scratch();
-  const Evaluation evaluation = evaluator.evaluate(closest, *scratch);
+  return evaluator.evaluate(std::get<PipelinePlan>(plan), *scratch);
+}
+
+namespace {
+
+std::set<DeviceId> devices_of(const Plan& plan) {
+  if (const auto* placement = std::get_if<Placement>(&plan)) {
+    return {placement->device.begin(), placement->device.end()};
+  }
+  std::set<DeviceId> used;
+  for (const Stage& stage : std::get<PipelinePlan>(plan).stages) {
+    for (const Replica& replica : stage.replicas) used.insert(replica.devices.begin(), replica.devices.end());
+  }
+  return used;
+}
+
+}  // namespace
+
+Shortage shortage_of(const Problem& problem, const Plan& closest, std::string planner) {
+  const Evaluation evaluation =
+      evaluation_of(problem.graph, problem.cluster, problem.costs, problem.training, closest);
   ESP_CHECK(evaluation.can_run());
   Shortage shortage;
   shortage.planner = std::move(planner);
-  shortage.micro_batch = closest.stages.front().micro_batch;
-  std::set<DeviceId> used;
-  for (const Stage& stage : closest.stages) {
-    for (const Replica& replica : stage.replicas) used.insert(replica.devices.begin(), replica.devices.end());
-  }
-  for (const DeviceId device : used) {
+  const auto* pipeline = std::get_if<PipelinePlan>(&closest);
+  shortage.micro_batch =
+      pipeline ? pipeline->stages.front().micro_batch : placement_micro_batch(problem.training);
+  for (const DeviceId device : devices_of(closest)) {
     shortage.devices.push_back(
         {device, evaluation.peak[device.index()].total(), problem.cluster.device(device).memory});
   }

@@ -27,7 +27,7 @@ struct Remedy {
   enum class Kind : std::uint8_t {
     kMicroBatch,  // a smaller one that was not among those to choose from
     kMemory,      // more on each device that lacks some, or on all of its kind
-    kRecompute,   // of the closest plan's stages on such devices; planners do not choose it by themselves
+    kRecompute,   // of the closest plan's stages on such devices; only piper and auto plan it themselves
     kPrecision,   // bf16, where no costs were measured
     kOptimizer,   // SGD without momentum, which has no state and trains otherwise
     kDevices,     // more of the last host's, or more hosts like it
@@ -55,17 +55,24 @@ struct Shortage {
 // gradient and what the optimizer keeps for it, each buffer and constant. O(operators + tensors).
 Bytes least_state(const Graph& graph, const Optimizer& optimizer);
 
+// The micro-batch in which placements are judged: the largest that the training allows.
+BatchSize placement_micro_batch(const Training& training);
+
+// The simulator's verdict on a plan of either type; a placement is judged in that micro-batch.
+Evaluation evaluation_of(const Graph& graph, const Cluster& cluster, const CostTable& costs,
+                         const Training& training, const Plan& plan);
+
 // What is short in a plan that runs (Evaluation::can_run); without remedies.
-Shortage shortage_of(const Problem& problem, const PipelinePlan& closest, std::string planner);
+Shortage shortage_of(const Problem& problem, const Plan& closest, std::string planner);
 
 // Plans a changed problem, as the first was planned.
 using PlanAgain = std::function<Outcome(const Problem&)>;
 
 // Tries what could help, in the order of Remedy::Kind, and keeps what does. `again` is called at most eight
-// times: once for each kind, and once more where there are a lesser and a larger change. Deterministic as
-// `again` is.
-std::vector<Remedy> find_remedies(const Problem& problem, const PipelinePlan& closest,
-                                  const Shortage& shortage, const PlanAgain& again);
+// times: once for each kind, and once more where there are a lesser and a larger change. Of a placement,
+// recomputation and smaller micro-batches are not tried. Deterministic as `again` is.
+std::vector<Remedy> find_remedies(const Problem& problem, const Plan& closest, const Shortage& shortage,
+                                  const PlanAgain& again);
 
 // For people: three digits, rounded up, so that so much is enough; "19.9 GiB", "653 MiB".
 std::string enough_text(Bytes bytes);

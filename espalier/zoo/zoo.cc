@@ -549,25 +549,30 @@ const ZooModel& find_zoo_model(std::string_view name) {
                    std::string(*nearest_word(name, names)) + "'? (`espalier zoo --list` lists all)");
 }
 
-Graph build_zoo_model(std::string_view name, const ZooValues& given) {
-  const ZooModel& model = find_zoo_model(name);
+ZooValues all_values(std::string_view name, const std::vector<ZooSetting>& settings, const ZooValues& given) {
+  const std::string model(name);
   ZooValues all;
-  for (const ZooSetting& setting : model.settings) all.emplace(setting.name, setting.usual);
+  for (const ZooSetting& setting : settings) all.emplace(setting.name, setting.usual);
   for (const auto& [key, value] : given) {
-    const auto setting = std::find_if(model.settings.begin(), model.settings.end(),
+    const auto setting = std::find_if(settings.begin(), settings.end(),
                                       [&key = key](const ZooSetting& s) { return s.name == key; });
-    if (setting == model.settings.end()) {
+    if (setting == settings.end()) {
       std::string known;
-      for (const ZooSetting& s : model.settings) known += (known.empty() ? "" : ", ") + s.name;
-      throw InputError(model.name + " has no setting '" + key + "'; it has " + known);
+      for (const ZooSetting& s : settings) known += (known.empty() ? "" : ", ") + s.name;
+      throw InputError(model + " has no setting '" + key + "'; it has " + known);
     }
     if (value < setting->least || value > setting->most) {
-      throw InputError(model.name + ": " + key + " is " + std::to_string(value) + "; expected " +
+      throw InputError(model + ": " + key + " is " + std::to_string(value) + "; expected " +
                        std::to_string(setting->least) + " to " + std::to_string(setting->most));
     }
     all[key] = value;
   }
-  return model.build(all);
+  return all;
+}
+
+Graph build_zoo_model(std::string_view name, const ZooValues& given) {
+  const ZooModel& model = find_zoo_model(name);
+  return model.build(all_values(model.name, model.settings, given));
 }
 
 }  // namespace espalier

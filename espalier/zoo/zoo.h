@@ -37,8 +37,11 @@ const std::vector<ZooModel>& zoo_models();
 // Throws InputError with the nearest name.
 const ZooModel& find_zoo_model(std::string_view name);
 
-// What is not given has its usual value. Throws InputError for a setting that the model does not have, or a
-// value out of its range.
+// A value for every setting: the given one, or the usual. Throws InputError for a setting that `name` does
+// not have, or a value out of its range.
+ZooValues all_values(std::string_view name, const std::vector<ZooSetting>& settings, const ZooValues& given);
+
+// What is not given has its usual value. Throws InputError as all_values does.
 Graph build_zoo_model(std::string_view name, const ZooValues& given = {});
 
 }  // namespace espalier

@@ -13,6 +13,7 @@ from command import BINARY, Command
 
 WORKLOADS = pathlib.Path(__file__).resolve().parents[2] / "workloads"
 MSR = WORKLOADS / "dnn-partitioning" / "throughput-inputs" / "LayerGraphs" / "bert24_inference.json"
+LATENCY = WORKLOADS / "dnn-partitioning" / "latency-inputs" / "LayerGraphs" / "bert24_inference.json"
 PIPER = WORKLOADS / "piper" / "inputs" / "bert32a100.json"
 PIPEDREAM = WORKLOADS / "pipedream" / "image_classification" / "profiles" / "vgg16" / "graph.txt"
 
@@ -73,6 +74,11 @@ class Literal(Command):
     def test_a_given_placement_is_priced(self):
         placement = WORKLOADS / "dnn-partitioning" / "human-experts" / "bert24_inference_expert.json"
         self.assertEqual(round(self.answer("expert", MSR, "--placement", placement)["max_load"], 2), 20.08)
+        latency = self.answer("expert", LATENCY, "--placement", placement, "--objective", "latency")
+        self.assertEqual((round(latency["latency"], 2), round(latency["bound"], 2)), (111.94, 92.41))
+        self.assertIn("latency 111.937", self.espalier("literal", "expert", LATENCY, "--placement", placement, "--objective", "latency").stdout)
+        self.refused("literal", "expert", MSR, "--placement", placement, "--objective", "price", says="expected max-load or latency")
+        self.refused("literal", "dp", MSR, "--objective", "latency", says="--objective is no part of its model")
         self.refused("literal", "expert", MSR, says="--placement names the file to price")
         self.refused("literal", "dp", MSR, "--placement", placement, says="--placement is no part of its model")
 

@@ -96,6 +96,10 @@ class Placement(Command):
         rows = json.loads(self.espalier(*compare, "--planner", ",".join(placers)).stdout)["rows"]
         self.assertEqual([row["planner"] for row in rows], placers)
         for row in rows:
+            if row["planner"] == "dp":  # of three branches with their backward passes
+                self.assertEqual(row["status"], "unsupported", row)
+                self.assertIn("more than 60000 downsets", row["why"])
+                continue
             self.assertEqual(row["status"], "feasible", row)
             self.assertTrue(row["placement"], row)
         by_name = {row["planner"]: row for row in rows}

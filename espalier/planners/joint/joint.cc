@@ -17,7 +17,7 @@ constexpr std::uint64_t kPartOfOrders = 5;  // of that, which lists of orders ta
 constexpr std::uint64_t kFewPlans = 8'000;  // of a problem whose plans are all judged
 constexpr std::size_t kFastest = 6;         // of them from which the search begins
 
-// As the search sees it, and without stage edges that carry no data.
+// As the search sees it, without stage edges that carry no data, and so with light joins apart.
 void add_starts(const joint::Space& space, const PipelinePlan& plan, std::vector<Proposal>& starts) {
   std::optional<Proposal> start = joint::proposal_of(space, plan);
   if (!start) return;
@@ -25,7 +25,22 @@ void add_starts(const joint::Space& space, const PipelinePlan& plan, std::vector
   for (StageDraft& stage : start->stages) {
     if (stage.locked_as.empty()) stage.after.clear();
   }
+  std::optional<Proposal> apart = joint::with_light_joins_apart(space, *start);
   if (*start != starts.back()) starts.push_back(std::move(*start));
+  if (apart) starts.push_back(std::move(*apart));
+}
+
+// That no plan of one size beats, by size.
+std::vector<Duration> bounds_of(const joint::Space& space) {
+  const Problem& problem = space.problem();
+  std::vector<Duration> bounds;
+  for (const BatchSize size : space.sizes()) {
+    Training training = problem.training;
+    training.micro_batches = {size};
+    bounds.push_back(
+        plan_bound(problem.graph, problem.cluster, problem.costs, training, Bound::Scope::kOneSize).time);
+  }
+  return bounds;
 }
 
 // "joint search: 3.6 ms simulated, from 4.2 ms (branches, …)"
@@ -53,12 +68,10 @@ Outcome searched(const Problem& problem, const std::vector<const PipelinePlan*>&
       starts.push_back(std::move(plan));
     }
   }
-  const Duration bound =
-      plan_bound(problem.graph, problem.cluster, problem.costs, problem.training, Bound::Scope::kOfferedSizes)
-          .time;
+  const std::vector<Duration> bounds = bounds_of(space);
   const std::vector<Proposal> best =
-      joint::search(space, starts, {.orders = options.orders, .bound = bound}, judge, context);
-  if (lists && judge.best() && *judge.best() > bound) {
+      joint::search(space, starts, {.orders = options.orders, .bounds = bounds}, judge, context);
+  if (lists && judge.best() && *judge.best() > *std::min_element(bounds.begin(), bounds.end())) {
     Context own = context;
     own.states = 0;
     own.budget_spent = false;
@@ -81,7 +94,7 @@ Outcome searched(const Problem& problem, const std::vector<const PipelinePlan*>&
 // The pipeline of an outcome: the plan, else the one that came closest; null if there is none.
 const PipelinePlan* pipeline_of(const Outcome& outcome) {
   if (outcome.plan) return std::get_if<PipelinePlan>(&*outcome.plan);
-  return outcome.closest ? &outcome.closest->plan : nullptr;
+  return outcome.closest ? outcome.closest->pipeline() : nullptr;
 }
 
 }  // namespace
@@ -103,6 +116,7 @@ Outcome joint_search(const Problem& problem, const std::vector<NamedPlanner>& pl
   for (const Candidate& candidate : candidates) {
     const PipelinePlan* const plan = pipeline_of(candidate.outcome);
     if (plan) plans.push_back(plan);
+    for (const PipelinePlan& other : candidate.outcome.of_other_sizes) plans.push_back(&other);
   }
   Outcome outcome = searched(problem, plans, std::move(fastest), options, second);
   context.states += second.states;

@@ -78,6 +78,13 @@ StageDraft settled(const Space& space, StageDraft stage, BatchSize micro_batch) 
   return stage;
 }
 
+Proposal with_micro_batch(const Space& space, Proposal plan, BatchSize micro_batch) {
+  if (plan.micro_batch == micro_batch) return plan;
+  plan.micro_batch = micro_batch;
+  for (StageDraft& stage : plan.stages) stage = settled(space, std::move(stage), micro_batch);
+  return plan;
+}
+
 Proposal without_stage(Proposal plan, std::size_t stage) {
   plan.stages.erase(plan.stages.begin() + static_cast<std::ptrdiff_t>(stage));
   for (StageDraft& each : plan.stages) {

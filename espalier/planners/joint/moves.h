@@ -70,6 +70,12 @@ std::vector<Proposal> moves_of(const Site& site, OrdersMay may);
 
 // With shares by speed where a stage's devices are of several kinds.
 StageDraft settled(const Space& space, StageDraft stage, BatchSize micro_batch);
+// The same stages with another micro-batch: shares are dealt anew.
+Proposal with_micro_batch(const Space& space, Proposal plan, BatchSize micro_batch);
+// What a stage computes from where it first reads from another stage becomes a stage of its own on the same
+// devices, where that is little: the head behind several branches, which in the stage of one of them lets
+// that branch wait for the others. Nothing where no stage has such an end.
+std::optional<Proposal> with_light_joins_apart(const Space& space, const Proposal& plan);
 // Without one stage: `after` of the others no longer names it.
 Proposal without_stage(Proposal plan, std::size_t stage);
 

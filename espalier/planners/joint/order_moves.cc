@@ -12,10 +12,7 @@ void change_micro_batch(const Site& site, std::vector<Proposal>& moves) {
   const auto at = std::lower_bound(sizes.begin(), sizes.end(), site.plan.micro_batch) - sizes.begin();
   for (const std::ptrdiff_t step : {-1, 1}) {
     if (at + step < 0 || at + step >= static_cast<std::ptrdiff_t>(sizes.size())) continue;
-    Proposal plan = site.plan;
-    plan.micro_batch = sizes[static_cast<std::size_t>(at + step)];
-    for (StageDraft& stage : plan.stages) stage = settled(site.space, std::move(stage), plan.micro_batch);
-    moves.push_back(std::move(plan));
+    moves.push_back(with_micro_batch(site.space, site.plan, sizes[static_cast<std::size_t>(at + step)]));
   }
 }
 

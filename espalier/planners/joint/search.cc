@@ -22,6 +22,10 @@ namespace espalier::joint {
 namespace {
 
 constexpr std::size_t kLeftAtOnce = 2;
+constexpr std::uint64_t kPartOfSizes = 3;   // of the states: 1/2, that sizes climb with by themselves
+constexpr std::size_t kTrackWidth = 6;      // plans of the beam of one size
+constexpr std::size_t kRoundsOfAShare = 8;  // that a size climbs, at least, unless that leaves too few moves:
+constexpr std::size_t kLeastMoves = 24;
 constexpr std::size_t kKicked = 8;  // plans for each kick
 constexpr std::size_t kRoundsOfAKick = 8;
 constexpr std::size_t kSameMicroBatch = 4;  // plans of the beam with one micro-batch
@@ -44,6 +48,7 @@ struct Beam {
   std::vector<Member> members;  // by rank
   std::set<std::uint64_t> met;  // signatures
   std::size_t width = 0, most_moves = 0;
+  std::optional<BatchSize> size = {};  // of all its plans
 
   bool full() const { return members.size() >= width; }
 };
@@ -56,6 +61,7 @@ class Search {
   std::vector<Proposal> run(const std::vector<Proposal>& starts) {
     Beam beam{.members = {}, .met = {}, .width = options_.width, .most_moves = options_.most_moves};
     judge_all(fresh(starts, beam), beam);
+    if (space_.sizes().size() > 1 && space_.problem().locked.empty()) halve_sizes(starts, beam);
     descend(beam, SIZE_MAX);
     std::size_t in_vain = 0;
     for (std::size_t kick = 0; in_vain < options_.kicks && !beam.members.empty() && goes_on(); ++kick) {
@@ -69,23 +75,107 @@ class Search {
   }
 
  private:
-  bool goes_on() const {
+  bool goes_on(std::optional<BatchSize> size = std::nullopt) const {
+    return !context_.stop() && !context_.budget_spent && !limit_reached() && may_improve(size);
+  }
+
+  // Whether a plan of this size, or of any, can be faster than the best.
+  bool may_improve(std::optional<BatchSize> size) const {
     const std::optional<Duration> best = judge_.best();
-    return !context_.stop() && !context_.budget_spent &&
-           !(best && options_.bound && *best <= *options_.bound);
+    if (!best || options_.bounds.empty()) return true;
+    const std::vector<BatchSize>& sizes = space_.sizes();
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      if ((!size || *size == sizes[i]) && options_.bounds[i] < *best) return true;
+    }
+    return false;
+  }
+
+  // Successive halving (Jamieson, Talwalkar, 2016): each size climbs from all starts brought to it, with an
+  // equal part of a round's states; the better half goes on. Plans of a large micro-batch are slow before
+  // their stages are few: among those of small ones they would be left before they improve.
+  void halve_sizes(const std::vector<Proposal>& starts, Beam& all) {
+    std::vector<Beam> tracks;
+    for (const BatchSize size : space_.sizes()) {
+      if (may_improve(size)) {
+        tracks.push_back({.members = {}, .met = {}, .width = kTrackWidth, .most_moves = 0, .size = size});
+      }
+    }
+    std::uint64_t rounds = 0;
+    while (std::size_t{1} << rounds < tracks.size()) ++rounds;
+    const std::uint64_t left = context_.budget.max_states - context_.states;
+    while (tracks.size() > 1 && goes_on()) {
+      const std::uint64_t share = left / kPartOfSizes / rounds / tracks.size();
+      for (Beam& track : tracks) {
+        limit_ = context_.states + share;
+        climb(starts, track, share);
+      }
+      limit_.reset();
+      std::stable_sort(tracks.begin(), tracks.end(), [](const Beam& a, const Beam& b) {
+        if (a.members.empty() || b.members.empty()) return !a.members.empty();
+        return a.members.front().rank() < b.members.front().rank();
+      });
+      for (std::size_t i = (tracks.size() + 1) / 2; i < tracks.size(); ++i) join(std::move(tracks[i]), all);
+      tracks.resize((tracks.size() + 1) / 2);
+      std::erase_if(tracks, [&](Beam& track) {
+        if (may_improve(*track.size)) return false;
+        join(std::move(track), all);
+        return true;
+      });
+    }
+    for (Beam& track : tracks) join(std::move(track), all);
+    shrink(all);
+  }
+
+  // Where the rule may change, with halves of backward too: few moves lead there.
+  std::vector<Proposal> brought_to(BatchSize size, const std::vector<Proposal>& starts) const {
+    std::vector<Proposal> own;
+    for (const Proposal& start : starts) {
+      own.push_back(with_micro_batch(space_, start, size));
+      if (options_.orders == OrdersMay::kStay || space_.halves() == Halves::kNever) continue;
+      own.push_back(own.back());
+      own.back().schedule.backward = OrderRule::Backward::kSplit;
+    }
+    return own;
+  }
+
+  void climb(const std::vector<Proposal>& starts, Beam& track, std::uint64_t share) {
+    if (!goes_on(track.size)) return;
+    if (track.met.empty()) judge_all(fresh(brought_to(*track.size, starts), track), track);
+    if (track.members.empty()) return;
+    const std::uint64_t charge = charge_of(space_, track.members.front().plan);
+    track.most_moves =
+        std::clamp<std::size_t>(share / kRoundsOfAShare / charge, kLeastMoves, options_.most_moves);
+    // Of many moves some were judged: as long as states are left, the plans are left again for others.
+    for (bool more = true; more && goes_on(track.size);) {
+      const std::size_t met = track.met.size();
+      for (Member& member : track.members) member.left = false;
+      descend(track, SIZE_MAX);
+      more = track.met.size() > met;
+    }
+  }
+
+  static void join(Beam&& track, Beam& all) {
+    for (Member& member : track.members) {
+      member.left = false;
+      all.members.push_back(std::move(member));
+    }
+    all.met.merge(track.met);
   }
 
   // Until every plan of the beam was left.
   void descend(Beam& beam, std::size_t rounds) {
-    for (std::size_t round = 0; round < rounds && goes_on(); ++round) {
+    for (std::size_t round = 0; round < rounds && goes_on(beam.size); ++round) {
       std::vector<Proposal> moves;
       std::size_t leaving = 0;
       for (Member& member : beam.members) {
         if (member.left || leaving == kLeftAtOnce) continue;
         member.left = true;
         ++leaving;
-        std::vector<Proposal> some =
-            some_of(fresh(moves_of(Site(space_, member.plan), options_.orders), beam), beam);
+        std::vector<Proposal> near = moves_of(Site(space_, member.plan), options_.orders);
+        if (beam.size)
+          std::erase_if(near, [&](const Proposal& each) { return each.micro_batch != *beam.size; });
+        std::erase_if(near, [&](const Proposal& each) { return beam.met.contains(signature_of(each)); });
+        std::vector<Proposal> some = fresh(some_of(std::move(near), beam), beam);
         moves.insert(moves.end(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
       }
       if (leaving == 0) return;
@@ -150,8 +240,12 @@ class Search {
     return result;
   }
 
+  bool limit_reached() const { return limit_ && context_.states >= *limit_; }
+
   void judge_all(std::vector<Proposal> plans, Beam& beam) {
-    add_those_that_fit(judged(plans), plans, beam);
+    const auto verdicts = judged(plans);
+    for (std::size_t i = verdicts.size(); i < plans.size(); ++i) beam.met.erase(signature_of(plans[i]));
+    add_those_that_fit(verdicts, plans, beam);
     if (lacking_.empty()) return;
     std::stable_sort(lacking_.begin(), lacking_.end(), [](const Lacking& a, const Lacking& b) {
       return a.verdict.iteration < b.verdict.iteration;
@@ -188,7 +282,10 @@ class Search {
   // As many as the budget allows, the first ones.
   std::vector<std::optional<Verdict>> judged(const std::vector<Proposal>& plans) {
     std::size_t count = 0;
-    while (count < plans.size() && context_.take_states(charge_of(space_, plans[count]))) ++count;
+    while (count < plans.size() && !limit_reached() &&
+           context_.take_states(charge_of(space_, plans[count]))) {
+      ++count;
+    }
     return judge_.consider_all(std::span(plans).first(count));
   }
 
@@ -223,6 +320,7 @@ class Search {
   };
   std::vector<Lacking> lacking_;  // what did not fit and was fast enough, of those judged last
   std::uint64_t numbers_ = 0;
+  std::optional<std::uint64_t> limit_;  // of states, for the beam at hand
 };
 
 }  // namespace

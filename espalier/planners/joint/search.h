@@ -2,7 +2,7 @@
 
 // Better plans from given ones, step by step: a beam of plans, each of which is left for the best of those
 // one step away, until none is better; then some random steps from the best, and down again, as long as that
-// helps.
+// helps. Before, each micro-batch size has a beam of its own: successive halving among sizes.
 
 #include <vector>
 
@@ -12,10 +12,12 @@ namespace espalier::joint {
 
 struct SearchOptions {
   OrdersMay orders = OrdersMay::kStay;
-  std::size_t width = 6;          // plans of the beam
-  std::size_t most_moves = 192;   // judged from one plan
-  std::size_t kicks = 12;         // in a row without gain, then it ends
-  std::optional<Duration> bound;  // that no plan beats: at it the search ends
+  std::size_t width = 6;         // plans of the beam
+  std::size_t most_moves = 192;  // judged from one plan
+  std::size_t kicks = 12;        // in a row without gain, then it ends
+  // That no plan beats whose stages all have this size, by Space::sizes; may be empty. A size is left at it,
+  // and where none is left the search ends.
+  std::vector<Duration> bounds = {};
   std::uint64_t seed = 1;
 };
 

@@ -153,4 +153,40 @@ std::vector<Proposal> split_moves(const Site& site) {
   return moves;
 }
 
+std::optional<Proposal> with_light_joins_apart(const Space& space, const Proposal& plan) {
+  constexpr std::int64_t kLight = 20;  // 1/20 of the stage's work, at most
+  const std::size_t nobody = plan.stages.size();
+  std::vector<std::size_t> stage_of(space.operators(), nobody);
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    for (const OperatorRun& run : plan.stages[s].operators.runs()) {
+      for (std::size_t op = run.first; op <= run.last; ++op) stage_of[op] = s;
+    }
+  }
+  std::vector<std::optional<std::uint32_t>> join(plan.stages.size());  // the first that reads from another
+  for (const Link& link : space.links()) {
+    const std::size_t s = stage_of[link.to];
+    if (s == nobody || stage_of[link.from] == s) continue;
+    join[s] = std::min(join[s].value_or(link.to), link.to);
+  }
+  Proposal apart = plan;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const StageDraft& stage = plan.stages[s];
+    if (!join[s] || !space.crossing(*join[s]) || !stage.locked_as.empty()) continue;
+    std::vector<OperatorRun> runs;
+    for (const OperatorRun& run : stage.operators.runs()) {
+      if (run.last >= *join[s]) runs.push_back({std::max(run.first, *join[s]), run.last});
+    }
+    StageDraft end = stage;
+    end.operators = OperatorSet(std::move(runs));
+    end.after.clear();
+    const OperatorSet rest = without(stage.operators, end.operators);
+    const KindId kind = space.problem().cluster.device(stage.devices.front()).kind;
+    const Duration all = space.work(stage.operators, kind, plan.micro_batch);
+    if (rest.runs().empty() || kLight * space.work(end.operators, kind, plan.micro_batch) > all) continue;
+    apart.stages[s].operators = rest;
+    apart.stages.push_back(std::move(end));
+  }
+  return apart.stages.size() > plan.stages.size() ? std::optional(std::move(apart)) : std::nullopt;
+}
+
 }  // namespace espalier::joint

@@ -319,8 +319,9 @@ double largest_load(const std::vector<MaxLoadDevice>& devices) {
   return load;
 }
 
-// Device numbers of a profile's nodes, those that the placement leaves out by their colour.
-std::vector<std::size_t> places_of(const MsrProfile& profile, const MsrPlacement& placement) {
+}  // namespace
+
+std::vector<std::size_t> places_in(const MsrProfile& profile, const MsrPlacement& placement) {
   const auto fail = [&](std::int64_t node, const char* problem) {
     throw InputError(placement.file + ": node " + std::to_string(node) + " " + problem);
   };
@@ -353,7 +354,19 @@ std::vector<std::size_t> places_of(const MsrProfile& profile, const MsrPlacement
   return result;
 }
 
-}  // namespace
+std::vector<double> output_costs(const MsrProfile& profile) {
+  std::vector<std::optional<double>> cost(profile.nodes.size());
+  for (const MsrProfile::Edge& edge : profile.edges) {
+    if (cost[edge.from].value_or(edge.cost) != edge.cost) {
+      throw InputError(profile.file + ": node " + std::to_string(profile.nodes[edge.from].id) +
+                       ": its edges differ in cost; expected one cost for its output");
+    }
+    cost[edge.from] = edge.cost;
+  }
+  std::vector<double> result;
+  for (const std::optional<double>& one : cost) result.push_back(one.value_or(0));
+  return result;
+}
 
 MaxLoadResult max_load(const MsrProfile& profile, const MaxLoadOptions& options) {
   ESP_CHECK(options.space != MaxLoadSpace::kAnywhere);
@@ -407,7 +420,7 @@ MaxLoadResult price_placement(const MsrProfile& profile, const MsrPlacement& pla
                      std::to_string(used[1]) + " CPUs; there are " + std::to_string(machine.accelerators) +
                      " and " + std::to_string(machine.cpus));
   }
-  price_devices(profile, places_of(profile, placement), result.devices);
+  price_devices(profile, places_in(profile, placement), result.devices);
   std::erase_if(result.devices, [](const MaxLoadDevice& device) { return device.nodes.empty(); });
   result.max_load = largest_load(result.devices);
   return result;

@@ -74,6 +74,13 @@ MaxLoadResult max_load(const MsrProfile& profile, const MaxLoadOptions& options 
 MaxLoadResult price_placement(const MsrProfile& profile, const MsrPlacement& placement,
                               const MaxLoadOptions& options = {});
 
+// By node its device in the placement; nodes that it leaves out stand with their colour. Throws InputError as
+// price_placement says.
+std::vector<std::size_t> places_in(const MsrProfile& profile, const MsrPlacement& placement);
+
+// By node the cost of its output, 0 where nobody reads it. Throws InputError where its edges differ in cost.
+std::vector<double> output_costs(const MsrProfile& profile);
+
 // What is wrong with a planner's result, by the definition above and from the profile alone; empty if nothing
 // is. Whether a chain of downsets is asked for, the space says. O(nodes + edges) of hash tables.
 std::vector<std::string> check_max_load(const MsrProfile& profile, const MaxLoadOptions& options,

@@ -34,6 +34,9 @@ namespace {
 
 constexpr std::uint64_t kSwapEvery = 4, kClusterEvery = 8, kMostOfCluster = 64;
 
+// Of the temperature: what is worse by more has a chance below 10^-8 and is left out without a draw.
+constexpr double kHopeless = 20;
+
 constexpr double kOvercharge = 8;  // of the best load, where a device lacks as much as it has
 
 // Nodes by colour, and the outputs that several items touch.
@@ -67,13 +70,8 @@ FreeItems items_by_colour(const MsrProfile& profile) {
     result.item_of.push_back(item);
   }
   std::vector<std::vector<std::uint32_t>> touch(profile.nodes.size());
-  std::vector<std::optional<double>> cost(profile.nodes.size());
+  const std::vector<double> cost = output_costs(profile);
   for (const MsrProfile::Edge& edge : profile.edges) {
-    if (cost[edge.from].value_or(edge.cost) != edge.cost) {
-      throw InputError(profile.file + ": node " + std::to_string(profile.nodes[edge.from].id) +
-                       ": its edges differ in cost; expected one cost for its output");
-    }
-    cost[edge.from] = edge.cost;
     touch[edge.from].push_back(result.item_of[edge.to]);
   }
   std::map<std::vector<std::uint32_t>, std::uint32_t> of_items;  // outputs of the same items are one
@@ -82,10 +80,10 @@ FreeItems items_by_colour(const MsrProfile& profile) {
     items.push_back(result.item_of[node]);
     std::sort(items.begin(), items.end());
     items.erase(std::unique(items.begin(), items.end()), items.end());
-    if (items.size() < 2 || *cost[node] == 0) continue;
+    if (items.size() < 2 || cost[node] == 0) continue;
     const auto [at, fresh] = of_items.emplace(items, static_cast<std::uint32_t>(result.outputs.size()));
     if (fresh) result.outputs.push_back({0, items});
-    result.outputs[at->second].cost += *cost[node];
+    result.outputs[at->second].cost += cost[node];
   }
   for (std::uint32_t o = 0; o < result.outputs.size(); ++o) {
     for (const std::uint32_t item : result.outputs[o].items) result.items[item].outputs.push_back(o);
@@ -158,14 +156,48 @@ class FreePlacement {
   }
   void move(std::size_t item, std::size_t to, const Effect& effect) {
     const std::size_t from = place_[item];
+    stand(item, to);
+    load_[from] = effect.from_load, load_[to] = effect.to_load;
+    bytes_[from] = effect.from_bytes, bytes_[to] = effect.to_bytes;
+  }
+
+  // What two devices hold, to go back to once their items have moved back (stand).
+  Effect loads(std::size_t from, std::size_t to) const {
+    return {load_[from], load_[to], bytes_[from], bytes_[to]};
+  }
+  void set_loads(std::size_t from, std::size_t to, const Effect& loads) {
+    load_[from] = loads.from_load, load_[to] = loads.to_load;
+    bytes_[from] = loads.from_bytes, bytes_[to] = loads.to_bytes;
+  }
+  // The item alone: loads stay as they are.
+  void stand(std::size_t item, std::size_t to) {
+    const std::size_t from = place_[item];
     for (const std::uint32_t o : graph_.items[item].outputs) {
       std::uint32_t* const held = held_.data() + o * devices_;
       if (--held[from] == 0) --spread_[o];
       if (held[to]++ == 0) ++spread_[o];
     }
     place_[item] = static_cast<std::uint32_t>(to);
-    load_[from] = effect.from_load, load_[to] = effect.to_load;
-    bytes_[from] = effect.from_bytes, bytes_[to] = effect.to_bytes;
+  }
+  // effect and move in one pass.
+  void shift(std::size_t item, std::size_t to) {
+    const FreeItems::Item& moved = graph_.items[item];
+    const std::size_t from = place_[item];
+    double out = 0, in = 0;
+    for (const std::uint32_t o : moved.outputs) {
+      std::uint32_t* const held = held_.data() + o * devices_;
+      const double cost = graph_.outputs[o].cost;
+      const std::uint32_t before = spread_[o];
+      const std::uint32_t after = before - (held[from] == 1 ? 1 : 0) + (held[to] == 0 ? 1 : 0);
+      out += cost * ((held[from] > 1 ? 1 : 0) - (before > 1 ? 1 : 0));
+      in += cost * ((after > 1 ? 1 : 0) - (held[to] > 0 ? 1 : 0));
+      --held[from], ++held[to];
+      spread_[o] = after;
+    }
+    place_[item] = static_cast<std::uint32_t>(to);
+    load_[from] += (accelerator(from) ? out - moved.accelerator : -moved.cpu);
+    load_[to] += (accelerator(to) ? in + moved.accelerator : moved.cpu);
+    bytes_[from] -= moved.bytes, bytes_[to] += moved.bytes;
   }
 
   // Everything again from the placement: what many small changes rounded is gone.
@@ -266,7 +298,7 @@ class Annealer {
     const double out = term(from, effect.from_load, effect.from_bytes);
     const double in = term(to, effect.to_load, effect.to_bytes);
     const double after = energy_ - terms_[from] - terms_[to] + out + in;
-    if (after > energy_ && after > energy_ * (1 + temperature * placement::exponential(rng_))) return;
+    if (!kept(after, temperature)) return;
     now_.move(item, to, effect);
     terms_[from] = out, terms_[to] = in;
     energy_ = std::accumulate(terms_.begin(), terms_.end(), 0.0);
@@ -279,22 +311,25 @@ class Annealer {
     if (outputs.empty()) return;
     const std::size_t from = now_.place()[item];
     const double dear = graph_.outputs[outputs[rng_.below(outputs.size())]].cost;
-    cluster_ = {static_cast<std::uint32_t>(item)};
+    const FreePlacement::Effect before = now_.loads(from, to);
     const std::size_t most = 2 + rng_.below(kMostOfCluster);
-    for (std::size_t i = 0; i < cluster_.size(); ++i) {
-      now_.move(cluster_[i], to, now_.effect(cluster_[i], to));
+    cluster_.clear();
+    const auto add = [&](std::uint32_t next) {
+      cluster_.push_back(next);
+      now_.shift(next, to);
+    };
+    add(static_cast<std::uint32_t>(item));
+    for (std::size_t i = 0; i < cluster_.size() && cluster_.size() < most; ++i) {
       for (const std::uint32_t o : graph_.items[cluster_[i]].outputs) {
         if (graph_.outputs[o].cost < dear) continue;
         for (const std::uint32_t next : graph_.outputs[o].items) {
-          const bool fresh = now_.place()[next] == from && now_.may_stand(next, to) &&
-                             cluster_.size() < most &&
-                             std::find(cluster_.begin(), cluster_.end(), next) == cluster_.end();
-          if (fresh) cluster_.push_back(next);
+          if (now_.place()[next] == from && now_.may_stand(next, to) && cluster_.size() < most) add(next);
         }
       }
     }
     if (stays(from, to, temperature)) return;
-    for (const std::uint32_t moved : cluster_) now_.move(moved, from, now_.effect(moved, from));
+    for (const std::uint32_t moved : cluster_) now_.stand(moved, from);
+    now_.set_loads(from, to, before);
   }
 
   // Two items of different devices change places.
@@ -302,11 +337,13 @@ class Annealer {
     const std::size_t other = rng_.below(graph_.items.size());
     const std::size_t from = now_.place()[item], to = now_.place()[other];
     if (from == to || !now_.may_stand(item, to) || !now_.may_stand(other, from)) return;
-    now_.move(item, to, now_.effect(item, to));
-    now_.move(other, from, now_.effect(other, from));
+    const FreePlacement::Effect before = now_.loads(from, to);
+    now_.shift(item, to);
+    now_.shift(other, from);
     if (stays(from, to, temperature)) return;
-    now_.move(other, to, now_.effect(other, to));
-    now_.move(item, from, now_.effect(item, from));
+    now_.stand(other, to);
+    now_.stand(item, from);
+    now_.set_loads(from, to, before);
   }
 
   // Whether the loads of two devices, which changed, are kept.
@@ -314,11 +351,17 @@ class Annealer {
     const double out = term(from, now_.load(from), now_.bytes(from));
     const double in = term(to, now_.load(to), now_.bytes(to));
     const double after = energy_ - terms_[from] - terms_[to] + out + in;
-    if (after > energy_ && after > energy_ * (1 + temperature * placement::exponential(rng_))) return false;
+    if (!kept(after, temperature)) return false;
     terms_[from] = out, terms_[to] = in;
     energy_ = std::accumulate(terms_.begin(), terms_.end(), 0.0);
     note();
     return true;
+  }
+
+  bool kept(double after, double temperature) {
+    if (after <= energy_) return true;
+    if (after > energy_ * (1 + kHopeless * temperature)) return false;
+    return after <= energy_ * (1 + temperature * placement::exponential(rng_));
   }
 
   void note() {

@@ -37,7 +37,7 @@ namespace {
 
 constexpr std::uint64_t kStatesForAShape = 40'000;  // of the budget
 constexpr std::uint64_t kFewestShapes = 16;
-constexpr std::uint64_t kPartOfMore = 100;  // of the budget: below 1/100 more groups are tried
+constexpr std::uint64_t kPartOfMore = 20;  // of the budget: below 1/20 more groups are tried
 constexpr std::size_t kShapesAtOnce = 8;
 constexpr std::int64_t kNear = 125;  // per cent of the best iteration
 

@@ -256,12 +256,13 @@ BlockPrice block_price(const Linearization& line, BatchSize micro_batch, const S
   }
   // While the last of w micro-batches goes forward, w - 1 wait for a gradient; when the first goes back, w.
   const Bytes in_forward = sent + memory.forward_workspace - gradients_in;
-  const Bytes in_backward = gradients_out + memory.backward_workspace;
+  const Bytes in_backward = gradients_out + memory.recomputed + memory.backward_workspace;
+  const Bytes again = memory.recomputed > Bytes() ? memory.recomputed + memory.forward_workspace : Bytes();
   BlockPrice result;
   result.trainable = memory.parameters;
   result.saved = memory.saved;
   result.base = memory.parameters + memory.gradients + memory.optimizer_state + memory.buffers + received +
-                std::max(in_forward, in_backward);
+                std::max({in_forward, in_backward, again});
   result.per_in_flight = received + memory.saved + kept + gradients_in;
   return result;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "espalier/planners/pipeline/memory_ladder.h"
 #include "espalier/planners/pipeline/split_search.h"
 
 namespace espalier {
@@ -47,6 +48,16 @@ std::vector<ChainSplit> min_max_splits(const Chain& chain, const DeviceTable& ta
     if (!found.empty()) known = std::move(found);
   }
   return known;
+}
+
+std::vector<ChainSplit> closest_splits(const Chain& chain, const DeviceTable& table,
+                                       const std::vector<DeviceId>& devices, std::int64_t micro_batches,
+                                       SplitOptions options, Context& context) {
+  const auto search = [&](std::int64_t percent) {
+    options.memory_percent = percent;
+    return min_max_splits(chain, table, devices, micro_batches, options, context);
+  };
+  return closest_by_memory(search, context);
 }
 
 std::vector<StageDraft> drafts_of(const Chain& chain, const ChainSplit& split) {

@@ -32,6 +32,7 @@ struct SplitOptions {
   OrderRule schedule = ScheduleKind::kOneFOneB;  // says how many micro-batches a stage holds
   Duration limit = Duration::max();              // splits with a larger bottleneck are of no use
   std::size_t most_replicas = kMaxMicroBatches;  // of a stage
+  std::int64_t memory_percent = 100;             // of each device's memory that stages may take
 };
 
 // Splits of the chain over `devices`: stages are contiguous; a stage without pinned blocks stands on a run of
@@ -52,6 +53,12 @@ struct SplitOptions {
 std::vector<ChainSplit> min_max_splits(const Chain& chain, const DeviceTable& table,
                                        const std::vector<DeviceId>& devices, std::int64_t micro_batches,
                                        const SplitOptions& options, Context& context);
+
+// Where nothing fits: the same with the least larger share of memory with which some split does
+// (memory_ladder.h); empty where none does. `options.memory_percent` is not looked at.
+std::vector<ChainSplit> closest_splits(const Chain& chain, const DeviceTable& table,
+                                       const std::vector<DeviceId>& devices, std::int64_t micro_batches,
+                                       SplitOptions options, Context& context);
 
 // The stages of a split, each without `after`.
 std::vector<StageDraft> drafts_of(const Chain& chain, const ChainSplit& split);

@@ -317,12 +317,14 @@ class GraphPipe {
     std::vector<std::pair<Duration, std::size_t>> fastest;
     for (std::size_t i = 0; i < found.size(); ++i) {
       if (context_.stop()) return;
+      if (i >= kPlansToTune && !fastest.empty() && !may_simulate(2)) break;
       const Verdict verdict = consider(judge, found[i], options_.schedule);
       if (verdict.fits()) fastest.emplace_back(verdict.iteration, i);
     }
     std::sort(fastest.begin(), fastest.end());
     if (fastest.size() > kPlansToTune) fastest.resize(kPlansToTune);
     for (const auto& [iteration, number] : fastest) {
+      if (!may_simulate(1)) return;
       hold_more(judge, found[number], iteration);
       raise_groups(judge, found[number], iteration);
     }
@@ -331,7 +333,7 @@ class GraphPipe {
   }
 
   // From neighbour to neighbour, as long as the simulator finds one faster.
-  void climb(Judge& judge, PipeCandidate at, Duration fastest) const {
+  void climb(Judge& judge, PipeCandidate at, Duration fastest) {
     if (options_.micro_batches != GraphPipeOptions::MicroBatches::kUniform || rows_.size() > 1) return;
     if (!problem_.pins.empty()) return;
     const PipeJob job{.row = &rows_.front(), .micro_batches = {at.micro_batches.front()}};
@@ -343,6 +345,7 @@ class GraphPipe {
       }
       const PipeCandidate* best = nullptr;
       for (const PipeCandidate& each : near) {
+        if (!may_simulate(1)) return;
         const Verdict verdict = consider(judge, each, options_.schedule);
         if (!verdict.fits() || verdict.iteration >= fastest) continue;
         fastest = verdict.iteration;
@@ -351,6 +354,17 @@ class GraphPipe {
       if (!best) break;
       at = *best;
       hold_more(judge, at, fastest);
+    }
+  }
+
+  // Steps have as many tasks in all as the budget has states, proposals half of that: on a thousand devices a
+  // step has a million.
+  bool may_simulate(std::uint64_t part) const { return simulated_ < context_.budget.max_states / part; }
+
+  // Forward, backward and a message each, of each stage's micro-batches.
+  void count_tasks(const PipeCandidate& candidate) {
+    for (const BatchSize b : candidate.micro_batches) {
+      simulated_ += 4 * static_cast<std::uint64_t>(problem_.training.batch.count() / b.count());
     }
   }
 
@@ -366,12 +380,13 @@ class GraphPipe {
   }
 
   // The rule takes messages as free. Where they are not, a few more micro-batches in flight hide them.
-  void hold_more(Judge& judge, const PipeCandidate& candidate, Duration fastest) const {
+  void hold_more(Judge& judge, const PipeCandidate& candidate, Duration fastest) {
     if (options_.schedule.kind != ScheduleKind::kOneFOneB) return;
     const auto plan = whole_plan(candidate, options_.schedule);
     if (!plan) return;
     for (const std::uint32_t more : {1U, 2U, 3U}) {
       if (context_.stop()) return;
+      count_tasks(candidate);
       PipelinePlan fuller = *plan;
       for (Stage& stage : fuller.stages) {
         std::size_t share = 1;
@@ -384,7 +399,8 @@ class GraphPipe {
     }
   }
 
-  Verdict consider(Judge& judge, const PipeCandidate& candidate, const OrderRule& schedule) const {
+  Verdict consider(Judge& judge, const PipeCandidate& candidate, const OrderRule& schedule) {
+    count_tasks(candidate);
     if (is_uniform(candidate)) {
       Proposal uniform = proposal(candidate);
       uniform.schedule = schedule;
@@ -435,7 +451,7 @@ class GraphPipe {
 
   // kFkB (§5): k doubled, for all stages and then for one after the other, as long as that is faster and
   // fits.
-  void raise_groups(Judge& judge, const PipeCandidate& candidate, Duration fastest) const {
+  void raise_groups(Judge& judge, const PipeCandidate& candidate, Duration fastest) {
     const OrderRule& given = options_.schedule;
     if (options_.most_group < 2 || given.kind != ScheduleKind::kOneFOneB || !given.group.empty()) return;
     std::vector<std::uint32_t> best(candidate.plan.stages.size(), 1);
@@ -506,6 +522,7 @@ class GraphPipe {
   std::unique_ptr<Linearization> line_;
   std::vector<std::vector<DeviceId>> rows_;
   std::size_t most_branches_ = 0;  // of a parallel part
+  std::uint64_t simulated_ = 0;    // tasks, as count_tasks counts them
 };
 
 }  // namespace

@@ -67,17 +67,65 @@ std::int64_t PlacePrices::compute(std::uint32_t compute_class, const PlaceRanges
   return alone < 0 ? alone : in_company(compute_class, alone);
 }
 
-const StageNeeds& PlacePrices::needs(const PlaceRanges& places) {
+const StageNeeds& PlacePrices::needs(const PlaceRanges& places, const StageWay& way) {
+  if (way.degree > 1 || !way.again.empty()) {
+    const std::pair key(places, way);
+    const auto at = known_ways_.lower_bound(key);
+    if (at != known_ways_.end() && at->first == key) return at->second;
+    return known_ways_.emplace_hint(at, key, ask(places, way))->second;
+  }
   const auto at = known_.lower_bound(places);
   if (at != known_.end() && at->first == places) return at->second;
-  return known_.emplace_hint(at, places, ask(places))->second;
+  return known_.emplace_hint(at, places, ask(places, way))->second;
 }
 
-StageNeeds PlacePrices::ask(const PlaceRanges& places) {
-  StageNeeds needs;
+std::vector<OperatorRun> PlacePrices::runs(const PlaceRanges& places) const {
+  std::vector<OperatorRun> runs;
+  for (const Places& each : places) runs.push_back(line_.run(each.begin, each.end - 1));
+  return runs;
+}
+
+std::vector<OperatorRun> PlacePrices::repeated(const PlaceRanges& places) const {
   std::vector<OperatorRun> runs;
   for (const Places& each : places) {
-    runs.push_back(line_.run(each.begin, each.end - 1));
+    for (std::uint32_t place = each.begin; place < each.end; ++place) {
+      if (!line_.problem().graph.op(line_[place]).mutates.empty()) continue;
+      const OperatorRun run = line_.run(place, place);
+      if (!runs.empty() && runs.back().last + 1 == run.first) {
+        runs.back().last = run.last;
+      } else {
+        runs.push_back(run);
+      }
+    }
+  }
+  return runs;
+}
+
+// Of single devices from the sums, of groups by asking.
+std::vector<KindId> PlacePrices::able_kinds(const PlaceRanges& places, std::uint32_t degree) {
+  const std::vector<OperatorRun> operators = runs(places);
+  std::vector<KindId> able;
+  for (const KindId kind : kinds_) {
+    const auto& lacks = lacks_before_[kind.index()];
+    const bool can = degree > 1 ? !line_.prices()
+                                       .price({.operators = operators,
+                                               .recompute = {},
+                                               .micro_batch = micro_batch_,
+                                               .degree = degree,
+                                               .kinds = std::span(&kind, 1)},
+                                              *scratch_)
+                                       .forbidden
+                                : std::all_of(places.begin(), places.end(), [&](const Places& each) {
+                                    return lacks[each.end] == lacks[each.begin];
+                                  });
+    if (can) able.push_back(kind);
+  }
+  return able;
+}
+
+StageNeeds PlacePrices::ask(const PlaceRanges& places, const StageWay& way) {
+  StageNeeds needs;
+  for (const Places& each : places) {
     needs.writes_buffers = needs.writes_buffers || writers_before_[each.end] != writers_before_[each.begin];
     for (std::uint32_t place = each.begin; place < each.end && !line_.problem().pins.empty(); ++place) {
       const auto mine = line_.pin(place);
@@ -85,20 +133,28 @@ StageNeeds PlacePrices::ask(const PlaceRanges& places) {
       if (mine) needs.pin.device = mine;
     }
   }
-  for (std::uint32_t c = 0; c < table_.classes().size(); ++c) needs.compute.push_back(compute(c, places));
-  std::vector<KindId> able;
-  for (const KindId kind : kinds_) {
-    const auto& lacks = lacks_before_[kind.index()];
-    if (std::all_of(places.begin(), places.end(),
-                    [&](const Places& each) { return lacks[each.end] == lacks[each.begin]; })) {
-      able.push_back(kind);
-    }
+  const bool plain = way.degree == 1 && way.again.empty();
+  for (std::uint32_t c = 0; c < table_.classes().size(); ++c) {
+    needs.compute.push_back(plain ? compute(c, places) : -1);
   }
+  const std::vector<KindId> able = able_kinds(places, way.degree);
   if (able.empty()) return needs;
-  const StagePrice& price = line_.prices().price(
-      {.operators = runs, .recompute = {}, .micro_batch = micro_batch_, .degree = 1, .kinds = able},
-      *scratch_);
+  const std::vector<OperatorRun> operators = runs(places), again = repeated(way.again);
+  const StagePrice& price = line_.prices().price({.operators = operators,
+                                                  .recompute = again,
+                                                  .micro_batch = micro_batch_,
+                                                  .degree = way.degree,
+                                                  .kinds = able},
+                                                 *scratch_);
   ESP_CHECK(!price.forbidden);
+  for (std::uint32_t c = 0; c < table_.classes().size() && !plain; ++c) {
+    const ComputeClass& compute = table_.classes()[c];
+    const auto at = std::find(able.begin(), able.end(), compute.kind);
+    if (at == able.end()) continue;
+    const StagePrice::Times& times = price.times[static_cast<std::size_t>(at - able.begin())];
+    const Duration sum = times.forward + times.input_gradient + times.weight_gradient + times.recompute;
+    needs.compute[c] = in_company(c, sum.count()) + (again.empty() ? 0 : compute.actions.count() / 2);
+  }
   needs.memory = block_price(line_, micro_batch_, price, *scratch_);
   if (rule_ == MemoryRule::kLiteral) {
     const StageMemory& memory = price.memory;
@@ -116,6 +172,23 @@ StageNeeds PlacePrices::ask(const PlaceRanges& places) {
     if (line_.graph().tensor(each.tensor).requires_grad) needs.gradients_in += each.bytes;
   }
   return needs;
+}
+
+std::int64_t PlacePrices::collectives(const PlaceRanges& places, const StageWay& way,
+                                      const std::vector<DeviceId>& group) {
+  const std::vector<OperatorRun> operators = runs(places), again = repeated(way.again);
+  Duration most;
+  for (const DeviceId device : group) {
+    const KindId kind = line_.problem().cluster.device(device).kind;
+    const StagePrice::Times times = line_.prices().collectives({.operators = operators,
+                                                                .recompute = again,
+                                                                .micro_batch = micro_batch_,
+                                                                .degree = way.degree,
+                                                                .kinds = std::span(&kind, 1)},
+                                                               kind, group, *scratch_);
+    most = std::max(most, times.forward + times.input_gradient + times.recompute);
+  }
+  return most.count();
 }
 
 std::int64_t PlacePrices::replica_time(const StageNeeds& needs, const ComputeClass& compute,

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "espalier/planners/pipeline/chain.h"
@@ -18,6 +19,13 @@ namespace espalier::internal {
 enum class MemoryRule : std::uint8_t {
   kAll,      // what the simulator finds at least: tensors that arrive and wait count
   kLiteral,  // states, saved activations of the samples in flight, workspace: the paper's
+};
+
+// How a stage runs: in tensor-parallel groups, with what it computes again instead of keeping it.
+struct StageWay {
+  std::uint32_t degree = 1;
+  PlaceRanges again = {};  // of its places; operators that write their inputs are left out
+  friend auto operator<=>(const StageWay&, const StageWay&) = default;
 };
 
 // One stage at one micro-batch size, wherever it stands.
@@ -42,8 +50,12 @@ class PlacePrices {
   const Linearization& line() const { return line_; }
   const DeviceTable& table() const { return table_; }
 
-  // Remembered by its places. A miss asks the price service.
-  const StageNeeds& needs(const PlaceRanges& places);
+  // Remembered by its places and its way. A miss asks the price service.
+  const StageNeeds& needs(const PlaceRanges& places, const StageWay& way = {});
+
+  // What the devices of a group reduce within the actions of one micro-batch. The stage can run there.
+  std::int64_t collectives(const PlaceRanges& places, const StageWay& way,
+                           const std::vector<DeviceId>& group);
 
   // Forward and backward of one micro-batch, without the overhead of actions; negative where a cell is
   // missing. O(ranges).
@@ -62,7 +74,10 @@ class PlacePrices {
   std::int64_t micro_batch_time(const StageNeeds& needs, const RunClass& run) const;
 
  private:
-  StageNeeds ask(const PlaceRanges& places);
+  StageNeeds ask(const PlaceRanges& places, const StageWay& way);
+  std::vector<KindId> able_kinds(const PlaceRanges& places, std::uint32_t degree);
+  std::vector<OperatorRun> runs(const PlaceRanges& places) const;
+  std::vector<OperatorRun> repeated(const PlaceRanges& places) const;
   std::int64_t replica_time(const StageNeeds& needs, const ComputeClass& compute, std::int64_t work) const;
 
   const Linearization& line_;
@@ -76,7 +91,8 @@ class PlacePrices {
   std::vector<std::vector<std::uint32_t>> lacks_before_;  // likewise: operators without a cell
   std::vector<std::uint32_t> writers_before_;             // by place
   std::unique_ptr<StagePrices::Scratch, void (*)(StagePrices::Scratch*)> scratch_;
-  std::map<PlaceRanges, StageNeeds> known_;
+  std::map<PlaceRanges, StageNeeds> known_;                            // plain, on single devices
+  std::map<std::pair<PlaceRanges, StageWay>, StageNeeds> known_ways_;  // all others
 };
 
 }  // namespace espalier::internal

@@ -30,6 +30,14 @@ std::deque<Linearization> linearizations(const Problem& problem, Order order) {
   return lines;
 }
 
+std::vector<Proposal> joined(std::vector<std::vector<Proposal>> lists) {
+  std::vector<Proposal> all;
+  for (std::vector<Proposal>& each : lists) {
+    all.insert(all.end(), std::make_move_iterator(each.begin()), std::make_move_iterator(each.end()));
+  }
+  return all;
+}
+
 }  // namespace
 
 Outcome pipedream(const Problem& problem, const PipeDreamOptions& options, Context& context) {
@@ -44,22 +52,30 @@ Outcome pipedream(const Problem& problem, const PipeDreamOptions& options, Conte
       .most_replicas = options.most_replicas};
   const std::vector<BatchSize> micro_batches = usable_micro_batches(problem);
   std::vector<std::vector<Proposal>> found(micro_batches.size() * lines.size());
-  context.for_each(found.size(), [&](std::size_t number, Context& own) {
-    const BatchSize micro_batch = micro_batches[number / lines.size()];
+  const auto search = [&](const Linearization& line, BatchSize micro_batch, const auto& splits, Context& own,
+                          std::vector<Proposal>& into) {
     const std::int64_t m = problem.training.batch.count() / micro_batch.count();
-    const Chain chain(lines[number % lines.size()], micro_batch);
+    const Chain chain(line, micro_batch);
     for (const std::vector<DeviceId>& row : device_rows(problem.cluster, devices, chain.times_by_kind())) {
-      for (const ChainSplit& split : min_max_splits(chain, table, row, m, split_options, own)) {
+      for (const ChainSplit& split : splits(chain, table, row, m, split_options, own)) {
         std::vector<StageDraft> drafts = drafts_of(chain, split);
         for (std::size_t s = 1; s < drafts.size(); ++s) drafts[s].after = {s - 1};
-        found[number].push_back({std::move(drafts), micro_batch, options.schedule, split.bottleneck});
+        into.push_back({std::move(drafts), micro_batch, options.schedule, split.bottleneck});
       }
     }
+  };
+  context.for_each(found.size(), [&](std::size_t number, Context& own) {
+    search(lines[number % lines.size()], micro_batches[number / lines.size()], min_max_splits, own,
+           found[number]);
   });
-  std::vector<Proposal> proposals;
-  for (std::vector<Proposal>& each : found) {
-    proposals.insert(proposals.end(), std::make_move_iterator(each.begin()),
-                     std::make_move_iterator(each.end()));
+  std::vector<Proposal> proposals = joined(std::move(found));
+  if (proposals.empty() && !context.budget_spent) {
+    found.assign(lines.size(), {});
+    context.for_each(found.size(), [&](std::size_t number, Context& own) {
+      search(lines[number], micro_batches.front(), closest_splits, own, found[number]);
+    });
+    proposals = joined(std::move(found));
+    context.budget_spent = false;  // what comes closest is no answer that a larger budget would change
   }
   judge.consider_each(proposals.size(), [&](std::size_t number, Context&) { return proposals[number]; });
   return judge.outcome();

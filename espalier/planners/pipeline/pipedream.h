@@ -26,6 +26,8 @@ struct PipeDreamOptions {
 
 // For each micro-batch size, each order of the operators (with pins also pin_by_pin_order) and each row of
 // device_rows. Pins: chain_split.h. A stage edge joins neighbours of the chain, whether data crosses or not.
+// Where its estimate rules all splits out, it proposes those that fit into the least larger share of memory
+// in the smallest micro-batch (closest_splits), so that the judge says what is short.
 Outcome pipedream(const Problem& problem, const PipeDreamOptions& options, Context& context);
 
 }  // namespace espalier

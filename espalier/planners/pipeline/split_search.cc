@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "espalier/base/check.h"
+#include "espalier/planners/pipeline/memory_ladder.h"
 
 // Problem. Cuts 0 … C of a chain, devices 0 … D-1 in a row, m micro-batches. Cut the chain into contiguous
 // stages, give each a run of devices, or the device that it is pinned to; minimise the largest time per step.
@@ -418,7 +419,8 @@ std::int64_t SplitSearch::most_in_flight(std::size_t cut, std::size_t next, Byte
   std::int64_t& most = at->second[next];
   if (most >= 0) return most;
   const BlockPrice& price = chain_.price(cuts_[cut], cuts_[next]);
-  const std::int64_t left = (memory - price.base).count(), each = price.per_in_flight.count();
+  const std::int64_t left = (percent_of(memory, options_.memory_percent) - price.base).count(),
+                     each = price.per_in_flight.count();
   return most = left < 0 ? 0 : each <= 0 ? micro_batches_ : left / each;
 }
 

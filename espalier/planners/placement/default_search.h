@@ -18,6 +18,7 @@ namespace espalier::placement {
 enum class SearchMethod : std::uint8_t {
   kDefault,             // phases of those below
   kAccept,              // accept_if_not_worse
+  kGuided,              // guided_accept
   kCoordinate,          // coordinate_descent, again after each small kick
   kPath,                // path_descent, likewise
   kAnnealing,           // anneal

@@ -17,6 +17,11 @@ void coordinate_descent(Walk& walk, Rng& rng);
 // each path.
 void path_descent(Walk& walk, Rng& rng);
 
+// Accepts what is not worse, as accept_if_not_worse does; half of its kinds of changes begin on the critical
+// path: a unit of it, or a cluster around one, to where the path came from or goes to, or anywhere. The path
+// is worked out again, for a state, when the step got shorter since and some looks have passed.
+void guided_accept(Walk& walk, Rng& rng);
+
 // What the end of the step waited for, first task first: each task starts when the one before it on the path
 // has ended or its message has come.
 std::vector<TaskId> critical_tasks(const Instance& instance, std::span<const DeviceId> at,

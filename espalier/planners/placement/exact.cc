@@ -128,7 +128,7 @@ class BranchAndBound {
 
   std::int64_t message(DeviceId from, DeviceId to, Bytes bytes) const {
     if (engine_.rules().bandwidth) return transfer_time(bytes, *engine_.rules().bandwidth).count();
-    const Way& way = instance_.way(from, to);
+    const Route& way = instance_.way(from, to);
     return (way.latency + way.hold(bytes)).count();
   }
 
@@ -196,7 +196,7 @@ bool same_ways(const Instance& instance, const Rules& rules, DeviceId a, DeviceI
   for (std::size_t from = 0; from < instance.devices(); ++from) {
     for (std::size_t to = 0; to < instance.devices(); ++to) {
       if (from == to) continue;
-      Way here = instance.way(DeviceId(from), DeviceId(to)), there = instance.way(image(from), image(to));
+      Route here = instance.way(DeviceId(from), DeviceId(to)), there = instance.way(image(from), image(to));
       if (rules.sends != Rules::Sends::kRoutes || instance.devices() == 2)
         here.links.clear(), there.links.clear();
       if (here != there) return false;
@@ -212,7 +212,7 @@ bool numbers_matter(const Instance& instance, const Rules& rules) {
   if (rules.sends == Rules::Sends::kSenderBus) return devices > 2 && rules.copies == Rules::Copies::kOneEach;
   if (devices > 2)
     return std::any_of(instance.ways.begin(), instance.ways.end(),
-                       [](const Way& way) { return !way.links.empty(); });
+                       [](const Route& way) { return !way.links.empty(); });
   if (devices < 2) return false;
   const std::vector<LinkIndex>& back = instance.way(DeviceId(1), DeviceId(0)).links;
   const std::vector<LinkIndex>& there = instance.way(DeviceId(0), DeviceId(1)).links;

@@ -46,7 +46,7 @@ TEST(ExactPlacement, EqualDevicesAreTakenInOneOrder) {
     free.allowed.close();
   }
   rules.sends = Rules::Sends::kUnlimited;
-  for (Way& way : free.ways) way.links.clear();
+  for (Route& way : free.ways) way.links.clear();
   EXPECT_THAT(interchangeable(free, rules), ::testing::ElementsAre(DeviceId(0), DeviceId(0), DeviceId(0)));
 }
 

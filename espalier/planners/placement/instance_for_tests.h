@@ -94,7 +94,7 @@ struct InstanceForTests {
     }
     for (std::size_t a = 0; a < devices; ++a) {
       for (std::size_t b = 0; b < devices; ++b) {
-        Way way;
+        Route way;
         if (a != b) {
           way.links = {narrow(2 * a), narrow(2 * b + 1)};
           way.bandwidth = 1'000'000'000;

@@ -15,7 +15,7 @@ constexpr std::size_t kGapsLookedAt = 64;
 
 }  // namespace
 
-Duration message_time(const Way& way, Bytes bytes) {
+Duration message_time(const Route& way, Bytes bytes) {
   return way.send.of(bytes) + way.hold(bytes) + way.latency + way.receive.of(bytes);
 }
 
@@ -35,7 +35,7 @@ ListClock::ListClock(const Instance& instance, Rules::Sends sends, Gaps gaps)
 
 // The links that a message holds, as the rules see them.
 template <class Visit>
-void ListClock::for_each_link(DeviceId from, const Way& way, Visit visit) const {
+void ListClock::for_each_link(DeviceId from, const Route& way, Visit visit) const {
   if (sends_ == Rules::Sends::kSenderBus) visit(from.index());
   if (sends_ != Rules::Sends::kRoutes) return;
   for (const LinkIndex link : way.links) visit(std::size_t{link});
@@ -45,7 +45,7 @@ void ListClock::for_each_link(DeviceId from, const Way& way, Visit visit) const 
 Duration ListClock::arrival(ValueId value, DeviceId device) const {
   const TaskId producer = instance_.producer[value.index()];
   const DeviceId from = device_[producer.index()];
-  const Way& way = instance_.way(from, device);
+  const Route& way = instance_.way(from, device);
   const Bytes bytes = instance_.bytes[value.index()];
   Duration start = end_[producer.index()] + way.send.of(bytes);
   if (sends_ == Rules::Sends::kUnlimited)
@@ -241,16 +241,16 @@ MeanCosts::MeanCosts(const Instance& instance) {
     time.push_back(sum / static_cast<std::int64_t>(allowed.size()));
   }
   // Ways that take the same, and how many pairs have each.
-  const auto key = [](const Way& way) {
+  const auto key = [](const Route& way) {
     return std::tuple(way.bandwidth, way.latency, way.send.fixed, way.send.picoseconds_per_byte,
                       way.receive.fixed, way.receive.picoseconds_per_byte);
   };
-  std::map<decltype(key(Way())), std::pair<const Way*, std::int64_t>> different;
+  std::map<decltype(key(Route())), std::pair<const Route*, std::int64_t>> different;
   std::int64_t pairs = 0;
   for (std::size_t a = 0; a < instance.devices(); ++a) {
     for (std::size_t b = 0; b < instance.devices(); ++b) {
       if (a == b) continue;
-      const Way& way = instance.way(DeviceId(a), DeviceId(b));
+      const Route& way = instance.way(DeviceId(a), DeviceId(b));
       auto& entry = different[key(way)];
       entry = {&way, entry.second + 1};
       ++pairs;

@@ -71,7 +71,7 @@ class ListClock {
     Duration until;
   };
   template <class Visit>
-  void for_each_link(DeviceId from, const Way& way, Visit visit) const;
+  void for_each_link(DeviceId from, const Route& way, Visit visit) const;
   Duration arrival(ValueId value, DeviceId device) const;
   Duration ready(TaskId task, DeviceId device) const;
   void send(ValueId value, DeviceId device);
@@ -107,6 +107,6 @@ struct MeanCosts {
 };
 
 // The time of a message over a way, alone: send, hold, latency, receive.
-Duration message_time(const Way& way, Bytes bytes);
+Duration message_time(const Route& way, Bytes bytes);
 
 }  // namespace espalier::placement

@@ -104,42 +104,36 @@ void Walk::settle() {
 
 namespace {
 
-// Kinds of changes by what they gained of late. All keep a part of the tries.
-class KindChoice {
- public:
-  MoveKind draw(Rng& rng) {
-    double sum = 0;
-    for (const double weight : weight_) sum += weight;
-    double left = rng.unit() * sum;
-    for (std::size_t k = 0; k + 1 < kMoveKinds; ++k) {
-      if (left < weight_[k]) return static_cast<MoveKind>(k);
-      left -= weight_[k];
-    }
-    return static_cast<MoveKind>(kMoveKinds - 1);
-  }
-  void learn(MoveKind kind, bool gained) {
-    double& weight = weight_[static_cast<std::size_t>(kind)];
-    weight = std::max(kLeast, weight * kMemory + (gained ? 1.0 : 0.0));
-  }
+constexpr double kMemory = 0.98, kLeast = 0.25;
 
- private:
-  static constexpr double kMemory = 0.98, kLeast = 0.25;
-  std::array<double, kMoveKinds> weight_ = {1, 1, 1, 1};
-};
+}  // namespace
+
+std::size_t KindChoice::draw(Rng& rng) const {
+  double sum = 0;
+  for (const double weight : weight_) sum += weight;
+  double left = rng.unit() * sum;
+  for (std::size_t k = 0; k + 1 < weight_.size(); ++k) {
+    if (left < weight_[k]) return k;
+    left -= weight_[k];
+  }
+  return weight_.size() - 1;
+}
+
+void KindChoice::learn(std::size_t kind, bool gained) {
+  weight_[kind] = std::max(kLeast, weight_[kind] * kMemory + (gained ? 1.0 : 0.0));
+}
 
 std::size_t largest_change(const Neighbourhood& around) {
   return std::max<std::size_t>(2, around.movable().size() / 4);
 }
 
-}  // namespace
-
 void accept_if_not_worse(Walk& walk, Rng& rng) {
-  KindChoice kinds;
+  KindChoice kinds(kMoveKinds);
   const std::size_t most = largest_change(walk.around());
   std::uint64_t empty = 0;
   while (walk.goes_on() && empty < 1'000) {
-    const MoveKind kind = kinds.draw(rng);
-    const Change change = random_change(walk.around(), walk.at(), kind, most, rng);
+    const std::size_t kind = kinds.draw(rng);
+    const Change change = random_change(walk.around(), walk.at(), static_cast<MoveKind>(kind), most, rng);
     empty = change.empty() ? empty + 1 : 0;
     if (change.empty()) continue;
     const Duration before = walk.score();

@@ -76,6 +76,20 @@ class Walk {
   std::optional<Bytes> least_lack_;
 };
 
+// Kinds of changes by what they gained of late. All keep a part of the tries.
+class KindChoice {
+ public:
+  explicit KindChoice(std::size_t kinds) : weight_(kinds, 1.0) {}
+  std::size_t draw(Rng& rng) const;
+  void learn(std::size_t kind, bool gained);
+
+ private:
+  std::vector<double> weight_;
+};
+
+// The most units that a change of a walk moves.
+std::size_t largest_change(const Neighbourhood& around);
+
 // Random changes, each kept unless it is worse: of equal ones too, which lead over plateaus (rejecting them
 // costs 1-4 %). Kinds of changes that gain more are tried more.
 void accept_if_not_worse(Walk& walk, Rng& rng);

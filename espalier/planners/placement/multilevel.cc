@@ -30,7 +30,7 @@ class Refinement {
   Refinement(const Instance& instance, const Rules& rules, Rng& rng)
       : instance_(instance),
         rng_(rng),
-        priority_(priorities_by(upward_ranks(instance, MeanCosts(instance)))),
+        priority_(upward_priorities(instance)),
         engine_(instance, rules, {priority_, {}}) {}
 
   Evaluated evaluate(const Assignment& assignment) { return engine_.evaluate(assignment, scratch_); }

@@ -47,7 +47,7 @@ class LeastMessages {
     for (std::size_t from = 0; from < instance.devices(); ++from) {
       for (std::size_t to = 0; to < instance.devices(); ++to) {
         if (from == to) continue;
-        const Way& way = instance.way(DeviceId(from), DeviceId(to));
+        const Route& way = instance.way(DeviceId(from), DeviceId(to));
         const Simple simple =
             rules.bandwidth ? Simple{rules.bandwidth, Duration()} : Simple{way.bandwidth, way.latency};
         std::vector<Simple>& list = ways_[instance.kind[from].index() * kinds_ + instance.kind[to].index()];

@@ -72,6 +72,7 @@ Outcome plan_by_placer(const Problem& problem, const Placer& placer, const Place
     for (std::size_t d = 0; d < memory.size(); ++d) instance.memory[d] = memory[d] / 16 * sixteenths;
     for (int i = 0; i < kTightenings && !context.stop(); ++i) {
       const Placed placed = placer.place({problem.graph, instance, options.order, options.seed}, context);
+      if (placed.unsupported) return {.status = Status::kUnsupported, .why = placed.why};
       if (!placed.assignment) {
         if (!why) why = why_text(problem, placed);
         break;
@@ -79,7 +80,11 @@ Outcome plan_by_placer(const Problem& problem, const Placer& placer, const Place
       const std::optional<Duration> estimate = size == training.batch ? placed.estimate : std::nullopt;
       const Verdict verdict =
           judge.consider(Plan(placement_of(instance, problem.graph, *placed.assignment)), estimate);
-      if (verdict.ruling != Verdict::Ruling::kTooMuchMemory) return judge.outcome();
+      if (verdict.ruling != Verdict::Ruling::kTooMuchMemory) {
+        Outcome outcome = judge.outcome();
+        if (outcome.status == Status::kFeasible && outcome.why.empty()) outcome.why = placed.why;
+        return outcome;
+      }
       for (const Excess& excess : verdict.excess) {
         Bytes& told = instance.memory[excess.device.index()];
         told = std::max(Bytes(), told - Bytes(excess.by.count() / 16 * sixteenths + 1));
@@ -87,7 +92,7 @@ Outcome plan_by_placer(const Problem& problem, const Placer& placer, const Place
     }
   }
   Outcome outcome = judge.outcome();
-  if (outcome.status == Status::kInfeasible && why) outcome.why = *why;
+  if (outcome.status == Status::kInfeasible && !outcome.closest && why) outcome.why = *why;
   return outcome;
 }
 

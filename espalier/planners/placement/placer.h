@@ -34,9 +34,11 @@ struct Placed {
   std::optional<Assignment> assignment = {};  // none: nothing that fits was found, `why` says what lacks
   std::optional<Duration> estimate = {};      // of the step: the placer's own figure, if it has one
   DeviceOrders orders = {};                   // what it would have devices run by; empty: it does not say
-  std::string why = {};
-  std::vector<DeviceLack> lacks = {};  // where nothing fits: of the assignment that came closest
+  std::string why = {};                       // with an assignment: what the placer says of it, if anything
+  std::vector<DeviceLack> lacks = {};         // where nothing fits: of the assignment that came closest
   SearchStats stats = {};
+  bool unsupported =
+      false;  // without an assignment: the instance is too large for this placer, `why` says in what
 };
 
 // What all placers are given by whoever calls them by name. Each takes of it what it uses.

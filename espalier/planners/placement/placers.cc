@@ -2,9 +2,13 @@
 #include "espalier/base/spelling.h"
 #include "espalier/planners/placement/baechi.h"
 #include "espalier/planners/placement/heft.h"
+#include "espalier/planners/placement/list_clock.h"
+#include "espalier/planners/placement/max_load.h"
 #include "espalier/planners/placement/multilevel.h"
+#include "espalier/planners/placement/ordered.h"
 #include "espalier/planners/placement/partitioners.h"
 #include "espalier/planners/placement/placer.h"
+#include "espalier/planners/placement/ranks.h"
 #include "espalier/planners/placement/search_placer.h"
 #include "espalier/planners/placement/simple.h"
 
@@ -20,6 +24,28 @@ std::vector<UnitId> units_of(const PlacerInput& input) {
 std::function<Placed(const PlacerInput&, Context&)> of_instance(Placed (*place)(const Instance&,
                                                                                 const ListOptions&)) {
   return [place](const PlacerInput& input, Context&) { return place(input.instance, {}); };
+}
+
+Placer of_objective(Objective objective, std::string source, std::string decides) {
+  return {std::string(to_text(objective)), std::move(source), std::move(decides),
+          [objective](const PlacerInput& input, Context& context) {
+            return objective_placer(input, objective, context);
+          },
+          1};
+}
+
+constexpr std::uint64_t kEpisodes = 40;           // as the traversal-order study has them
+constexpr std::uint64_t kMostTasks = 60'000'000;  // looks times tasks: some seconds
+
+// A placer that visits the operators in the input's order, judged as placers promise to fit.
+std::function<Placed(const PlacerInput&, Context&)> in_order(OrderedPlacer placer) {
+  return [placer](const PlacerInput& input, Context& context) {
+    const Instance& instance = input.instance;
+    const Engine engine(instance, {.memory = Rules::Memory::kAllHeld}, {upward_priorities(instance), {}});
+    const std::uint64_t units = instance.units(), tasks = std::max<std::uint64_t>(1, instance.tasks());
+    const std::uint64_t looks = std::max(units + 1, std::min(kEpisodes * units + 1, kMostTasks / tasks));
+    return place_in_order(input.graph, engine, placer, {input.order, input.seed, looks}, context);
+  };
 }
 
 }  // namespace
@@ -56,6 +82,14 @@ const std::vector<Placer>& placement_placers() {
        of_instance(heft_lookahead)},
       {"dpos", "FastT, Middleware'20", "the critical path fills the fastest devices, the rest ends first",
        of_instance(dpos)},
+      {"dp", "Tarnawski et al., NeurIPS'20 §5", "the least busiest device over all chains of downsets",
+       [](const PlacerInput& input, Context&) {
+         return max_load_placement(input.instance, literal::MaxLoadSpace::kDownsets);
+       }},
+      {"dpl", "Tarnawski et al., NeurIPS'20 §5", "the same along one depth-first order",
+       [](const PlacerInput& input, Context&) {
+         return max_load_placement(input.instance, literal::MaxLoadSpace::kLinear);
+       }},
       {"metis", "Karypis, Kumar, SISC'98", "the least cut into parts even in time and memory",
        [](const PlacerInput& input, Context&) { return metis(input.instance); }},
       {"scotch", "Pellegrini, Roman, HPCN'96", "the least cut into parts even in time",
@@ -66,9 +100,28 @@ const std::vector<Placer>& placement_placers() {
          return multilevel(input.instance, {.seed = input.seed}, context);
        },
        1},
-      {"local-search", "accept if not worse, descents on the critical path; by the operator engine",
-       "the best of these, then moves of operators, clusters and runs as long as the budget lasts",
+      {"list", "the traversal-order study, arXiv 2201.09676",
+       "of what is ready the first in the order, where it ends first", in_order(OrderedPlacer::kList), 1},
+      {"uniform-walk", "Placeto, NeurIPS'19, with a policy that knows nothing",
+       "each operator in the order to a random device; the best placement visited",
+       in_order(OrderedPlacer::kUniformWalk), 1},
+      {"accept", "Placeto's draws, filtered",
+       "each operator in the order to a random device, kept if the step is not longer",
+       in_order(OrderedPlacer::kAccept), 1},
+      {"descent", "coordinate descent", "each operator in the order where the step is shortest, with kicks",
+       in_order(OrderedPlacer::kDescent), 1},
+      {"local-search", "accept if not worse, by the operator engine",
+       "the best of list methods, multilevel and the expert, then moves of operators, clusters and runs as "
+       "long as the budget lasts",
        [](const PlacerInput& input, Context& context) { return search_placer(input, {}, context); }, 1},
+      of_objective(Objective::kMaxLoad, "Tarnawski et al., NeurIPS'20: throughput",
+                   "the least load of the busiest device or link, for a full pipeline of steps"),
+      of_objective(Objective::kContiguousMaxLoad, "Tarnawski et al., NeurIPS'20: throughput",
+                   "the same, where no value of the forward pass comes back to a device"),
+      of_objective(Objective::kExpected, "READYS, CLUSTER'21",
+                   "the least mean step of 40 samples with operators' times 20 % off"),
+      of_objective(Objective::kTail, "READYS, CLUSTER'21",
+                   "the least step that 95 % of such samples do not exceed"),
   };
   return kPlacers;
 }

@@ -51,4 +51,8 @@ std::vector<std::uint32_t> priorities_by(std::span<const Duration> rank) {
   return priority;
 }
 
+std::vector<std::uint32_t> upward_priorities(const Instance& instance) {
+  return priorities_by(upward_ranks(instance, MeanCosts(instance)));
+}
+
 }  // namespace espalier::placement

@@ -24,6 +24,8 @@ std::vector<Duration> downward_ranks(const Instance& instance, const MeanCosts& 
 std::vector<TaskId> by_rank(std::span<const Duration> rank);
 // The same as priorities: by task its place in that order.
 std::vector<std::uint32_t> priorities_by(std::span<const Duration> rank);
+// Those of upward ranks by mean costs.
+std::vector<std::uint32_t> upward_priorities(const Instance& instance);
 
 // Calls take(task) for all tasks in a legal order: of those whose producers were taken the one of the
 // smallest priority, then the smallest number. O(tasks · log + reads).

@@ -71,7 +71,7 @@ inline Instance random_case(const CaseOptions& options, Rng& rng) {
     made.kind.emplace_back(d % options.kinds);
     made.memory.emplace_back(options.memory);
     for (std::size_t to = 0; to < options.devices; ++to) {
-      Way way;
+      Route way;
       if (to != d) {
         way.links = {narrow(2 * d), narrow(2 * to + 1)};
         way.bandwidth = options.bandwidth;

@@ -6,41 +6,61 @@
 
 #include "espalier/planners/placement/default_search.h"
 #include "espalier/planners/placement/list_clock.h"
+#include "espalier/planners/placement/objective_search.h"
 #include "espalier/planners/placement/ranks.h"
 
 namespace espalier::placement {
 namespace {
 
-constexpr std::array<std::string_view, 5> kStarts = {"one-device", "expert", "m-etf", "heft", "multilevel"};
+constexpr std::array<std::string_view, 9> kStarts = {
+    "one-device", "expert", "m-etf", "m-sct", "heft", "peft", "dpos", "heft-lookahead", "multilevel"};
 constexpr std::uint64_t kPartOfStarts = 4;  // of the budget, which placers that search may take
 constexpr std::uint64_t kFewestLooks = 200;
+constexpr std::uint64_t kObjectiveLooks = 10'000;
+constexpr std::array<std::int64_t, 5> kHalvesOfMemory = {3, 4, 6, 8, 16};
 
-// Of the placers that find something. The last that found nothing says what lacks, if none does.
-std::vector<Assignment> starts_of(const PlacerInput& input, Context& context, Placed& failed) {
+}  // namespace
+
+Placed place_in_live_memory(const PlacerInput& input, const Placer& placer, Context& context) {
+  Placed placed = placer.place(input, context);
+  if (placed.assignment) return placed;
+  Instance roomy = input.instance;
+  for (const std::int64_t halves : kHalvesOfMemory) {
+    if (context.stop()) break;
+    for (std::size_t d = 0; d < roomy.devices(); ++d)
+      roomy.memory[d] = Bytes(input.instance.memory[d].count() / 2 * halves);
+    Placed again = placer.place({input.graph, roomy, input.order, input.seed}, context);
+    if (again.assignment) return again;
+  }
+  return placed;
+}
+
+std::vector<Assignment> placer_starts(const PlacerInput& input, const Rules& rules, Context& context,
+                                      Placed* failed) {
   std::vector<Assignment> starts;
   Context part = context;
   part.states = 0;
-  part.budget.max_states = context.budget.max_states / kPartOfStarts;
+  part.budget.max_states = (context.budget.max_states - context.states) / kPartOfStarts;
   for (const std::string_view name : kStarts) {
     if (context.stop() && !starts.empty()) break;
-    Placed placed = find_placer(name).place(input, part);
+    const Placer& placer = find_placer(name);
+    Placed placed = rules.memory == Rules::Memory::kLive ? place_in_live_memory(input, placer, part)
+                                                         : placer.place(input, part);
     if (placed.assignment) {
       starts.push_back(std::move(*placed.assignment));
-    } else {
-      failed = std::move(placed);
+    } else if (failed) {
+      *failed = std::move(placed);
     }
   }
   context.states += std::min(part.states, part.budget.max_states);
   return starts;
 }
 
-}  // namespace
-
 Placed search_placer(const PlacerInput& input, const SearchPlacerOptions& options, Context& context) {
   const Instance& instance = input.instance;
   Placed failed;
-  PlacementSearchOptions search{.starts = starts_of(input, context, failed),
-                                .orders = {priorities_by(upward_ranks(instance, MeanCosts(instance))), {}},
+  PlacementSearchOptions search{.starts = placer_starts(input, options.rules, context, &failed),
+                                .orders = {upward_priorities(instance), {}},
                                 .seed = input.seed};
   const bool any = !search.starts.empty();
   const std::uint64_t affordable = options.max_tasks / std::max<std::size_t>(1, instance.tasks());
@@ -50,6 +70,54 @@ Placed search_placer(const PlacerInput& input, const SearchPlacerOptions& option
   Placed placed = placement_search(instance, options.rules, search, own);
   context.states = own.states;
   return placed.assignment || any ? placed : failed;
+}
+
+namespace {
+
+// Of an instance's tasks those of the forward pass: also where backward operators are tasks of their own.
+std::vector<char> forward_of(const PlacerInput& input) {
+  std::vector<char> forward = forward_tasks(input.instance);
+  for (std::size_t t = 0; t < forward.size(); ++t) {
+    if (input.graph.op(input.instance.op[t]).role != OperatorRole::kForward) forward[t] = 0;
+  }
+  return forward;
+}
+
+std::string value_text(Objective objective, double nanoseconds_of_step) {
+  return std::string(to_text(objective)) + " " +
+         to_text(Duration(static_cast<std::int64_t>(nanoseconds_of_step)));
+}
+
+}  // namespace
+
+Placed objective_placer(const PlacerInput& input, Objective objective, Context& context) {
+  const Instance& instance = input.instance;
+  const SearchPlacerOptions limits;
+  Placed placed;
+  const std::vector<Assignment> starts = placer_starts(input, limits.rules, context, &placed);
+  const DeviceOrders orders{upward_priorities(instance), {}};
+  const ObjectiveOptions options{.objective = objective, .forward = forward_of(input)};
+  ObjectiveJudge judge(instance, limits.rules, orders, options);
+  const bool noisy = objective == Objective::kExpected || objective == Objective::kTail;
+  const std::uint64_t evaluations = noisy ? options.noise.samples : 1;  // of a look, none cut off
+  const std::uint64_t most = std::max(kFewestLooks, kObjectiveLooks / evaluations);
+  const std::uint64_t affordable =
+      limits.max_tasks / (evaluations * std::max<std::size_t>(1, instance.tasks()));
+  const std::uint64_t looks = std::clamp(affordable, kFewestLooks, most);
+  Context own = context;
+  own.budget.max_states = std::min(context.budget.max_states, context.states + looks);
+  const ObjectivePlaced found = objective_search(judge, starts, input.seed, own);
+  context.states = own.states;
+  if (!found.assignment) {
+    if (starts.empty()) return placed;
+    return {.why = found.why};
+  }
+  const ObjectiveBound bound = objective_bound(instance, limits.rules, options);
+  placed = {
+      .assignment = found.assignment, .orders = orders, .why = value_text(objective, found.value.value)};
+  if (bound.value > 0) placed.why += "; no placement is below " + value_text(objective, bound.value);
+  placed.stats.states = placed.stats.evaluations = context.states;
+  return placed;
 }
 
 }  // namespace espalier::placement

@@ -3,6 +3,7 @@
 // The search of placements as a placer: begins with what constructive placers find, goes on by
 // default_placement_search, under the engine's usual rules.
 
+#include "espalier/placement/objectives.h"
 #include "espalier/planners/placement/placer.h"
 
 namespace espalier::placement {
@@ -17,5 +18,19 @@ struct SearchPlacerOptions {
 // the engine's step. Takes a state for each look, those of the starts too. Tasks run by the upward ranks of
 // the instance (MeanCosts), so a start keeps its meaning whatever moves.
 Placed search_placer(const PlacerInput& input, const SearchPlacerOptions& options, Context& context);
+
+// What a placer finds where a device must hold what is alive only (Rules::Memory::kLive): placers count all
+// that a device touches, so where one finds nothing it is asked again with up to 8 times the memory. The
+// answer may not fit.
+Placed place_in_live_memory(const PlacerInput& input, const Placer& placer, Context& context);
+
+// Where searches begin: what one-device, expert, m-etf, heft, … and multilevel find (place_in_live_memory
+// under rules that count what is alive). Takes at most a quarter of what is left of the budget.
+std::vector<Assignment> placer_starts(const PlacerInput& input, const Rules& rules, Context& context,
+                                      Placed* failed = nullptr);
+
+// The best by an objective (placement/objectives.h) instead of the step: the same starts, then
+// objective_search. Fits as placers promise. `why` says the value and the bound; `estimate` stays empty.
+Placed objective_placer(const PlacerInput& input, Objective objective, Context& context);
 
 }  // namespace espalier::placement

@@ -1,0 +1,437 @@
+#include "espalier/planners/pipeline/downset_search.h"
+
+#include <algorithm>
+#include <set>
+
+#include "espalier/base/check.h"
+#include "espalier/planners/pipeline/memory_ladder.h"
+
+//   Piper (NeurIPS'21, §4)         here
+//   downset D, k devices, s = Σ d  front(D, place): what stands behind D on the devices from place on
+//   time of a stage                PlacePrices::step_time, of a whole step
+//   in flight ⌈Σ d / d⌉            what 1F1B needs before a rest that holds so many (docs/semantics.md)
+//   largest stage, minimised       a front over (bottleneck, held, stages): memory needs the second
+//   knapsack over layers' variants ways_of: pieces by bytes per time, as few as fit
+
+namespace espalier::internal {
+namespace {
+
+bool beats(const DownsetTail& a, const DownsetTail& b) {
+  return a.bottleneck <= b.bottleneck && a.held <= b.held && a.stages <= b.stages &&
+         (!a.pin || a.pin == b.pin);
+}
+
+void collect(const PipeTree& tree, std::uint32_t run, std::vector<PlaceRanges>& places) {
+  for (const PipeItem& item : tree.runs[run].items) {
+    if (!item.fork) {
+      places.push_back(item.places);
+      continue;
+    }
+    for (const std::uint32_t branch : tree.forks[*item.fork].branches) collect(tree, branch, places);
+  }
+}
+
+std::vector<PlaceRanges> cut_at_pins(const PlaceRanges& piece, const Linearization& line,
+                                     std::span<const Weight> before) {
+  std::vector<PlaceRanges> parts(1);
+  std::optional<DeviceId> now;
+  bool begun = false;
+  for (const Places& each : piece) {
+    for (std::uint32_t place = each.begin; place < each.end; ++place) {
+      const bool idle = before[place + 1] == before[place];
+      const auto pin = line.pin(place);
+      if (begun && pin != now && (pin || !idle)) parts.emplace_back();
+      if (!begun || pin || !idle) now = pin;
+      begun = true;
+      append_places(parts.back(), {place, place + 1});
+    }
+  }
+  return parts;
+}
+
+}  // namespace
+
+Pieces pieces_of(const PipeTree& tree, const Linearization& line, std::span<const Weight> before) {
+  Pieces pieces;
+  collect(tree, 0, pieces.places);
+  const Graph& graph = line.problem().graph;
+  if (!line.problem().pins.empty()) {
+    std::vector<PlaceRanges> cut;
+    for (const PlaceRanges& piece : pieces.places) {
+      for (PlaceRanges& part : cut_at_pins(piece, line, before)) cut.push_back(std::move(part));
+    }
+    pieces.places = std::move(cut);
+  }
+  std::vector<std::optional<std::uint32_t>> piece_of(graph.operators().size());
+  for (std::size_t p = 0; p < pieces.places.size(); ++p) {
+    for (const Places& each : pieces.places[p]) {
+      for (std::uint32_t place = each.begin; place < each.end; ++place)
+        piece_of[line[place].index()] = narrow(p);
+    }
+  }
+  pieces.before.resize(pieces.places.size());
+  for (std::size_t op = 0; op < piece_of.size(); ++op) {
+    if (!piece_of[op]) continue;
+    for (const OperatorId source : graph.predecessors(OperatorId(op))) {
+      const auto& from = piece_of[source.index()];
+      if (from && from != piece_of[op]) pieces.before[*piece_of[op]].push_back(*from);
+    }
+  }
+  for (auto& list : pieces.before) {
+    std::sort(list.begin(), list.end());
+    list.erase(std::unique(list.begin(), list.end()), list.end());
+  }
+  return pieces;
+}
+
+DownsetSearch::DownsetSearch(const Pieces& pieces, const literal::Downsets& downsets, PlacePrices& prices,
+                             DeviceRow& row, const Options& options, Context& context)
+    : pieces_(pieces), downsets_(downsets), prices_(prices), row_(row), options_(options), context_(context) {
+  const OrderRule& schedule = options.schedule;
+  if (!schedule.group.empty()) group_ = *std::min_element(schedule.group.begin(), schedule.group.end());
+  const auto slower = [&](DeviceId from, DeviceId to) {
+    const Hop& hop = row.table().hops()[row.table().hop_of(from, to)];
+    if (hop.hold(mebibytes(1)) > hop_.hold(mebibytes(1))) hop_ = hop;
+  };
+  if (row.size() > 1) hop_ = row.table().hops()[row.table().hop_of(row[0], row[1])];
+  for (std::size_t d = 1; d < row.size(); ++d) slower(row[d - 1], row[d]);
+  prepare_pins();
+  for (const auto& [pinned, work] : pinned_work_) {
+    for (std::size_t other = 0; other < row.table().devices(); ++other) {
+      if (pinned != DeviceId(other)) slower(pinned, DeviceId(other)), slower(DeviceId(other), pinned);
+    }
+  }
+}
+
+void DownsetSearch::prepare_pins() {
+  pin_of_.resize(pieces_.places.size());
+  for (std::size_t piece = 0; piece < pieces_.places.size(); ++piece) {
+    for (const Places& each : pieces_.places[piece]) {
+      for (std::uint32_t place = each.begin; place < each.end; ++place) {
+        const auto pin = prices_.line().pin(place);
+        if (!pin) continue;
+        pin_of_[piece] = pin;
+        const std::int64_t work = prices_.compute(row_.table().class_of(*pin), {{place, place + 1}});
+        pinned_work_[*pin] += std::max<std::int64_t>(work, 0);
+      }
+    }
+  }
+  for (std::size_t set = 0; set < downsets_.size(); ++set) {
+    std::int64_t count = 0;
+    for (std::size_t piece = 0; piece < pin_of_.size(); ++piece) {
+      count += pin_of_[piece] && downsets_.has(set, piece) ? 1 : 0;
+    }
+    pinned_pieces_.push_back(count);
+  }
+}
+
+std::vector<DownsetTail> DownsetSearch::run(std::int64_t most) {
+  most_ = most;
+  work_.clear();
+  for (std::size_t set = 0; set < downsets_.size(); ++set) work_.push_back(least_work(difference(0, set)));
+  fronts_.assign(downsets_.size() * (row_.size() + 1), {});
+  for (std::size_t p = 0; p <= row_.size(); ++p) front(downsets_.size() - 1, p).push_back({});
+  for (std::size_t set = downsets_.size() - 1; set-- > 0;) {
+    for (std::size_t larger = set + 1; larger < downsets_.size(); ++larger) {
+      if (!literal::is_subset(downsets_.row(set), downsets_.row(larger), downsets_.words())) continue;
+      if (!add_stages(set, larger)) return {};
+    }
+  }
+  return front(0, 0);
+}
+
+std::vector<DownsetSearch::Stage> DownsetSearch::stages_of(DownsetTail tail) {
+  std::vector<Stage> stages;
+  std::size_t set = 0, place = 0;
+  while (tail.stages > 0) {
+    Stage stage{difference(set, tail.to), {}, {}, tail.degree};
+    if (tail.way > 0) stage.again = ways_of(set, tail.to, tail.degree)[tail.way];
+    const std::size_t devices = tail.pin ? 0 : std::size_t{tail.replicas} * tail.degree;
+    stage.devices = tail.pin ? std::vector{*tail.pin} : row_.run(place, place + devices);
+    stages.push_back(std::move(stage));
+    set = tail.to;
+    place += devices;
+    tail = DownsetTail(front(set, place)[tail.rest]);
+  }
+  return stages;
+}
+
+PlaceRanges DownsetSearch::difference(std::size_t small, std::size_t large) const {
+  PlaceRanges places;
+  for (std::size_t item = 0; item < downsets_.items(); ++item) {
+    if (!downsets_.has(large, item) || downsets_.has(small, item)) continue;
+    for (const Places& each : pieces_.places[item]) append_places(places, each);
+  }
+  return places;
+}
+
+// Of a step, on the fastest devices alone on their hosts.
+std::int64_t DownsetSearch::least_work(const PlaceRanges& places) const {
+  std::optional<std::int64_t> least;
+  for (std::uint32_t c = 0; c < row_.table().classes().size(); ++c) {
+    const std::int64_t work = prices_.compute_alone(c, places);
+    if (work >= 0 && (!least || work < *least)) least = work;
+  }
+  return prices_.micro_batches() * least.value_or(0);
+}
+
+// Whether the devices before a place can do what is before a downset within the target, and those behind it
+// the rest. A device that is pinned may have as many stages as there are pinned pieces.
+bool DownsetSearch::is_possible(std::size_t set, std::size_t place) const {
+  const std::int64_t before = static_cast<std::int64_t>(place) + pinned_pieces_[set],
+                     behind = static_cast<std::int64_t>(row_.size() - place) + pinned_pieces_.back() -
+                              pinned_pieces_[set];
+  if (options_.degrees.size() > 1) return true;  // a group may need less than a device's share of it
+  const std::int64_t rest = work_.back() - work_[set];
+  return (before == 0 ? set == 0 : work_[set] / before <= most_) &&
+         (behind == 0 ? set + 1 == downsets_.size() : rest / behind <= most_);
+}
+
+const RunClass& DownsetSearch::run_class(std::size_t place, std::size_t replicas, std::uint32_t degree) {
+  if (degree == 1) return row_.classes()[row_.class_of(place, replicas)];
+  const std::uint64_t key = (std::uint64_t{degree} << 42) + (std::uint64_t{place} << 21) + replicas;
+  const auto at = group_classes_.lower_bound(key);
+  if (at != group_classes_.end() && at->first == key) return at->second;
+  return group_classes_.emplace_hint(at, key, class_of_groups(place, replicas, degree))->second;
+}
+
+// The i-th devices of the groups add up their gradients in a ring.
+RunClass DownsetSearch::class_of_groups(std::size_t place, std::size_t replicas, std::uint32_t degree) const {
+  const DeviceTable& table = row_.table();
+  const auto count = static_cast<std::int64_t>(replicas);
+  const std::int64_t m = prices_.micro_batches();
+  RunClass run{
+      .replicas = count, .share = (m + count - 1) / count, .loads = {}, .ring = {}, .memory = Bytes::max()};
+  std::set<std::uint32_t> ring;
+  for (std::size_t r = 0; r < replicas; ++r) {
+    for (std::size_t i = 0; i < degree; ++i) {
+      const DeviceId device = row_[place + r * degree + i];
+      const std::uint32_t compute = table.class_of(device);
+      run.memory = std::min(run.memory, table.memory(device));
+      if (std::none_of(run.loads.begin(), run.loads.end(),
+                       [&](const RunClass::Load& load) { return load.compute == compute; })) {
+        run.loads.push_back({compute, m / count + (static_cast<std::int64_t>(r) < m % count ? 1 : 0)});
+      }
+      if (replicas > 1) ring.insert(table.hop_of(device, row_[place + (r + 1) % replicas * degree + i]));
+    }
+  }
+  std::sort(run.loads.begin(), run.loads.end());
+  run.ring.assign(ring.begin(), ring.end());
+  return run;
+}
+
+bool DownsetSearch::add_stages(std::size_t set, std::size_t larger) {
+  std::optional<DeviceId> pinned;
+  for (std::size_t item = 0; item < downsets_.items() && !pinned_work_.empty(); ++item) {
+    const std::optional<DeviceId>& pin = pin_of_[item];
+    if (!pin || !downsets_.has(larger, item) || downsets_.has(set, item)) continue;
+    if (pinned && *pinned != *pin) return true;
+    pinned = pin;
+  }
+  const PlaceRanges places = difference(set, larger);
+  for (const std::uint32_t degree : options_.degrees) {
+    if (pinned && degree > 1) break;
+    Variant variant;
+    Candidate stage{set, larger, &places, degree, &variant};
+    if (pinned) {
+      if (!add_pinned(stage, *pinned)) return false;
+      continue;
+    }
+    for (std::size_t place = 0; place < row_.size(); ++place) {
+      if (set == 0 && place > 0) break;  // plans begin with the first device
+      if (is_possible(set, place) && !add_at(stage, place)) return false;
+    }
+  }
+  return true;
+}
+
+bool DownsetSearch::add_at(Candidate& stage, std::size_t place) {
+  const std::size_t degree = stage.degree;
+  const std::size_t longest =
+      std::min(static_cast<std::size_t>(prices_.micro_batches()), (row_.size() - place) / degree);
+  for (std::size_t r = 1; r <= longest; ++r) {
+    const std::vector<DownsetTail>& behind = front(stage.larger, place + r * degree);
+    if (behind.empty() || !is_possible(stage.larger, place + r * degree)) continue;
+    const RunClass& on = run_class(place, r, stage.degree);
+    if (degree == 1) {
+      const std::int64_t alone = prices_.compute_alone(on.loads.front().compute, *stage.places);
+      if (alone < 0 || on.loads.front().share * alone > most_) continue;
+    }
+    if (!is_ready(stage)) return false;
+    if (r > 1 && stage.variant->plain->writes_buffers &&
+        prices_.line().problem().written_buffers == WrittenBuffers::kOneReplica) {
+      break;
+    }
+    DownsetTail fresh;
+    fresh.to = narrow(stage.larger);
+    fresh.replicas = narrow(r);
+    fresh.degree = stage.degree;
+    if (!add_before(stage, on, behind, place, fresh, 0)) return false;
+  }
+  return true;
+}
+
+// On its device alone, wherever that is; it takes none of the row. Other stages there are counted by what is
+// pinned; two in a row would be one.
+bool DownsetSearch::add_pinned(Candidate& stage, DeviceId device) {
+  const RunClass on = row_.classes()[row_.class_of_single(device)];
+  std::int64_t own = 0;
+  for (const Places& each : *stage.places) {
+    for (std::uint32_t place = each.begin; place < each.end; ++place) {
+      if (prices_.line().pin(place)) {
+        own += std::max<std::int64_t>(prices_.compute(on.loads.front().compute, {{place, place + 1}}), 0);
+      }
+    }
+  }
+  const std::int64_t elsewhere = prices_.micro_batches() * (pinned_work_.at(device) - own);
+  for (std::size_t place = 0; place <= row_.size(); ++place) {
+    if (stage.set == 0 && place > 0) break;
+    const std::vector<DownsetTail>& behind = front(stage.larger, place);
+    if (behind.empty() || !is_possible(stage.set, place) || !is_possible(stage.larger, place)) continue;
+    if (!is_ready(stage)) return false;
+    DownsetTail fresh;
+    fresh.to = narrow(stage.larger);
+    fresh.replicas = 1;
+    fresh.pin = device;
+    if (!add_before(stage, on, behind, place, fresh, elsewhere)) return false;
+  }
+  return true;
+}
+
+bool DownsetSearch::is_ready(Candidate& stage) {
+  if (!context_.take_state() || context_.stop()) return false;
+  if (!stage.variant->plain) {
+    stage.variant->plain = &prices_.needs(*stage.places, {.degree = stage.degree});
+    stage.variant->ways = {{}};
+  }
+  return true;
+}
+
+bool DownsetSearch::add_before(Candidate& stage, const RunClass& on, const std::vector<DownsetTail>& behind,
+                               std::size_t place, DownsetTail fresh, std::int64_t elsewhere) {
+  const auto time_of = [&](std::size_t way) {
+    const std::int64_t group = stage.degree == 1 ? 0 : reduced(stage, way, place, fresh.replicas);
+    return prices_.step_time(needs(stage, way), on, hop_, elsewhere + on.share * group);
+  };
+  if (std::any_of(on.loads.begin(), on.loads.end(), [&](const RunClass::Load& load) {
+        return stage.variant->plain->compute[load.compute] < 0;
+      })) {
+    return true;
+  }
+  const auto least = time_of(0);
+  if (!least || *least > most_) return true;
+  for (std::size_t rest = 0; rest < behind.size(); ++rest) {
+    const DownsetTail& next = behind[rest];
+    if (fresh.pin && next.pin == fresh.pin) continue;
+    const std::int64_t w = in_flight(on, next);
+    const auto way = way_for(stage, percent_of(on.memory, options_.memory_percent), w);
+    if (context_.budget_spent) return false;
+    if (!way) continue;
+    const auto time = *way == 0 ? least : time_of(*way);
+    if (!time || *time > most_) continue;
+    fresh.bottleneck = std::max(*time, next.bottleneck);
+    fresh.held = on.replicas * w;
+    fresh.stages = next.stages + 1;
+    fresh.way = *way;
+    fresh.rest = narrow(rest);
+    add(fresh, front(stage.set, place));
+  }
+  return true;
+}
+
+const StageNeeds& DownsetSearch::needs(const Candidate& stage, std::size_t way) {
+  return prices_.needs(*stage.places, {.degree = stage.degree, .again = stage.variant->ways[way]});
+}
+
+// What is computed again takes longer and longer, and is taken to need less and less.
+std::optional<std::uint32_t> DownsetSearch::way_for(Candidate& stage, Bytes memory, std::int64_t in_flight) {
+  if (stage.variant->plain->memory.memory(in_flight) <= memory) return 0;
+  if (options_.recompute == PiperOptions::Recompute::kNever) return std::nullopt;
+  std::vector<PlaceRanges>& ways = stage.variant->ways;
+  if (ways.size() == 1) {
+    if (!context_.take_state()) return std::nullopt;
+    ways = ways_of(stage.set, stage.larger, stage.degree);
+  }
+  const auto fits = [&](std::size_t way) { return needs(stage, way).memory.memory(in_flight) <= memory; };
+  std::size_t first = 1, last = ways.size() - 1;
+  if (!fits(last)) return std::nullopt;
+  while (first < last) {
+    const std::size_t middle = (first + last) / 2;
+    if (fits(middle)) {
+      last = middle;
+    } else {
+      first = middle + 1;
+    }
+  }
+  return narrow(last);
+}
+
+// Nothing, one piece, two … in the order of bytes freed per time, all of it.
+std::vector<PlaceRanges> DownsetSearch::ways_of(std::size_t set, std::size_t larger, std::uint32_t degree) {
+  std::vector<PlaceRanges> ways{{}};
+  const PlaceRanges all = difference(set, larger);
+  if (options_.recompute == PiperOptions::Recompute::kPieces) {
+    PlaceRanges again;
+    for (const std::uint32_t piece : worth_repeating(set, larger, degree)) {
+      for (const Places& each : pieces_.places[piece]) append_places(again, each);
+      if (again != all) ways.push_back(again);
+    }
+  }
+  ways.push_back(all);
+  return ways;
+}
+
+std::vector<std::uint32_t> DownsetSearch::worth_repeating(std::size_t set, std::size_t larger,
+                                                          std::uint32_t degree) {
+  __extension__ using Wide = __int128;
+  struct Worth {
+    std::uint32_t piece;
+    std::int64_t bytes, time;
+  };
+  std::vector<Worth> pieces;
+  for (std::uint32_t item = 0; item < downsets_.items(); ++item) {
+    if (!downsets_.has(larger, item) || downsets_.has(set, item)) continue;
+    const PlaceRanges& places = pieces_.places[item];
+    const StageNeeds& plain = prices_.needs(places, {.degree = degree});
+    const StageNeeds& again = prices_.needs(places, {.degree = degree, .again = places});
+    const std::int64_t bytes = (plain.memory.per_in_flight - again.memory.per_in_flight).count();
+    std::int64_t time = 1;
+    for (std::size_t c = 0; c < plain.compute.size(); ++c) {
+      if (plain.compute[c] >= 0) time = std::max(time, again.compute[c] - plain.compute[c]);
+    }
+    if (bytes > 0) pieces.push_back({item, bytes, time});
+  }
+  std::stable_sort(pieces.begin(), pieces.end(), [](const Worth& a, const Worth& b) {
+    return static_cast<Wide>(a.bytes) * b.time > static_cast<Wide>(b.bytes) * a.time;
+  });
+  std::vector<std::uint32_t> order;
+  for (const Worth& each : pieces) order.push_back(each.piece);
+  return order;
+}
+
+// Of one micro-batch, on the slowest group.
+std::int64_t DownsetSearch::reduced(const Candidate& stage, std::size_t way, std::size_t place,
+                                    std::size_t replicas) {
+  std::int64_t most = 0;
+  const StageWay how{.degree = stage.degree, .again = stage.variant->ways[way]};
+  for (std::size_t r = 0; r < replicas; ++r) {
+    const std::size_t begin = place + r * stage.degree;
+    most = std::max(most, prices_.collectives(*stage.places, how, row_.run(begin, begin + stage.degree)));
+  }
+  return most;
+}
+
+std::int64_t DownsetSearch::in_flight(const RunClass& on, const DownsetTail& next) const {
+  if (options_.schedule.kind == ScheduleKind::kGPipe) return on.share;
+  if (next.stages == 0) return std::min(on.share, group_);
+  return std::min(on.share, (group_ * on.replicas + next.held + on.replicas - 1) / on.replicas);
+}
+
+void DownsetSearch::add(const DownsetTail& fresh, std::vector<DownsetTail>& front) {
+  if (std::any_of(front.begin(), front.end(), [&](const DownsetTail& each) { return beats(each, fresh); }))
+    return;
+  std::erase_if(front, [&](const DownsetTail& each) { return beats(fresh, each); });
+  front.push_back(fresh);
+}
+
+}  // namespace espalier::internal

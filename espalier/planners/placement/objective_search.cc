@@ -1,0 +1,158 @@
+#include "espalier/planners/placement/objective_search.h"
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+
+#include "espalier/planners/placement/default_search.h"
+#include "espalier/planners/placement/local_search.h"
+#include "espalier/planners/placement/moves.h"
+#include "espalier/planners/placement/placement_bounds.h"
+
+namespace espalier::placement {
+namespace {
+
+constexpr double kNanosecondsOfHour = 3.6e12;
+constexpr double kRoundedBy = 1e-9;
+
+ObjectiveBound price_bound(const Instance& instance, const Rules& rules, const ObjectiveOptions& options) {
+  const auto price = [&](std::size_t d) {
+    return options.price_per_hour.empty() ? 1.0 : options.price_per_hour[d];
+  };
+  double least = std::numeric_limits<double>::infinity();
+  for (std::size_t d = 0; d < instance.devices(); ++d) least = std::min(least, price(d));
+  const double whole = static_cast<double>(placement_bound(instance, rules).time.count()) * least;
+  // A device costs at least its price for as long as it works.
+  double by_unit = 0;
+  for (std::size_t u = 0; u < instance.units(); ++u) {
+    double cheapest = std::numeric_limits<double>::infinity();
+    for (const DeviceId device : instance.allowed[u]) {
+      double work = 0;
+      for (const TaskId task : instance.tasks_of[u])
+        work += static_cast<double>(instance.time_on(task, device).count());
+      cheapest = std::min(cheapest, work * price(device.index()));
+    }
+    by_unit += cheapest;
+  }
+  const double down = (1 - kRoundedBy) / kNanosecondsOfHour;
+  if (by_unit > whole) return {by_unit * down, "each unit's work where it is cheapest"};
+  return {whole * down, "the least step on the cheapest device"};
+}
+
+// Fitting before overfull, then what lacks, then contiguous before not, then the value.
+auto rank_of(const ObjectiveValue& value) {
+  return std::tuple(!value.fits, value.fits ? Bytes() : value.lack, !value.contiguous, value.value);
+}
+
+class Climb {
+ public:
+  Climb(ObjectiveJudge& judge, std::uint64_t seed, Context& context)
+      : judge_(judge), context_(context), around_(judge.instance()), rng_(stream_key(seed, {7})) {}
+
+  void begin(std::vector<Assignment> starts) {
+    for (std::size_t i = 0; i < starts.size() && (context_.take_state() || i == 0); ++i) {
+      const ObjectiveValue value = judge_.judge(starts[i]);
+      if (at_.empty() || rank_of(value) < rank_of(now_)) at_ = starts[i], now_ = value;
+    }
+    best_ = at_, of_best_ = now_;
+  }
+
+  void run() {
+    if (around_.movable().empty()) return;
+    KindChoice kinds(kMoveKinds);
+    const std::size_t most = largest_change(around_);
+    const std::uint64_t patience = std::max<std::uint64_t>(200, 8 * around_.movable().size());
+    for (std::uint64_t idle = 0, empty = 0; empty < 1'000 && !context_.stop();) {
+      if (idle >= patience) {
+        kick(most);
+        idle = 0;
+      }
+      const std::size_t kind = kinds.draw(rng_);
+      const Change change = random_change(around_, at_, static_cast<MoveKind>(kind), most, rng_);
+      empty = change.empty() ? empty + 1 : 0;
+      if (change.empty()) continue;
+      if (!context_.take_state()) return;
+      const bool gained = offer(change);
+      kinds.learn(kind, gained);
+      idle = gained ? 0 : idle + 1;
+    }
+  }
+
+  ObjectivePlaced result() const {
+    if (of_best_.feasible()) return {best_, of_best_, {}};
+    return {{},
+            of_best_,
+            of_best_.fits ? "no contiguous placement was found"
+                          : "nothing that fits was found; the nearest lacks " + to_text(of_best_.lack)};
+  }
+
+ private:
+  // Whether it became better, which is more than being kept.
+  bool offer(const Change& change) {
+    Assignment then = at_;
+    for (const Incremental::Move& move : change) then[move.unit.index()] = move.device;
+    const ObjectiveValue value = judge_.judge(then);
+    if (rank_of(now_) < rank_of(value)) return false;
+    const bool gained = rank_of(value) < rank_of(now_);
+    at_ = std::move(then), now_ = value;
+    if (rank_of(now_) < rank_of(of_best_)) best_ = at_, of_best_ = now_;
+    return gained;
+  }
+
+  void kick(std::size_t most) {
+    at_ = best_;
+    for (std::uint64_t steps = 2 + rng_.below(3); steps > 0; --steps) {
+      const auto kind = static_cast<MoveKind>(rng_.below(kMoveKinds));
+      for (const Incremental::Move& move :
+           random_change(around_, at_, kind, std::min<std::size_t>(most, 8), rng_))
+        at_[move.unit.index()] = move.device;
+    }
+    now_ = judge_.judge(at_);
+    context_.take_state();
+    if (rank_of(now_) < rank_of(of_best_)) best_ = at_, of_best_ = now_;
+  }
+
+  ObjectiveJudge& judge_;
+  Context& context_;
+  Neighbourhood around_;
+  Rng rng_;
+  Assignment at_, best_;
+  ObjectiveValue now_, of_best_;
+};
+
+}  // namespace
+
+ObjectiveBound objective_bound(const Instance& instance, const Rules& rules,
+                               const ObjectiveOptions& options) {
+  const auto of = [](const PlacementBound& bound) {
+    return ObjectiveBound{static_cast<double>(bound.time.count()), bound.why};
+  };
+  switch (options.objective) {
+    case Objective::kLatency:
+      return of(placement_bound(instance, rules));
+    case Objective::kMaxLoad:
+    case Objective::kContiguousMaxLoad: {
+      Rules without_rests = rules;
+      without_rests.busy_after = {};
+      return of(load_bound(instance, without_rests));
+    }
+    case Objective::kPrice:
+      return price_bound(instance, rules, options);
+    case Objective::kExpected:
+    case Objective::kTail:
+      break;
+  }
+  return {0, "no bound is known"};
+}
+
+ObjectivePlaced objective_search(ObjectiveJudge& judge, const std::vector<Assignment>& starts,
+                                 std::uint64_t seed, Context& context) {
+  Climb climb(judge, seed, context);
+  std::vector<Assignment> all = starts;
+  for (Assignment& start : simple_starts(judge.instance())) all.push_back(std::move(start));
+  climb.begin(std::move(all));
+  climb.run();
+  return climb.result();
+}
+
+}  // namespace espalier::placement
