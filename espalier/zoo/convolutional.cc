@@ -52,7 +52,7 @@ TensorId residual_block(ModelBuilder& out, TensorId x, std::int64_t channels, st
 // ---- Inception
 
 // A row of convolutions, each with norm and relu, one after the other.
-struct Step {
+struct RowStep {
   std::int64_t channels;
   Window window = {};
 };
@@ -64,7 +64,7 @@ constexpr Window kHigh7{.kernel = {7, 1}, .padding = {3, 0}};
 constexpr Window kWide3{.kernel = {1, 3}, .padding = {0, 1}};
 constexpr Window kHigh3{.kernel = {3, 1}, .padding = {1, 0}};
 
-TensorId row_of(ModelBuilder& out, const std::string& name, TensorId x, const std::vector<Step>& steps) {
+TensorId row_of(ModelBuilder& out, const std::string& name, TensorId x, const std::vector<RowStep>& steps) {
   const auto scope = out.inside(name);
   for (std::size_t i = 0; i < steps.size(); ++i)
     x = out.conv_norm_relu(std::to_string(i), x, steps[i].channels, steps[i].window);
