@@ -5,6 +5,7 @@
   * only runtime/ and learned/ include libtorch, and their own public headers may stay free of it
   * fmt appears in no header; every header has #pragma once
   * testing/ is included by tests, benchmarks and by testing/ only
+  * a type of a named namespace has one definition: the linker would keep one of two and say nothing
   * no file names a place of one particular machine, nor does an entry of an archive
 
 `layers_test.py` checks the tree, then plants one violation of each rule in a scratch tree and checks that it
@@ -25,6 +26,8 @@ TORCH_MODULES = {"runtime", "learned"}
 TORCH_HEADER = re.compile(r"^(ATen|c10|torch|caffe2)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)
 LOCAL_PLACES = re.compile(rb"(?<![\w./-])/(?:work|root|home)/\w")
+NAMESPACE = re.compile(r"(inline )?namespace\b\s*([\w:]*)[^{=]*\{$")
+TYPE = re.compile(r"(?:template\s*<.*>\s*)?(?:struct|class|union|enum(?: class| struct)?)\s+(\w+)\b(?!::)[^;]*(?:\{|$)")
 SOURCE = {".h", ".hpp", ".cc", ".cpp"}
 
 
@@ -76,6 +79,30 @@ def check_source(path, text, root):
             yield f"{where} no such file"
 
 
+def defined_types(text):
+    """(name with its namespaces, line) of each type that other files could define too: none of an unnamed namespace."""
+    spaces = []
+    for number, line in enumerate(text.split("\n"), 1):
+        code = line.split("//")[0].rstrip()
+        if opened := NAMESPACE.match(code):
+            spaces.append(opened[2])
+        elif spaces and code == "}" and "// namespace" in line:
+            spaces.pop()
+        elif "" not in spaces and (found := TYPE.match(code)):
+            yield "::".join([*spaces, found[1]]), number
+
+
+def check_types(root, files):
+    first = {}
+    for path in sorted(files):
+        if module_of(path) not in {*ORDER, "testing"} or path.suffix not in SOURCE or path.stem.endswith("_test"):
+            continue
+        for name, line in defined_types((root / path).read_text(encoding="utf-8")):
+            if name in first:
+                yield f"{path}:{line}: defines {name}, and so does {first[name]}"
+            first.setdefault(name, f"{path}:{line}")
+
+
 def contents(root, path):
     """The file's bytes, and those of each entry that an archive holds compressed."""
     yield path, (root / path).read_bytes()
@@ -89,9 +116,9 @@ def contents(root, path):
 
 
 def check_tree(root, files):
+    files = [path for path in files if (root / path).is_file()]
+    yield from check_types(root, files)
     for path in sorted(files):
-        if not (root / path).is_file():
-            continue
         if path.suffix in SOURCE:
             yield from check_source(path, (root / path).read_text(encoding="utf-8"), root)
         for where, content in contents(root, path):
@@ -113,7 +140,8 @@ def files_of(root):
 
 GOOD = {
     "espalier/base/a.h": "#pragma once\n#include <vector>\n",
-    "espalier/graph/b.h": '#pragma once\n#include "espalier/base/a.h"\n',
+    "espalier/graph/b.h": '#pragma once\n#include "espalier/base/a.h"\nnamespace e {\nclass B;\nstruct C {\n};\n}  // namespace e\n',
+    "espalier/graph/c.cc": "namespace e {\nnamespace {\nstruct C {\n};\n}  // namespace\nclass B;\n}  // namespace e\n",
     "espalier/graph/b.cc": '#include "espalier/graph/b.h"\n#include <fmt/format.h>\n',
     "espalier/graph/b_test.cc": '#include "testing/c.h"\n',
     "espalier/runtime/r.cc": "#include <ATen/ATen.h>\n",
@@ -133,6 +161,7 @@ PLANTED = {
     "testing/ is for tests": ("espalier/graph/x.cc", '#include "testing/c.h"\n'),
     "is not a module": ("espalier/misc/x.cc", "\n"),
     "no such file": ("espalier/graph/x.cc", '#include "espalier/base/gone.h"\n'),
+    "so does": ("espalier/cost/x.h", "#pragma once\nnamespace e {\nenum class C : char {\n};\n}  // namespace e\n"),
     "one particular machine": ("docs/x.md", "See " + "/home" + "/someone/file.\n"),
 }
 

@@ -186,7 +186,7 @@ Table memory_account_table(const MemoryAccount& account, std::size_t most) {
                        Cell kept, Bytes total) {
     table.rows.push_back({module, source.empty() ? Cell() : Cell(source), std::move(parameters),
                           std::move(training), std::move(kept), total,
-                          Share{static_cast<double>(total.count()) / peak}});
+                          Percentage{static_cast<double>(total.count()) / peak}});
   };
   MemoryHolder others;
   for (std::size_t i = 0; i < account.holders.size(); ++i) {

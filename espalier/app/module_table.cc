@@ -252,7 +252,7 @@ Table module_table(const ModuleRows& rows) {
                {"memory", "memory"}},
               {}};
   for (const ModuleRow& row : rows.rows) {
-    table.rows.push_back({row.name, static_cast<std::int64_t>(row.operators), row.time, Share{row.share},
+    table.rows.push_back({row.name, static_cast<std::int64_t>(row.operators), row.time, Percentage{row.share},
                           row.parameters, row.memory});
   }
   return table;

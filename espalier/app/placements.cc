@@ -186,7 +186,7 @@ Table placement_table(const PlanningJob& job, const Judged& judged) {
     of.operators.erase(std::unique(of.operators.begin(), of.operators.end()), of.operators.end());
     table.rows.push_back({job.cluster.device(device).name, static_cast<std::int64_t>(of.operators.size()),
                           of.fragments, module_text(job.graph, of.operators, 40), of.forward, of.backward,
-                          Share{ratio(of.forward + of.backward, whole)}, of.weights, of.sent});
+                          Percentage{ratio(of.forward + of.backward, whole)}, of.weights, of.sent});
   }
   return table;
 }

@@ -122,7 +122,7 @@ Table stage_table(const PlanningJob& job, const Judged& judged) {
     const std::vector<OperatorId>& operators = judged.plan.stages[s].operators;
     table.rows.push_back({stage.name, after.empty() ? Cell() : Cell(after), devices,
                           module_text(job.graph, operators, 40), static_cast<std::int64_t>(operators.size()),
-                          times.forward, times.backward(), Share{ratio(work_of(stage), whole)},
+                          times.forward, times.backward(), Percentage{ratio(work_of(stage), whole)},
                           static_cast<std::int64_t>(stage.in_flight), per_replica_fixed(stage.memory),
                           stage.memory.saved});
   }
@@ -174,8 +174,8 @@ Table comparison_table(const Comparison& comparison) {
     table.rows.push_back(
         {row.data_edges_only ? "  data edges only" : row.planner, static_cast<std::int64_t>(row.stages),
          static_cast<std::int64_t>(row.depth), row.replicas, row.micro_batch.count(),
-         static_cast<std::int64_t>(row.micro_batches), *row.iteration, factor, Share{row.bubble}, row.peak,
-         row.fits ? "yes" : "NO", row.estimate ? Cell(*row.estimate) : Cell(), Share{row.gap},
+         static_cast<std::int64_t>(row.micro_batches), *row.iteration, factor, Percentage{row.bubble}, row.peak,
+         row.fits ? "yes" : "NO", row.estimate ? Cell(*row.estimate) : Cell(), Percentage{row.gap},
          row.data_edges_only ? Cell() : Cell(row.planning_time),
          row.data_edges_only ? Cell() : Cell(static_cast<std::int64_t>(row.stats.states)),
          row.data_edges_only ? Cell() : Cell(static_cast<std::int64_t>(row.stats.evaluations))});

@@ -1,3 +1,5 @@
+// Preset tsan compiles this file: its suites run under ThreadSanitizer too.
+
 #include "espalier/base/thread_pool.h"
 
 #include <gmock/gmock.h>

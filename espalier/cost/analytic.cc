@@ -147,7 +147,7 @@ class Measure {
     const double total = output_elements();
     const double n = size(out, 1);
     double k = size(a, 1);
-    if (family_.contraction == Contraction::kEinsum && total > 0) {
+    if (family_.contraction == ContractionForm::kEinsum && total > 0) {
       k = std::sqrt(elements(op_.inputs[first]) * elements(op_.inputs[first + 1]) / total);
     }
     const bool batched = b.sizes.size() >= 3;
@@ -161,7 +161,7 @@ class Measure {
     if (op_.inputs.size() < 2 || op_.outputs.empty()) return;
     const Tensor& weight = input(1);
     if (weight.sizes.size() < 3) return;
-    const bool transposed = family_.contraction == Contraction::kTransposedConvolution;
+    const bool transposed = family_.contraction == ContractionForm::kTransposedConvolution;
     const double weights = elements(op_.inputs[1]);
     const double channels = static_cast<double>(weight.sizes[0].at(batch_));
     // Implicit product: output positions × output channels × (input channels of the group · kernel).

@@ -24,7 +24,7 @@ enum class Family : std::uint8_t {
   kUnknown,
 };
 
-enum class Contraction : std::uint8_t { kProduct, kEinsum, kConvolution, kTransposedConvolution };
+enum class ContractionForm : std::uint8_t { kProduct, kEinsum, kConvolution, kTransposedConvolution };
 
 // Kept beside tensors of the graph.
 enum class Keeps : std::uint8_t {
@@ -50,7 +50,7 @@ struct OperatorFamily {
   Family family = Family::kUnknown;
   std::uint32_t saves = 0;
   Keeps keeps = Keeps::kNothing;
-  Contraction contraction = Contraction::kProduct;
+  ContractionForm contraction = ContractionForm::kProduct;
   std::uint32_t first_operand = 0;  // of a product: 1 where a bias stands first
   double flops_per_element = 1;
   bool has_gradient = true;

@@ -29,7 +29,7 @@ constexpr OperatorFamily without_gradient(Family kind) {
   return family;
 }
 
-constexpr OperatorFamily contraction(Family kind, Contraction form, std::uint32_t first_operand = 0) {
+constexpr OperatorFamily contraction(Family kind, ContractionForm form, std::uint32_t first_operand = 0) {
   OperatorFamily family;
   family.family = kind;
   family.contraction = form;
@@ -130,15 +130,15 @@ constexpr std::array kTable = {
     Names{
         "instance_norm", {.updates_statistics = true}, elementwise(kIn0 | kIn1, 8, Keeps::kGroupStatistics)},
     // Matrix products, convolutions, attention, recurrent layers.
-    Names{"addbmm addmm addmv baddbmm", {}, contraction(Family::kMatrix, Contraction::kProduct, 1)},
-    Names{"bilinear einsum tensordot", {}, contraction(Family::kMatrix, Contraction::kEinsum)},
-    Names{"bmm chain_matmul linear matmul mm mv", {}, contraction(Family::kMatrix, Contraction::kProduct)},
+    Names{"addbmm addmm addmv baddbmm", {}, contraction(Family::kMatrix, ContractionForm::kProduct, 1)},
+    Names{"bilinear einsum tensordot", {}, contraction(Family::kMatrix, ContractionForm::kEinsum)},
+    Names{"bmm chain_matmul linear matmul mm mv", {}, contraction(Family::kMatrix, ContractionForm::kProduct)},
     Names{"conv1d conv2d conv3d convolution _convolution",
           {},
-          contraction(Family::kConvolution, Contraction::kConvolution)},
+          contraction(Family::kConvolution, ContractionForm::kConvolution)},
     Names{"conv_transpose1d conv_transpose2d conv_transpose3d",
           {},
-          contraction(Family::kConvolution, Contraction::kTransposedConvolution)},
+          contraction(Family::kConvolution, ContractionForm::kTransposedConvolution)},
     Names{"lstm_cell gru_cell", {}, recurrent()},
     Names{"lstm gru rnn_relu rnn_tanh", {.random = AtenRandom::kDropout}, recurrent()},
     Names{"scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu "
@@ -273,14 +273,14 @@ constexpr std::array kTable = {
     Names{"cross_entropy", {}, elementwise(kIntegers, 18, Keeps::kProbabilities), Known::kElsewhere},
     Names{"trilu", {}, elementwise(kIntegers, 1), Known::kElsewhere},
     Names{"embedding_bag_forward_only gatherelements", {}, lookup(), Known::kElsewhere},
-    Names{"gemm batch_matmul", {}, contraction(Family::kMatrix, Contraction::kProduct), Known::kElsewhere},
+    Names{"gemm batch_matmul", {}, contraction(Family::kMatrix, ContractionForm::kProduct), Known::kElsewhere},
     Names{"conv cudnn_convolution mkldnn_convolution",
           {},
-          contraction(Family::kConvolution, Contraction::kConvolution),
+          contraction(Family::kConvolution, ContractionForm::kConvolution),
           Known::kElsewhere},
     Names{"convtranspose",
           {},
-          contraction(Family::kConvolution, Contraction::kTransposedConvolution),
+          contraction(Family::kConvolution, ContractionForm::kTransposedConvolution),
           Known::kElsewhere},
     Names{"multiheadattention scaled_dot_product_cudnn_attention attention sdpa",
           {},

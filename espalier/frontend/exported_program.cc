@@ -121,7 +121,7 @@ std::optional<TensorId> find_loss(const FlatProgram& program, const ExportNotes&
 
 std::vector<UserInput> user_inputs(const FlatProgram& program, const ZipReader& archive,
                                    const std::string& file) {
-  std::vector<std::optional<SampleRange>> samples;
+  std::vector<std::optional<ValueRange>> samples;
   for (const ZipReader::Entry& entry : archive.entries()) {
     if (entry.name.starts_with("data/sample_inputs/") && samples.empty()) {
       samples = read_sample_ranges(archive.get(entry.name), file + ": " + entry.name);

@@ -299,15 +299,15 @@ class Machine {
 };
 
 template <class T>
-std::optional<SampleRange> range_of(std::string_view bytes, std::size_t first, std::size_t count) {
+std::optional<ValueRange> range_of(std::string_view bytes, std::size_t first, std::size_t count) {
   if (count == 0 || first > bytes.size() / sizeof(T) || count > bytes.size() / sizeof(T) - first)
     return std::nullopt;
-  std::optional<SampleRange> range;
+  std::optional<ValueRange> range;
   for (std::size_t i = first; i < first + count; ++i) {
     T element;
     std::memcpy(&element, bytes.data() + i * sizeof(T), sizeof(T));
     const auto value = static_cast<std::int64_t>(element);
-    if (!range) range = SampleRange{value, value};
+    if (!range) range = ValueRange{value, value};
     range->min = std::min(range->min, value), range->max = std::max(range->max, value);
   }
   return range;
@@ -325,7 +325,7 @@ std::optional<std::size_t> elements(const TensorView& tensor) {
 }
 
 // Samples are contiguous in practice; of others the same number of elements from their start is looked at.
-std::optional<SampleRange> range_of(const TensorView& tensor, std::size_t count, const ZipReader& archive) {
+std::optional<ValueRange> range_of(const TensorView& tensor, std::size_t count, const ZipReader& archive) {
   const std::optional<std::string_view> bytes = archive.find("data/" + tensor.key);
   if (!bytes || tensor.offset < 0) return std::nullopt;
   const auto first = static_cast<std::size_t>(tensor.offset);
@@ -339,7 +339,7 @@ std::optional<SampleRange> range_of(const TensorView& tensor, std::size_t count,
 
 }  // namespace
 
-std::vector<std::optional<SampleRange>> read_sample_ranges(std::string_view file, const std::string& name) {
+std::vector<std::optional<ValueRange>> read_sample_ranges(std::string_view file, const std::string& name) {
   if (!is_archive(file)) return {};
   const ZipReader archive(file, name);
   const std::optional<std::string_view> code = archive.find("data.pkl");
@@ -348,7 +348,7 @@ std::vector<std::optional<SampleRange>> read_sample_ranges(std::string_view file
   const std::optional<Index> root = machine.run();
   const std::optional<std::vector<Index>> leaves = root ? machine.leaves(*root) : std::nullopt;
   if (!leaves) return {};
-  std::vector<std::optional<SampleRange>> result;
+  std::vector<std::optional<ValueRange>> result;
   std::size_t left = kMaxElements;  // many tensors may lie in one storage
   for (const Index leaf : *leaves) {
     const TensorView* const tensor = machine.as<TensorView>(leaf);

@@ -12,7 +12,7 @@
 
 namespace espalier {
 
-struct SampleRange {
+struct ValueRange {
   std::int64_t min = 0;
   std::int64_t max = 0;
 };
@@ -20,6 +20,6 @@ struct SampleRange {
 // Smallest and largest element of each leaf, in the order of the model's arguments: positional ones, then
 // named. A leaf that is not a tensor of integers has none. An empty list if anything in the file is not as
 // expected: the samples are only a hint.
-std::vector<std::optional<SampleRange>> read_sample_ranges(std::string_view file, const std::string& name);
+std::vector<std::optional<ValueRange>> read_sample_ranges(std::string_view file, const std::string& name);
 
 }  // namespace espalier

@@ -12,22 +12,22 @@ namespace {
 using ::testing::HasSubstr;
 using testing::refusal;
 
-const SizeExpr b = SizeExpr::batch();  // NOLINT(readability-identifier-naming): as shapes are written
+const SizeExpr kB = SizeExpr::batch();  // b as shapes are written
 
 TEST(SizeExpr, ConstantsAreFolded) {
   EXPECT_EQ((SizeExpr(3) + 4) * 2, SizeExpr(14));
-  EXPECT_EQ(floor_div(b + 0, b).constant(), std::nullopt);
-  EXPECT_EQ(1 * b + 0, b);
-  EXPECT_EQ(b - 0, b);
+  EXPECT_EQ(floor_div(kB + 0, kB).constant(), std::nullopt);
+  EXPECT_EQ(1 * kB + 0, kB);
+  EXPECT_EQ(kB - 0, kB);
   EXPECT_EQ(SizeExpr(7).constant(), 7);
 }
 
 TEST(SizeExpr, TheConstantOfAProductStandsInFront) {
-  EXPECT_EQ((b * 12 * 16 * b).text(), "192*(b*b)");
-  EXPECT_EQ(b * 2, 2 * b);
-  EXPECT_EQ((2 * b) * (3 * b), 6 * (b * b));
-  EXPECT_EQ(((b + 3) * b).text(), "(b+3)*b") << "3 is not a factor";
-  EXPECT_EQ(((3 + b) * b).text(), "(3+b)*b") << "nor where it stands first";
+  EXPECT_EQ((kB * 12 * 16 * kB).text(), "192*(b*b)");
+  EXPECT_EQ(kB * 2, 2 * kB);
+  EXPECT_EQ((2 * kB) * (3 * kB), 6 * (kB * kB));
+  EXPECT_EQ(((kB + 3) * kB).text(), "(b+3)*b") << "3 is not a factor";
+  EXPECT_EQ(((3 + kB) * kB).text(), "(3+b)*b") << "nor where it stands first";
 }
 
 TEST(SizeExpr, DivisionAndModuloRoundAsInPython) {
@@ -40,31 +40,31 @@ TEST(SizeExpr, DivisionAndModuloRoundAsInPython) {
 
 TEST(SizeExpr, IsEvaluatedAtABatch) {
   const BatchSize five(5);
-  EXPECT_EQ((128 * b).at(five), 640);
-  EXPECT_EQ(floor_div(b + 1, 2).at(five), 3);
-  EXPECT_EQ(mod(b, 3).at(five), 2);
-  EXPECT_EQ(power(b, 3).at(five), 125);
-  EXPECT_EQ(max(b, 4).at(five), 5);
-  EXPECT_EQ(min(b, 4).at(five), 4);
-  EXPECT_EQ((2 - b).at(five), -3);
-  EXPECT_EQ(power(b, 0).at(BatchSize(0)), 1);
+  EXPECT_EQ((128 * kB).at(five), 640);
+  EXPECT_EQ(floor_div(kB + 1, 2).at(five), 3);
+  EXPECT_EQ(mod(kB, 3).at(five), 2);
+  EXPECT_EQ(power(kB, 3).at(five), 125);
+  EXPECT_EQ(max(kB, 4).at(five), 5);
+  EXPECT_EQ(min(kB, 4).at(five), 4);
+  EXPECT_EQ((2 - kB).at(five), -3);
+  EXPECT_EQ(power(kB, 0).at(BatchSize(0)), 1);
 }
 
 TEST(SizeExpr, OverflowIsRefusedWhereItHappens) {
   const SizeExpr large = std::int64_t{1} << 61;
   EXPECT_EQ((large * 2).constant(), std::int64_t{1} << 62);
   EXPECT_THAT(refusal([&] { large * 4; }), HasSubstr("overflows"));
-  EXPECT_THAT(refusal([&] { (large * b).at(BatchSize(4)); }), HasSubstr("overflows"));
-  EXPECT_THAT(refusal([&] { (large + large + b).at(BatchSize(1)); }), HasSubstr("overflows"));
-  EXPECT_THAT(refusal([&] { power(b, 63).at(BatchSize(2)); }), HasSubstr("overflows"));
+  EXPECT_THAT(refusal([&] { (large * kB).at(BatchSize(4)); }), HasSubstr("overflows"));
+  EXPECT_THAT(refusal([&] { (large + large + kB).at(BatchSize(1)); }), HasSubstr("overflows"));
+  EXPECT_THAT(refusal([&] { power(kB, 63).at(BatchSize(2)); }), HasSubstr("overflows"));
   EXPECT_EQ(power(SizeExpr(-1), large).constant(), 1);
-  EXPECT_THAT(refusal([&] { power(b, -1).at(BatchSize(2)); }), HasSubstr("negative power"));
-  EXPECT_THAT(refusal([&] { floor_div(b, 0).at(BatchSize(2)); }), HasSubstr("divided by zero"));
+  EXPECT_THAT(refusal([&] { power(kB, -1).at(BatchSize(2)); }), HasSubstr("negative power"));
+  EXPECT_THAT(refusal([&] { floor_div(kB, 0).at(BatchSize(2)); }), HasSubstr("divided by zero"));
   EXPECT_THAT(refusal([&] { mod(SizeExpr(1), 0); }), HasSubstr("divided by zero"));
 }
 
 TEST(SizeExpr, LengthIsBounded) {
-  SizeExpr sum = b;
+  SizeExpr sum = kB;
   EXPECT_THAT(refusal([&] {
                 for (int i = 0; i < 12; ++i) sum = sum + sum;
               }),

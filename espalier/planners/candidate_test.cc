@@ -1,3 +1,5 @@
+// Preset tsan compiles this file: its suites run under ThreadSanitizer too.
+
 // The judge, the budget and the threads of planners.
 
 #include "espalier/planners/candidate.h"

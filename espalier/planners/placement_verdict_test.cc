@@ -1,3 +1,5 @@
+// Preset tsan compiles this file: its suites run under ThreadSanitizer too.
+
 // The judge takes placements beside plans of stages.
 
 #include <gtest/gtest.h>

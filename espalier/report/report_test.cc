@@ -71,8 +71,8 @@ Trace two_stages() {
 
 TEST(Table, NumbersStandToTheRightWithUnits) {
   const Table table{{{"planner", "planner"}, {"time", "iteration"}, {"bubble", "bubble"}, {"peak", "peak"}},
-                    {{std::string("chain"), milliseconds(34), Share{0.123}, gibibytes(2)},
-                     {std::string("graph"), microseconds(500), Share{1}, std::monostate()}}};
+                    {{std::string("chain"), milliseconds(34), Percentage{0.123}, gibibytes(2)},
+                     {std::string("graph"), microseconds(500), Percentage{1}, std::monostate()}}};
   EXPECT_EQ(print_text(table, "  "),
             "  planner  iteration   bubble      peak\n"
             "  chain      34.0 ms   12.3 %  2.00 GiB\n"

@@ -45,7 +45,7 @@ Json to_json(const Cell& cell) {
           [](const std::string& text) { return Json(text); }, [](bool value) { return Json(value); },
           [](std::int64_t value) { return Json(value); }, [](double value) { return Json(value); },
           [](Duration value) { return Json(value.count()); }, [](Bytes value) { return Json(value.count()); },
-          [](Share value) { return Json(value.fraction); }, [](Factor value) { return Json(value.ratio); }},
+          [](Percentage value) { return Json(value.fraction); }, [](Factor value) { return Json(value.ratio); }},
       cell);
 }
 
@@ -83,7 +83,7 @@ std::string to_text(const Cell& cell) {
                  [](std::int64_t value) { return std::to_string(value); },
                  [](double value) { return fmt::format("{:.4g}", value); },
                  [](Duration value) { return to_text(value); }, [](Bytes value) { return to_text(value); },
-                 [](Share value) { return fmt::format("{:.1f} %", 100 * value.fraction); },
+                 [](Percentage value) { return fmt::format("{:.1f} %", 100 * value.fraction); },
                  [](Factor value) { return fmt::format("{:.2f}x", value.ratio); }},
       cell);
 }

@@ -16,9 +16,9 @@
 
 namespace espalier {
 
-struct Share {  // a fraction, shown as a percentage with one decimal
+struct Percentage {  // a fraction, shown as a percentage with one decimal
   double fraction = 0;
-  friend bool operator==(const Share&, const Share&) = default;
+  friend bool operator==(const Percentage&, const Percentage&) = default;
 };
 struct Factor {  // a ratio, shown as "1.31x"
   double ratio = 1;
@@ -27,7 +27,7 @@ struct Factor {  // a ratio, shown as "1.31x"
 
 // Nothing is shown as "-", and is empty in CSV and null in JSON.
 using Cell =
-    std::variant<std::monostate, std::string, bool, std::int64_t, double, Duration, Bytes, Share, Factor>;
+    std::variant<std::monostate, std::string, bool, std::int64_t, double, Duration, Bytes, Percentage, Factor>;
 
 std::string to_text(const Cell& cell);  // for people
 

@@ -1,3 +1,5 @@
+// Preset tsan compiles this file: its suites run under ThreadSanitizer too.
+
 #include "espalier/runtime/memory_meter.h"
 
 #include <ATen/ATen.h>

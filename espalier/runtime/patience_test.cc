@@ -1,3 +1,5 @@
+// Preset tsan compiles this file: its suites run under ThreadSanitizer too.
+
 #include "espalier/runtime/patience.h"
 
 #include <gtest/gtest.h>

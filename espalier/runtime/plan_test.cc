@@ -1,3 +1,5 @@
+// Preset tsan compiles this file: its suites run under ThreadSanitizer too.
+
 // Plans over several devices compute what one process computes.
 
 #include <ATen/Parallel.h>

@@ -1,3 +1,5 @@
+// Preset tsan compiles this file: its suites run under ThreadSanitizer too.
+
 // Plans in several processes. Each worker is this test program again, started with the variables of a
 // launcher and a filter that selects the one disabled test that plays the worker.
 

@@ -1,3 +1,5 @@
+// Preset tsan compiles this file: its suites run under ThreadSanitizer too.
+
 // Optimizers, data, checkpoints and the wire: what training needs beside operators.
 
 #include "espalier/runtime/session.h"

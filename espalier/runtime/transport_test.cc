@@ -1,3 +1,5 @@
+// Preset tsan compiles this file: its suites run under ThreadSanitizer too.
+
 #include "espalier/runtime/transport.h"
 
 #include <gmock/gmock.h>

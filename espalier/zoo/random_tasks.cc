@@ -12,8 +12,8 @@ double around_one(Rng& rng, std::int64_t percent) {
   return std::max(0.01, 1 + part * (2 * rng.unit() - 1));
 }
 
-TaskGraph::Task random_task(std::string name, Rng& rng, std::int64_t spread) {
-  TaskGraph::Task task{std::move(name), "task"};
+TaskDag::Task random_task(std::string name, Rng& rng, std::int64_t spread) {
+  TaskDag::Task task{std::move(name), "task"};
   task.time = around_one(rng, spread);
   task.bytes = around_one(rng, spread);
   return task;
@@ -42,8 +42,8 @@ std::vector<std::int64_t> level_sizes(const RandomApplication& application, Rng&
 
 }  // namespace
 
-TaskGraph random_application(const RandomApplication& application) {
-  TaskGraph graph("giph-" + std::to_string(application.seed));
+TaskDag random_application(const RandomApplication& application) {
+  TaskDag graph("giph-" + std::to_string(application.seed));
   Rng rng(stream_key(static_cast<std::uint64_t>(application.seed), {4}));
   std::size_t level_begin = 0, level_end = 0;  // of the level before
   const std::vector<std::int64_t> sizes = level_sizes(application, rng);
@@ -104,8 +104,8 @@ Cluster device_network(const DeviceNetwork& network) {
   return Cluster(std::move(parts));
 }
 
-TaskGraph layered_tasks(const LayeredTasks& tasks) {
-  TaskGraph graph("layered-" + std::to_string(tasks.seed));
+TaskDag layered_tasks(const LayeredTasks& tasks) {
+  TaskDag graph("layered-" + std::to_string(tasks.seed));
   Rng rng(stream_key(static_cast<std::uint64_t>(tasks.seed), {6}));
   const auto width = static_cast<std::uint64_t>(tasks.width);
   for (std::int64_t layer = 0; layer < tasks.layers; ++layer) {
@@ -121,8 +121,8 @@ TaskGraph layered_tasks(const LayeredTasks& tasks) {
   return graph;
 }
 
-TaskGraph fork_join(const ForkJoin& tasks) {
-  TaskGraph graph("fork-join-" + std::to_string(tasks.seed));
+TaskDag fork_join(const ForkJoin& tasks) {
+  TaskDag graph("fork-join-" + std::to_string(tasks.seed));
   Rng rng(stream_key(static_cast<std::uint64_t>(tasks.seed), {7}));
   std::size_t fork = graph.add(random_task("fork0", rng, tasks.spread));
   for (std::int64_t s = 0; s < tasks.sections; ++s) {
@@ -141,8 +141,8 @@ TaskGraph fork_join(const ForkJoin& tasks) {
   return graph;
 }
 
-TaskGraph embedding_tables(const EmbeddingTables& tables) {
-  TaskGraph graph("embedding-tables-" + std::to_string(tables.seed));
+TaskDag embedding_tables(const EmbeddingTables& tables) {
+  TaskDag graph("embedding-tables-" + std::to_string(tables.seed));
   Rng rng(stream_key(static_cast<std::uint64_t>(tables.seed), {8}));
   std::vector<std::size_t> given;
   for (std::int64_t t = 0; t < tables.tables; ++t) {

@@ -2,7 +2,7 @@
 
 // Random task graphs, and task graphs whose difficulty has one source.
 
-#include "espalier/zoo/task_graph.h"
+#include "espalier/zoo/task_dag.h"
 
 namespace espalier {
 
@@ -16,7 +16,7 @@ namespace espalier {
 struct RandomApplication {
   std::int64_t tasks = 50, shape = 100, degree = 2, spread = 50, seed = 1;
 };
-TaskGraph random_application(const RandomApplication& application);
+TaskDag random_application(const RandomApplication& application);
 
 // GiPH's device networks: every device is a kind of its own, its speed uniform in 1 ± spread, and every pair
 // has a link of its own, the same in both directions, with a bandwidth uniform in 1 ± spread of
@@ -33,7 +33,7 @@ Cluster device_network(const DeviceNetwork& network);
 struct LayeredTasks {
   std::int64_t layers = 12, width = 8, spread = 50, seed = 1;
 };
-TaskGraph layered_tasks(const LayeredTasks& tasks);
+TaskDag layered_tasks(const LayeredTasks& tasks);
 
 // Sections one after the other: a task whose output chains side by side read, and the next section's task,
 // which reads all their ends.
@@ -42,7 +42,7 @@ TaskGraph layered_tasks(const LayeredTasks& tasks);
 struct ForkJoin {
   std::int64_t sections = 4, branches = 6, length = 4, spread = 50, seed = 1;
 };
-TaskGraph fork_join(const ForkJoin& tasks);
+TaskDag fork_join(const ForkJoin& tasks);
 
 // Look-ups in tables beside a chain of dense layers; one task brings all together, another chain follows
 // (DLRM, arXiv 1906.00091; the problem of DreamShard and AutoShard). Tables have from 2¹² to 2²² rows of 16
@@ -53,6 +53,6 @@ TaskGraph fork_join(const ForkJoin& tasks);
 struct EmbeddingTables {
   std::int64_t tables = 40, bottom = 3, top = 3, seed = 1;
 };
-TaskGraph embedding_tables(const EmbeddingTables& tables);
+TaskDag embedding_tables(const EmbeddingTables& tables);
 
 }  // namespace espalier

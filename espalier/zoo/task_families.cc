@@ -10,7 +10,7 @@ namespace espalier {
 namespace {
 
 using Settings = std::vector<ZooSetting>;
-using Passes = TaskGraph::Scale::Passes;
+using Passes = TaskDag::Scale::Passes;
 
 constexpr std::int64_t kMostSeed = std::int64_t{1} << 53;
 constexpr std::int64_t kMostTasks = 20'000;
@@ -30,11 +30,11 @@ Settings with_scale(Settings settings, std::int64_t communication, std::int64_t 
   return settings;
 }
 
-TaskGraph::Scale scale_of(const ZooValues& all, Passes passes = Passes::kForward) {
+TaskDag::Scale scale_of(const ZooValues& all, Passes passes = Passes::kForward) {
   return {all.at("microseconds"), all.at("communication"), passes};
 }
 
-Imported on_equal_devices(const TaskGraph& graph, const ZooValues& all, Passes passes = Passes::kForward) {
+Imported on_equal_devices(const TaskDag& graph, const ZooValues& all, Passes passes = Passes::kForward) {
   const auto devices = static_cast<std::size_t>(all.at("devices"));
   return graph.scaled(scale_of(all, passes), task_cluster(devices, gibibytes(1024)));
 }
@@ -94,7 +94,7 @@ void add_tiled(std::vector<TaskFamily>& families) {
   struct Kind {
     const char* name;
     const char* what;
-    TaskGraph (*make)(std::int64_t, Bytes);
+    TaskDag (*make)(std::int64_t, Bytes);
     std::int64_t usual;
   };
   for (const Kind& kind : {Kind{"cholesky", "Cholesky factorization in tiles", tiled_cholesky, 8},
@@ -124,7 +124,7 @@ void add_giph(std::vector<TaskFamily>& families) {
   families.push_back({"giph", "GiPH, MLSys'23; Topcuoglu et al., TPDS'02",
                       "random graphs on unequal devices, with a link for each pair", std::move(settings),
                       [](const ZooValues& all) {
-                        const TaskGraph graph = random_application({.tasks = all.at("tasks"),
+                        const TaskDag graph = random_application({.tasks = all.at("tasks"),
                                                                     .shape = all.at("shape"),
                                                                     .degree = all.at("degree"),
                                                                     .spread = all.at("spread"),
@@ -175,7 +175,7 @@ void add_random(std::vector<TaskFamily>& families) {
                    {"memory", "percent of an even share that a device has", 130, 101, 100'000}},
                   50),
        [](const ZooValues& all) {
-         const TaskGraph graph = embedding_tables({.tables = all.at("tables"),
+         const TaskDag graph = embedding_tables({.tables = all.at("tables"),
                                                    .bottom = all.at("bottom"),
                                                    .top = all.at("top"),
                                                    .seed = all.at("seed")});

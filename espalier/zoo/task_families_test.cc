@@ -27,11 +27,11 @@ TEST(TiledAlgebra, CountsAreClosedForms) {
   for (std::int64_t n = 1; n <= 12; ++n) {
     const std::int64_t pairs = n * (n - 1) / 2, triples = n * (n - 1) * (n - 2) / 6;
     const std::int64_t updates = (n - 1) * n * (2 * n - 1) / 6;
-    const TaskGraph cholesky = tiled_cholesky(n, Bytes(8));
+    const TaskDag cholesky = tiled_cholesky(n, Bytes(8));
     EXPECT_EQ(cholesky.tasks(), whole(n * (n + 1) * (n + 2) / 6)) << n;
     EXPECT_EQ(cholesky.edges(), whole(3 * pairs + 3 * triples)) << n;
     EXPECT_EQ(cholesky.stored(), Bytes(8 * (pairs + n))) << n;
-    for (const TaskGraph& graph : {tiled_lu(n, Bytes(8)), tiled_qr(n, Bytes(8))}) {
+    for (const TaskDag& graph : {tiled_lu(n, Bytes(8)), tiled_qr(n, Bytes(8))}) {
       EXPECT_EQ(graph.tasks(), whole(n * (n + 1) * (2 * n + 1) / 6)) << n;
       EXPECT_EQ(graph.edges(), whole(n * (n - 1) + 3 * updates)) << n;
       EXPECT_EQ(graph.stored(), Bytes(8 * n * n)) << n;
@@ -41,7 +41,7 @@ TEST(TiledAlgebra, CountsAreClosedForms) {
 
 TEST(TiledAlgebra, WorkIsThatOfTheFactorization) {
   // Leading terms in b³: n³/3 for Cholesky, 2n³/3 for LU, 4n³/3 for QR plus what tiles cost more.
-  const auto work = [](const TaskGraph& graph) {
+  const auto work = [](const TaskDag& graph) {
     double sum = 0;
     for (std::size_t i = 0; i < graph.tasks(); ++i) sum += graph.task(i).time;
     return sum;
@@ -54,7 +54,7 @@ TEST(TiledAlgebra, WorkIsThatOfTheFactorization) {
 
 TEST(TiledAlgebra, CholeskyOfTwoTilesByHand) {
   // potrf(0,0) → trsm(1,0) → syrk(1,1) → potrf(1,1)
-  const TaskGraph graph = tiled_cholesky(2, Bytes(8));
+  const TaskDag graph = tiled_cholesky(2, Bytes(8));
   ASSERT_EQ(graph.tasks(), 4U);
   EXPECT_EQ(graph.task(2).name, "syrk.0.1.1");
   EXPECT_THAT(graph.reads(1), ElementsAre(0U));
@@ -65,12 +65,12 @@ TEST(TiledAlgebra, CholeskyOfTwoTilesByHand) {
 TEST(TaskNetworks, CountsOfThirtyTwoSeeds) {
   for (std::int64_t seed = 1; seed <= 32; ++seed) {
     const CellNetwork cells{.cells = 2, .nodes = 5, .seed = seed};
-    const TaskGraph cifar = cell_network(cells);
+    const TaskDag cifar = cell_network(cells);
     EXPECT_EQ(cifar.tasks(), 2U + 8 * 16);
     EXPECT_THAT(cifar.edges(), AllOf(Ge(1U + 8 * 21), Le(1U + 8 * 25)));
 
     const RecurrentCells words{.steps = 7, .nodes = 6, .seed = seed};
-    const TaskGraph ptb = recurrent_cells(words);
+    const TaskDag ptb = recurrent_cells(words);
     EXPECT_EQ(ptb.tasks(), 7U * 9 + 1);
     EXPECT_THAT(ptb.edges(), AllOf(Ge(7U * 10 - 1), Le(7U * 14 - 1)));
 
@@ -81,7 +81,7 @@ TEST(TaskNetworks, CountsOfThirtyTwoSeeds) {
     EXPECT_THAT(shape.target, AllOf(Ge(6), Le(12)));
     const std::int64_t l = shape.layers, s = shape.source, t = shape.target,
                        d = shape.both_directions ? 1 : 0;
-    const TaskGraph nmt = translation(sentence);
+    const TaskDag nmt = translation(sentence);
     EXPECT_EQ(nmt.tasks(), whole(s * (1 + l + 2 * d) + t * (l + 3) + 1)) << seed;
     EXPECT_EQ(nmt.edges(), whole(s * (2 * l + 4 * d) - l - d + t * (2 * l + 3) + s * t)) << seed;
   }
@@ -90,20 +90,20 @@ TEST(TaskNetworks, CountsOfThirtyTwoSeeds) {
 TEST(RandomTasks, CountsOfThirtyTwoSeeds) {
   for (std::int64_t seed = 1; seed <= 32; ++seed) {
     for (const std::int64_t tasks : {3, 4, 10, 57}) {
-      const TaskGraph giph =
+      const TaskDag giph =
           random_application({.tasks = tasks, .shape = 20 + 13 * seed, .degree = 1 + seed % 4, .seed = seed});
       EXPECT_EQ(giph.tasks(), whole(tasks)) << seed;
       EXPECT_THAT(giph.edges(), AllOf(Ge(whole(tasks - 1)), Le(whole(tasks * (tasks - 1) / 2))));
       EXPECT_THAT(giph.loose(), ElementsAre(whole(tasks - 1))) << "one last task";
       for (std::size_t i = 1; i < giph.tasks(); ++i) EXPECT_FALSE(giph.reads(i).empty()) << "one first task";
     }
-    const TaskGraph layered = layered_tasks({.layers = 6, .width = 5, .seed = seed});
+    const TaskDag layered = layered_tasks({.layers = 6, .width = 5, .seed = seed});
     EXPECT_EQ(layered.tasks(), 30U);
     EXPECT_THAT(layered.edges(), AllOf(Ge(25U), Le(75U)));
-    const TaskGraph joined = fork_join({.sections = 3, .branches = 4, .length = 2, .seed = seed});
+    const TaskDag joined = fork_join({.sections = 3, .branches = 4, .length = 2, .seed = seed});
     EXPECT_EQ(joined.tasks(), 3U * (4 * 2 + 1) + 1);
     EXPECT_EQ(joined.edges(), 3U * 4 * 3);
-    const TaskGraph tables = embedding_tables({.tables = 9, .bottom = 2, .top = 3, .seed = seed});
+    const TaskDag tables = embedding_tables({.tables = 9, .bottom = 2, .top = 3, .seed = seed});
     EXPECT_EQ(tables.tasks(), 9U + 2 + 1 + 3);
     EXPECT_EQ(tables.edges(), 9U + 2 + 3);
   }

@@ -45,7 +45,7 @@ class CellWriter {
   explicit CellWriter(const CellNetwork& network)
       : network_(network), graph_("cifar10-" + std::to_string(network.seed)) {}
 
-  TaskGraph write() {
+  TaskDag write() {
     Rng rng(stream_key(static_cast<std::uint64_t>(network_.seed), {1}));
     const CellDesign normal = draw_design(rng, network_.nodes), reduction = draw_design(rng, network_.nodes);
     channels_ = static_cast<double>(network_.channels);
@@ -117,21 +117,21 @@ class CellWriter {
   }
 
   const CellNetwork& network_;
-  TaskGraph graph_;
+  TaskDag graph_;
   double channels_ = 0, side_ = 0;
   std::size_t before_ = 0, last_ = 0, cells_ = 0;
 };
 
 }  // namespace
 
-TaskGraph cell_network(const CellNetwork& network) {
+TaskDag cell_network(const CellNetwork& network) {
   return CellWriter(network).write();
 }
 
 // ---- Recurrent cells
 
-TaskGraph recurrent_cells(const RecurrentCells& network) {
-  TaskGraph graph("ptb-" + std::to_string(network.seed));
+TaskDag recurrent_cells(const RecurrentCells& network) {
+  TaskDag graph("ptb-" + std::to_string(network.seed));
   Rng rng(stream_key(static_cast<std::uint64_t>(network.seed), {2}));
   const auto nodes = static_cast<std::size_t>(network.nodes);
   std::vector<std::size_t> parent(nodes);
@@ -189,7 +189,7 @@ class TranslationWriter {
         hidden_(static_cast<double>(network.hidden)),
         vocabulary_(static_cast<double>(network.vocabulary)) {}
 
-  TaskGraph write() {
+  TaskDag write() {
     const Line memory = encoder();
     decoder(memory);
     return std::move(graph_);
@@ -260,14 +260,14 @@ class TranslationWriter {
   }
 
   TranslationShape shape_;
-  TaskGraph graph_;
+  TaskDag graph_;
   double hidden_, vocabulary_;
   std::vector<std::size_t> last_states_;
 };
 
 }  // namespace
 
-TaskGraph translation(const Translation& network) {
+TaskDag translation(const Translation& network) {
   return TranslationWriter(network).write();
 }
 

@@ -5,7 +5,7 @@
 // groups. Their files are not public as graphs that we may use, so each is drawn anew from a seed by the rule
 // of its paper; counts are ours. The study has 32 of each family: seeds 1 to 32 here.
 
-#include "espalier/zoo/task_graph.h"
+#include "espalier/zoo/task_dag.h"
 
 namespace espalier {
 
@@ -19,7 +19,7 @@ namespace espalier {
 struct CellNetwork {
   std::int64_t cells = 2, nodes = 5, channels = 36, image = 32, seed = 1;
 };
-TaskGraph cell_network(const CellNetwork& network);
+TaskDag cell_network(const CellNetwork& network);
 
 // ENAS's recurrent cells on the Penn Treebank, unrolled: in each step a word's embedding, `nodes` nodes, each
 // a product with a matrix and an activation, the mean of those that no node reads, and the classifier; at the
@@ -30,7 +30,7 @@ TaskGraph cell_network(const CellNetwork& network);
 struct RecurrentCells {
   std::int64_t steps = 12, nodes = 8, hidden = 850, vocabulary = 10'000, seed = 1;
 };
-TaskGraph recurrent_cells(const RecurrentCells& network);
+TaskDag recurrent_cells(const RecurrentCells& network);
 
 // Translation with attention, unrolled: an encoder and a decoder of LSTM layers, a task for each layer and
 // word, attention over the encoder's last layer and a classifier for each word of the decoder, and the loss.
@@ -47,6 +47,6 @@ struct TranslationShape {  // what a seed draws
   bool both_directions = false;
 };
 TranslationShape translation_shape(const Translation& network);
-TaskGraph translation(const Translation& network);
+TaskDag translation(const Translation& network);
 
 }  // namespace espalier

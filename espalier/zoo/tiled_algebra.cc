@@ -25,12 +25,12 @@ class TiledWriter {
     return *last;
   }
 
-  TaskGraph take() { return std::move(graph_); }
+  TaskDag take() { return std::move(graph_); }
 
  private:
   std::size_t index(std::int64_t i, std::int64_t j) const { return static_cast<std::size_t>(i * n_ + j); }
 
-  TaskGraph graph_;
+  TaskDag graph_;
   std::int64_t n_;
   Bytes tile_bytes_;
   std::vector<std::optional<std::size_t>> last_;
@@ -38,7 +38,7 @@ class TiledWriter {
 
 }  // namespace
 
-TaskGraph tiled_cholesky(std::int64_t n, Bytes tile_bytes) {
+TaskDag tiled_cholesky(std::int64_t n, Bytes tile_bytes) {
   TiledWriter out("cholesky-" + std::to_string(n), n, tile_bytes);
   for (std::int64_t k = 0; k < n; ++k) {
     const std::size_t diagonal = out.kernel("potrf", k, k, k, 1.0 / 3, {});
@@ -51,7 +51,7 @@ TaskGraph tiled_cholesky(std::int64_t n, Bytes tile_bytes) {
   return out.take();
 }
 
-TaskGraph tiled_lu(std::int64_t n, Bytes tile_bytes) {
+TaskDag tiled_lu(std::int64_t n, Bytes tile_bytes) {
   TiledWriter out("lu-" + std::to_string(n), n, tile_bytes);
   for (std::int64_t k = 0; k < n; ++k) {
     const std::size_t diagonal = out.kernel("getrf", k, k, k, 2.0 / 3, {});
@@ -64,7 +64,7 @@ TaskGraph tiled_lu(std::int64_t n, Bytes tile_bytes) {
   return out.take();
 }
 
-TaskGraph tiled_qr(std::int64_t n, Bytes tile_bytes) {
+TaskDag tiled_qr(std::int64_t n, Bytes tile_bytes) {
   TiledWriter out("qr-" + std::to_string(n), n, tile_bytes);
   for (std::int64_t k = 0; k < n; ++k) {
     std::size_t triangle = out.kernel("geqrt", k, k, k, 4.0 / 3, {});

@@ -13,13 +13,13 @@
 // floating-point operations of a tile of b × b: potrf 1/3, trsm 1, syrk 1, gemm 2; getrf 2/3; geqrt 4/3,
 // unmqr 2, tsqrt 2, tsmqr 4.
 
-#include "espalier/zoo/task_graph.h"
+#include "espalier/zoo/task_dag.h"
 
 namespace espalier {
 
 // n from 1 on. `tile_bytes` of the matrix for each tile.
-TaskGraph tiled_cholesky(std::int64_t n, Bytes tile_bytes);
-TaskGraph tiled_lu(std::int64_t n, Bytes tile_bytes);
-TaskGraph tiled_qr(std::int64_t n, Bytes tile_bytes);
+TaskDag tiled_cholesky(std::int64_t n, Bytes tile_bytes);
+TaskDag tiled_lu(std::int64_t n, Bytes tile_bytes);
+TaskDag tiled_qr(std::int64_t n, Bytes tile_bytes);
 
 }  // namespace espalier

@@ -24,9 +24,9 @@ namespace espalier {
 
 inline constexpr std::int64_t kTaskLinkBytesPerSecond = 7'600'000'000;
 
-class TaskGraph {
+class TaskDag {
  public:
-  explicit TaskGraph(std::string name) : name_(std::move(name)) {}
+  explicit TaskDag(std::string name) : name_(std::move(name)) {}
 
   struct Task {
     std::string name = {};    // unique

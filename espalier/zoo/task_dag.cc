@@ -1,4 +1,4 @@
-#include "espalier/zoo/task_graph.h"
+#include "espalier/zoo/task_dag.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 
 namespace espalier {
 
-std::size_t TaskGraph::add(Task task, std::vector<std::size_t> reads) {
+std::size_t TaskDag::add(Task task, std::vector<std::size_t> reads) {
   std::sort(reads.begin(), reads.end());
   reads.erase(std::unique(reads.begin(), reads.end()), reads.end());
   ESP_CHECK(reads.empty() || reads.back() < tasks_.size(), reads.size(), tasks_.size());
@@ -16,13 +16,13 @@ std::size_t TaskGraph::add(Task task, std::vector<std::size_t> reads) {
   return tasks_.size() - 1;
 }
 
-std::size_t TaskGraph::edges() const {
+std::size_t TaskDag::edges() const {
   std::size_t sum = 0;
   for (const std::vector<std::size_t>& of : reads_) sum += of.size();
   return sum;
 }
 
-std::vector<std::size_t> TaskGraph::loose() const {
+std::vector<std::size_t> TaskDag::loose() const {
   std::vector<bool> read(tasks_.size());
   for (const std::vector<std::size_t>& of : reads_) {
     for (const std::size_t from : of) read[from] = true;
@@ -34,13 +34,13 @@ std::vector<std::size_t> TaskGraph::loose() const {
   return result;
 }
 
-Bytes TaskGraph::stored() const {
+Bytes TaskDag::stored() const {
   Bytes sum;
   for (const Task& task : tasks_) sum += task.stored;
   return sum;
 }
 
-Imported TaskGraph::scaled(const Scale& scale, Cluster cluster) const {
+Imported TaskDag::scaled(const Scale& scale, Cluster cluster) const {
   std::vector<bool> read(tasks_.size(), true);
   for (const std::size_t i : loose()) read[i] = false;
   double time = 0, bytes = 0;
