@@ -20,7 +20,7 @@ std::string runtime_program(const std::string& verb) {
   std::error_code error;
   const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) throw InputError("cannot find this program's own file through /proc/self/exe");
-  const std::string path = own.parent_path() / "espalier-runtime";
+  std::string path = own.parent_path() / "espalier-runtime";
   if (!std::filesystem::exists(path, error)) {
     throw InputError(path + ": is missing, and `" + verb +
                      "` needs it; it is built and installed together with espalier");
