@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "espalier/runtime/launcher.h"
+#include "espalier/app/launcher.h"
 
 namespace espalier {
 

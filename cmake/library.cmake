@@ -25,7 +25,7 @@ endif()
 
 # Public are the headers that need no other library's: no JSON, fmt, libtorch, CLI11 or gtest, directly or not.
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/espalier/*.h)
-list(FILTER headers EXCLUDE REGEX "^espalier/cli/|_for_tests\\.h$|/testing/")
+list(FILTER headers EXCLUDE REGEX "^espalier/(runtime_)?cli/|_for_tests\\.h$|/testing/")
 if(NOT ESPALIER_TORCH)
   list(FILTER headers EXCLUDE REGEX "^espalier/(runtime|learned)/")
 endif()

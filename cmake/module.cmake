@@ -23,7 +23,7 @@ endfunction()
 #
 # The library espalier_<name> from espalier/<name>/**/*.cc (less main.cc), and its test program
 # espalier_<name>_test from the *_test.cc beside them. A module without a source is an empty library. TORCH
-# modules see libtorch, and define ESPALIER_TORCH for whoever links them, who does not see it. TESTING modules
+# modules see libtorch; whoever links them does not. TESTING modules
 # live in testing/ and are linked by tests and benchmarks only.
 function(esp_module name)
   cmake_parse_arguments(ARG "TORCH;TESTING" "" "DEPENDS" ${ARGN})
@@ -53,7 +53,7 @@ function(esp_module name)
     add_library(${library} STATIC ${sources})
     set(scope PUBLIC)
     target_compile_options(${library} PRIVATE ${ESPALIER_WARNINGS})
-    if(NOT ARG_TESTING AND NOT name STREQUAL "cli")
+    if(NOT ARG_TESTING AND NOT name MATCHES "cli$")
       set_property(GLOBAL APPEND PROPERTY ESPALIER_LIBRARY_MODULES ${library})
     endif()
   else()
@@ -65,9 +65,6 @@ function(esp_module name)
   foreach(dependency ${ARG_DEPENDS})
     target_link_libraries(${library} ${scope} espalier_${dependency})
   endforeach()
-  if(ARG_TORCH)
-    target_compile_definitions(${library} INTERFACE ESPALIER_TORCH=1)
-  endif()
   if(sources AND ARG_TORCH)
     esp_use_torch(${library})
   elseif(sources)

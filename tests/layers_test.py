@@ -20,7 +20,7 @@ import tempfile
 import zipfile
 
 ORDER = ("base graph cluster cost plan frontend zoo schedule trace sim bound placement planners learned "
-         "runtime report app cli").split()
+         "runtime report app cli runtime_cli").split()
 NEVER = {("runtime", "planners"), ("runtime", "learned")}
 TORCH_MODULES = {"runtime", "learned"}
 TORCH_HEADER = re.compile(r"^(ATen|c10|torch|caffe2)/")

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/version.h>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -34,6 +35,11 @@ TEST(TorchBuild, OperatorCalledByNameRecordsItsGradient) {
   torch::autograd::backward({y.sum()});
   EXPECT_TRUE(at::equal(w.grad(), x));
   EXPECT_TRUE(at::equal(x.grad(), w));
+}
+
+// By it `espalier`, which does not load libtorch, finds what was measured with it.
+TEST(TorchBuild, TheVersionThatTheBuildFoundIsTheHeaders) {
+  EXPECT_STREQ(ESPALIER_TORCH_VERSION, TORCH_VERSION);
 }
 
 // A build of libtorch without libuv throws when asked for it.

@@ -273,7 +273,7 @@ PlanningJob prepare_job(const JobOptions& options) {
   const Precision precision =
       options.precision.value_or(start ? start->file.training.precision : Precision::kF32);
   if (given) refuse_precision_of_costs(precision, cost_file);
-  imported.graph = with_precision(imported.graph, precision);
+  if (precision != Precision::kF32) imported.graph = with_precision(imported.graph, precision);
   std::vector<std::string> notes = options.notes, warnings = imported.warnings;
   const Graph& graph = imported.graph;
   if (!start_cluster && is_short_form(name)) {

@@ -12,14 +12,15 @@ namespace {
 
 constexpr int kMaxDepth = 200;
 constexpr std::size_t kColumns = 100;
-constexpr std::size_t kUsualMembers = 6;
-constexpr std::size_t kFew = 24;  // keys of an object that are compared one by one
+constexpr std::ptrdiff_t kFew = 24;  // keys of an object that are compared one by one
 
-// Builds the document from parser events, so that depth and duplicate keys are refused while reading.
+// Builds the document from parser events, so that depth and duplicate keys are refused while reading. What
+// open lists and objects have so far waits in one row: once it is known how many they are, each container
+// gets just the room it needs.
 class Builder : public nlohmann::json_sax<Json> {
  public:
   explicit Builder(std::string_view where) : where_(where) {}
-  Json take() { return std::move(root_); }
+  Json take() { return std::move(waiting_.front().value); }
 
   bool null() override { return put(nullptr); }
   bool boolean(bool value) override { return put(value); }
@@ -33,22 +34,33 @@ class Builder : public nlohmann::json_sax<Json> {
   // Copied, not moved: the parser keeps the room that it has for the next one.
   bool string(string_t& value) override { return put(std::as_const(value)); }
   bool binary(binary_t&) override { return false; }
-  bool start_object(std::size_t) override {
-    open(Json::object());
-    stack_.back()->get_ref<Json::object_t&>().reserve(kUsualMembers);
-    return true;
-  }
-  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool start_object(std::size_t) override { return open(Kind::kObject); }
+  bool start_array(std::size_t) override { return open(Kind::kArray); }
   bool key(string_t& value) override {
     if (stands(value)) {
       throw InputError(std::string(where_) + ": key '" + value.substr(0, 80) +
                        "' stands twice in one object");
     }
-    key_ = value;
+    waiting_.push_back({value, {}});
     return true;
   }
-  bool end_object() override { return close(); }
-  bool end_array() override { return close(); }
+  bool end_object() override {
+    Json::object_t members;
+    members.reserve(waiting_.size() - open_.back().first);
+    for (std::size_t i = open_.back().first; i < waiting_.size(); ++i) {
+      // Not operator[]: it would search, and the keys are known to differ.
+      members.Container::emplace_back(std::move(waiting_[i].key), std::move(waiting_[i].value));
+    }
+    return close(std::move(members));
+  }
+  bool end_array() override {
+    Json::array_t elements;
+    elements.reserve(waiting_.size() - open_.back().first);
+    for (std::size_t i = open_.back().first; i < waiting_.size(); ++i) {
+      elements.push_back(std::move(waiting_[i].value));
+    }
+    return close(std::move(elements));
+  }
   bool parse_error(std::size_t, const std::string&, const Json::exception& error) override {
     // "[json.exception.parse_error.101] parse error at line 3, column 7: …"
     std::string text = error.what();
@@ -59,51 +71,58 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
  private:
-  Json* add(Json&& value) {
-    if (stack_.empty()) return root_ = std::move(value), &root_;
-    Json& parent = *stack_.back();
-    if (parent.is_array()) return parent.push_back(std::move(value)), &parent.back();
-    // Not operator[]: it would search, and the key is known to be new.
-    auto& object = parent.get_ref<Json::object_t&>();
-    object.Container::emplace_back(key_, std::move(value));
-    return &object.Container::back().second;
-  }
+  enum class Kind : std::uint8_t { kArray, kObject };
+  struct Member {
+    std::string key;  // empty in a list
+    Json value;
+  };
+  struct Open {
+    Kind kind;
+    std::size_t first;           // of its members in the row
+    std::set<std::string> keys;  // of an object, once they are many
+  };
+
   template <class T>
   bool put(T&& value) {
-    add(Json(std::forward<T>(value)));
+    if (!open_.empty() && open_.back().kind == Kind::kObject) {
+      waiting_.back().value = std::forward<T>(value);
+    } else {
+      waiting_.push_back({{}, std::forward<T>(value)});
+    }
     return true;
   }
-  bool open(Json&& value) {
-    if (stack_.size() >= kMaxDepth) {
+  bool open(Kind kind) {
+    if (open_.size() >= kMaxDepth) {
       throw InputError(std::string(where_) + ": nested deeper than " + std::to_string(kMaxDepth) + " levels");
     }
-    stack_.push_back(add(std::move(value)));
-    keys_.emplace_back();
+    put(nullptr);  // its place
+    open_.push_back({kind, waiting_.size(), {}});
     return true;
   }
-  bool close() {
-    stack_.pop_back();
-    keys_.pop_back();
+  template <class T>
+  bool close(T&& container) {
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(open_.back().first), waiting_.end());
+    waiting_.back().value = std::forward<T>(container);
+    open_.pop_back();
     return true;
   }
-  // Whether the open object has the key. A set of them is kept once they are many.
+  // Whether the open object has the key.
   bool stands(const std::string& key) {
-    const auto& members = stack_.back()->get_ref<const Json::object_t&>();
-    std::set<std::string>& many = keys_.back();
-    if (members.size() < kFew) {
-      return std::any_of(members.begin(), members.end(), [&](const auto& one) { return one.first == key; });
+    Open& object = open_.back();
+    const auto first = waiting_.begin() + static_cast<std::ptrdiff_t>(object.first);
+    if (waiting_.end() - first < kFew) {
+      return std::any_of(first, waiting_.end(), [&](const Member& one) { return one.key == key; });
     }
-    if (many.empty()) {
-      for (const auto& [name, value] : members) many.insert(name);
+    if (object.keys.empty()) {
+      for (auto one = first; one != waiting_.end(); ++one) object.keys.insert(one->key);
     }
-    return !many.insert(key).second;
+    return !object.keys.insert(key).second;
   }
 
   std::string_view where_;
-  Json root_;
-  std::vector<Json*> stack_;
-  std::vector<std::set<std::string>> keys_;  // of the open objects that have many
-  std::string key_;
+  std::vector<Member>
+      waiting_;  // members of the open containers, outermost first; at last the document alone
+  std::vector<Open> open_;
 };
 
 void print(const Json& json, std::size_t indent, std::string& out) {
@@ -254,8 +273,14 @@ double JsonCursor::number(double min, double max) const {
 
 void JsonCursor::only(std::initializer_list<std::string_view> keys) const {
   if (!json_->is_object()) fail("is " + shown(*json_) + "; expected an object");
+  auto next = keys.begin();  // most files have them in the order of the list
   for (const auto& [key, value] : json_->get_ref<const Json::object_t&>()) {
-    if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
+    auto found = std::find(next, keys.end(), key);
+    if (found == keys.end()) found = std::find(keys.begin(), next, key);
+    if (found != keys.end() && *found == key) {
+      next = found + 1;
+      continue;
+    }
     const auto nearest = nearest_word(key, {keys.begin(), keys.size()});
     fail("'" + key.substr(0, 80) + "' is not known here" +
          (nearest ? "; did you mean '" + std::string(*nearest) + "'?" : std::string()));

@@ -2,7 +2,7 @@
 #include <memory>
 
 #include "espalier/base/check.h"
-#include "espalier/cli/runtime_verbs.h"
+#include "espalier/cli/verbs.h"
 #include "espalier/cli/workers.h"
 
 namespace espalier::cli {
@@ -28,11 +28,7 @@ void add_launch(Program& program) {
         throw InputError("launch: '" + called +
                          "' does not work in several processes; run, verify and profile do");
       }
-#if ESPALIER_TORCH
       return start_workers(flags->workers, flags->command);
-#else
-      needs_runtime("launch");
-#endif
     };
   });
 }

@@ -11,10 +11,7 @@
 #include "espalier/base/version.h"
 #include "espalier/cli/verbs.h"
 #include "espalier/cli/workers.h"
-
-#if ESPALIER_TORCH
 #include "espalier/runtime/runtime.h"
-#endif
 
 namespace espalier::cli {
 namespace {
@@ -66,7 +63,8 @@ std::string explain(const CLI::App& app, const std::vector<std::string>& argumen
                      name.empty() ? "" : name + " ");
 }
 
-int call(const std::vector<std::string>& arguments, Console& console, const Machine& machine) {
+int call(const std::vector<std::string>& arguments, Console& console, const Machine& machine,
+         const RuntimeVerbs* runtime) {
   CLI::App app("Espalier plans and trains branching neural networks on several devices.", "espalier");
   app.set_version_flag("--version", "espalier " + std::string(kVersion));
   app.require_subcommand(0, 1);
@@ -76,7 +74,7 @@ int call(const std::vector<std::string>& arguments, Console& console, const Mach
       "answer, 4 out of memory, 70 our bug, 130 interrupted.");
   app.get_formatter()->column_width(34);
   std::function<int()> chosen;
-  Program program{app, console, chosen, arguments, machine};
+  Program program{app, console, chosen, arguments, machine, runtime};
   for (auto* add :
        {add_inspect, add_profile, add_calibrate, add_plan, add_fit, add_planners, add_simulate, add_compare,
         add_run, add_launch, add_verify, add_diff, add_zoo, add_literal, add_orders}) {
@@ -113,10 +111,10 @@ std::string one_line(std::string text) {
 }  // namespace
 
 int run_program(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err,
-                const Terminal& terminal, const Machine& machine) {
+                const Terminal& terminal, const Machine& machine, const RuntimeVerbs* runtime) {
   Console console(out, err, terminal);
   try {
-    const int code = call(arguments, console, machine);
+    const int code = call(arguments, console, machine, runtime);
     out.flush();
     return code;
   } catch (const InputError& error) {
@@ -130,7 +128,6 @@ int run_program(const std::vector<std::string>& arguments, std::ostream& out, st
     out.flush();
     err << "espalier: there is not enough memory" << std::endl;
     return kOutOfMemory;
-#if ESPALIER_TORCH
   } catch (const ResourceError& error) {
     console.finish();
     out.flush();
@@ -145,7 +142,6 @@ int run_program(const std::vector<std::string>& arguments, std::ostream& out, st
     tell_launcher(line);
     err << "espalier: " << line << std::endl;
     return kRunFailed;
-#endif
   } catch (const std::exception& error) {
     console.finish();
     out.flush();

@@ -1,13 +1,17 @@
 #pragma once
 
-// The verbs that compute: in a build without libtorch they say how to make one that has it.
+// The verbs that execute models. Their options are declared here, so that `espalier` helps, refuses and
+// begins at once; what they do is in runtime_cli/, and espalier-runtime does it.
 
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "espalier/cli/runtime_program.h"
 #include "espalier/cli/verbs.h"
 
 namespace espalier::cli {
-
-// Throws InputError: this build cannot, and what to do.
-[[noreturn]] void needs_runtime(const std::string& verb);
 
 // What verbs that execute a plan share.
 struct ExecutionFlags {
@@ -17,14 +21,58 @@ struct ExecutionFlags {
 
   void add_inputs(CLI::App* verb);   // the plan, --schedule, --data
   void add_workers(CLI::App* verb);  // --workers, --device, --threads
-  // Throws InputError, also for a plan that was made from no file, or that the runtime cannot run.
-  OpenedPlan open() const;
-  OpenedPlan open_without_model() const;  // for a run that computes nothing
-  int workers_for(const PlanFile& file) const;
 };
 
-// Where the plan is for other kinds of devices than those that these flags make it run on; else none.
-std::vector<std::string> device_warnings(const Program& program, const OpenedPlan& opened,
-                                         const ExecutionFlags& flags);
+struct RunFlags {
+  ExecutionFlags execution;
+  TrainingFlags training;  // for this run, over the plan's
+  std::string load, save, record, resume, checkpoints, log, evaluation_data;
+  bool load_partial = false;
+  std::uint64_t steps = 10, save_every = 0, keep = 0, evaluate_every = 0;
+  bool paced = false;
+  double slower = 1;
+  double timeout = 300;
+  TraceOutputs outputs;
+};
+
+struct VerifyFlags {
+  ExecutionFlags execution;
+  std::uint64_t steps = 1;
+  std::optional<double> tolerance;
+};
+
+struct ProfileFlags {
+  JobFlags job;
+  std::string output = "costs.json";
+  std::string device, kind;
+  std::uint32_t rounds = 20;
+  int workers = 0;
+};
+
+struct CalibrateFlags {
+  std::uint32_t threads = 1;
+  bool quiet = false;
+};
+
+// Each returns the exit code.
+struct RuntimeVerbs {
+  int (*run)(Program&, const RunFlags&);
+  int (*verify)(Program&, const VerifyFlags&);
+  int (*profile)(Program&, const ProfileFlags&);
+  int (*calibrate)(Program&, const CalibrateFlags&);
+};
+
+// `verb`, if it is called, is carried out by this program where it has a runtime, else by espalier-runtime.
+template <typename Flags>
+void execute_when_called(Program& program, CLI::App* verb,
+                         int (*RuntimeVerbs::*action)(Program&, const Flags&),
+                         const std::shared_ptr<Flags>& flags) {
+  verb->callback([&program, verb, action, flags] {
+    program.chosen = [&program, verb, action, flags]() -> int {
+      if (program.runtime == nullptr) hand_over(verb->get_name(), program.arguments);
+      return (program.runtime->*action)(program, *flags);
+    };
+  });
+}
 
 }  // namespace espalier::cli

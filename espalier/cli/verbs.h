@@ -26,12 +26,15 @@ constexpr int kOurFault = 70;
 constexpr int kRunFailed = 1;      // run: another worker died or stood still
 constexpr int kInterrupted = 130;  // Ctrl-C; run: after the step was saved; plan, compare: before any plan
 
+struct RuntimeVerbs;
+
 struct Program {
   CLI::App& app;
   Console& console;
   std::function<int()>& chosen;
   std::vector<std::string> arguments;  // as given, without the program's name: what workers are started with
   Machine machine;
+  const RuntimeVerbs* runtime;  // of espalier-runtime; null in espalier (runtime_program.h)
 };
 
 void add_inspect(Program& program);

@@ -7,11 +7,8 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "espalier/base/check.h"
-
-#if ESPALIER_TORCH
-#include "espalier/runtime/launcher.h"
-#endif
+#include "espalier/app/launcher.h"
+#include "espalier/cli/runtime_program.h"
 
 namespace espalier::cli {
 namespace {
@@ -36,16 +33,10 @@ const std::atomic<bool>& watch_for_interrupts() {
   return interrupted;
 }
 
-#if ESPALIER_TORCH
-
 int start_workers(int count, const std::vector<std::string>& arguments) {
-  std::string program(4096, '\0');
-  const ssize_t length = ::readlink("/proc/self/exe", program.data(), program.size());
-  if (length <= 0) throw InputError("cannot find this program's own file through /proc/self/exe");
-  program.resize(static_cast<std::size_t>(length));
   LaunchOptions options;
   options.workers = static_cast<std::uint32_t>(count);
-  options.command = {program};
+  options.command = {runtime_program("launch")};
   options.command.insert(options.command.end(), arguments.begin(), arguments.end());
   options.say = [](const std::string& line) { std::cerr << "espalier: " << line << std::endl; };
   return launch(options);
@@ -64,21 +55,5 @@ void end_stuck_worker(const std::string& reason) {
   std::fflush(stderr);
   ::_exit(1);
 }
-
-#else
-
-void end_stuck_worker(const std::string&) {
-  throw InternalError("workers need the runtime");
-}
-
-int start_workers(int, const std::vector<std::string>&) {
-  throw InternalError("workers need the runtime");
-}
-
-bool tell_launcher(const std::string&) {
-  return false;
-}
-
-#endif
 
 }  // namespace espalier::cli

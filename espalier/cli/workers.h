@@ -1,6 +1,6 @@
 #pragma once
 
-// Being one of several workers, and starting them: this program again, once per worker (runtime/launcher.h).
+// Being one of several workers, and starting them: espalier-runtime, once per worker (app/launcher.h).
 
 #include <atomic>
 #include <string>

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 
 #include "espalier/base/check.h"
@@ -52,7 +53,7 @@ class Checker {
 
   void check_names() {
     const auto unique = [&](const char* what, const auto& add_all) {
-      std::unordered_set<std::string> seen;
+      std::unordered_set<std::string_view> seen;
       add_all([&](const std::string& name) {
         if (name.empty())
           report("the name of " + std::string(what == std::string_view("operator") ? "an " : "a ") + what +
@@ -86,25 +87,26 @@ class Checker {
   }
 
   void check_ranges() {
-    const auto in_range = [&](TensorId id, const std::string& where) {
+    // `where` is a function, so that no text is made for the many that are right.
+    const auto in_range = [&](TensorId id, const auto& where) {
       if (id.index() < parts_.tensors.size()) return;
-      report(where + ": there is no tensor " + std::to_string(id.index()));
+      report(where() + ": there is no tensor " + std::to_string(id.index()));
       in_range_ = false;
     };
     for (const Operator& op : parts_.operators) {
-      for (const TensorId id : op.inputs) in_range(id, named(op));
-      for (const TensorId id : op.outputs) in_range(id, named(op));
-      for (const TensorId id : op.mutates) in_range(id, named(op));
+      for (const auto* ids : {&op.inputs, &op.outputs, &op.mutates}) {
+        for (const TensorId id : *ids) in_range(id, [&] { return named(op); });
+      }
     }
-    for (const TensorId id : parts_.outputs) in_range(id, "outputs");
-    if (parts_.loss) in_range(*parts_.loss, "loss");
+    for (const TensorId id : parts_.outputs) in_range(id, [] { return std::string("outputs"); });
+    if (parts_.loss) in_range(*parts_.loss, [] { return std::string("loss"); });
     std::size_t storages = 0;
     for (const Tensor& t : parts_.tensors) {
       if (t.producer && t.producer->index() >= parts_.operators.size()) {
         report(named(t) + ": there is no operator " + std::to_string(t.producer->index()));
         in_range_ = false;
       }
-      if (t.gradient_of) in_range(*t.gradient_of, named(t) + ", a gradient");
+      if (t.gradient_of) in_range(*t.gradient_of, [&] { return named(t) + ", a gradient"; });
       if (t.parameter && t.parameter->index() >= parts_.parameters.size()) {
         report(named(t) + ": there is no parameter " + std::to_string(t.parameter->index()));
         in_range_ = false;
@@ -179,7 +181,7 @@ class Checker {
           return;
         }
       }
-      fits("parameter '" + name_of(p) + "'", [&] { (void)p.bytes(); });
+      fits([&] { return "parameter '" + name_of(p) + "'"; }, [&] { (void)p.bytes(); });
     }
     for (const Tensor& t : parts_.tensors) {
       if (!t.parameter) continue;
@@ -203,13 +205,13 @@ class Checker {
   }
   static std::string name_of(const Parameter& p) { return p.names.empty() ? "" : p.names[0]; }
 
-  template <class F>
-  bool fits(const std::string& what, F compute) {
+  template <class What, class F>
+  bool fits(const What& what, F compute) {
     try {
       compute();
       return true;
     } catch (const InputError& error) {
-      report(what + ": " + error.what());
+      report(what() + ": " + error.what());
       return false;
     }
   }
@@ -217,15 +219,16 @@ class Checker {
   void check_sizes() {
     for (const Tensor& t : parts_.tensors) {
       for (const BatchSize batch : {parts_.batch.min, parts_.batch.max}) {
-        const bool fitted = fits(named(t), [&] {
-          for (const SizeExpr& size : t.sizes) {
-            if (size.at(batch) < 0) {
-              throw InputError("size " + size.text() + " is negative at batch " +
-                               std::to_string(batch.count()));
-            }
-          }
-          (void)t.bytes(batch);
-        });
+        const bool fitted = fits([&] { return named(t); },
+                                 [&] {
+                                   for (const SizeExpr& size : t.sizes) {
+                                     if (size.at(batch) < 0) {
+                                       throw InputError("size " + size.text() + " is negative at batch " +
+                                                        std::to_string(batch.count()));
+                                     }
+                                   }
+                                   (void)t.bytes(batch);
+                                 });
         if (!fitted) break;  // once a tensor is enough
       }
     }

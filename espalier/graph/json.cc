@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
+#include <string_view>
 #include <unordered_map>
 
 #include "espalier/base/check.h"
@@ -93,8 +93,10 @@ class GraphJsonReader {
     if (root_.has("mode")) parts_.training_mode = one_of(root_.at("mode"), kModes) == 0;
     read_batch(root_.at("batch"));
     each("parameters", [&](const JsonCursor& cursor) { read_parameter(cursor); });
-    if (root_.has("tensors")) tensors_.reserve(root_.at("tensors").size());
+    reserve("tensors", tensors_);
+    reserve("tensors", parts_.tensors);
     each("tensors", [&](const JsonCursor& cursor) { read_tensor(cursor); });
+    reserve("operators", parts_.operators);
     each("operators", [&](const JsonCursor& cursor) { read_operator(cursor); });
     parts_.outputs = tensor_list(root_.at("outputs"));
     if (root_.has("loss")) parts_.loss = tensor(root_.at("loss"));
@@ -111,6 +113,11 @@ class GraphJsonReader {
     if (!root_.has(key)) return;
     const JsonCursor list = root_.at(key);
     for (std::size_t i = 0; i < list.size(); ++i) read_one(list.at(i));
+  }
+
+  template <class Container>
+  void reserve(const char* key, Container& container) const {
+    if (root_.has(key)) container.reserve(root_.at(key).size());
   }
 
   void read_batch(const JsonCursor& cursor) {
@@ -157,7 +164,7 @@ class GraphJsonReader {
       t.parameter = found->second;
     }
     if (cursor.has("gradient_of")) t.gradient_of = tensor(cursor.at("gradient_of"));
-    tensors_.emplace(t.name, TensorId(parts_.tensors.size()));
+    tensors_.emplace(cursor.at("name").string(), TensorId(parts_.tensors.size()));
     parts_.tensors.push_back(std::move(t));
   }
 
@@ -213,7 +220,7 @@ class GraphJsonReader {
 
   JsonCursor root_;
   GraphParts parts_;
-  std::unordered_map<std::string, TensorId> tensors_;
+  std::unordered_map<std::string_view, TensorId> tensors_;  // by the document's own names
   std::unordered_map<std::string, ParameterId> parameters_;
   std::size_t storages_ = 0;
 };

@@ -110,6 +110,7 @@ std::string describe_pin(const Graph& graph, const Cluster& cluster, const Pins&
 
 std::vector<std::string> pin_detours(const Graph& graph, const Cluster& cluster, const Pins& pins) {
   std::vector<std::string> lines;
+  if (pins.empty()) return lines;
   const auto bound = binding_pins(graph, pins);
   std::vector<DeviceId> pinned;  // devices
   for (const Pin& pin : pins) pinned.push_back(pin.device);

@@ -165,15 +165,19 @@ class Library(unittest.TestCase):
                 self.assertTrue(included in names if ours else "/" not in included, f"{name} includes {included}")
 
     def test_what_is_installed_is_found_where_it_stands(self):
-        """No build or source folder in what CMake reads, nor in the program's run path, which is torch's folder alone."""
+        """No build or source folder in what CMake reads, nor in a program's run path: espalier-runtime's is torch's folder."""
         for path in self.installed("*.cmake"):
             for place in (str(ROOT), BUILD, str(self.tree)):
                 self.assertNotIn(place, path.read_text(), f"{path} names {place}")
-        dynamic = self.call("readelf", "-d", self.tree / "bin/espalier").stdout
-        run_path = re.findall(r"(?:RPATH|RUNPATH)\)\s+Library \w+: \[(.*)\]", dynamic)
-        self.assertEqual(len(run_path), 1 if self.runtime else 0, dynamic)
-        for folder in run_path:
-            self.assertRegex(folder, r"^[^:]*/torch/lib$")
+        folders = {}
+        for program in sorted((self.tree / "bin").iterdir()):
+            dynamic = self.call("readelf", "-d", program).stdout
+            folders[program.name] = re.findall(r"(?:RPATH|RUNPATH)\)\s+Library \w+: \[(.*)\]", dynamic)
+        self.assertEqual(folders.pop("espalier"), [])
+        self.assertEqual(list(folders), ["espalier-runtime"] if self.runtime else [])
+        for run_path in folders.values():
+            self.assertEqual(len(run_path), 1)
+            self.assertRegex(run_path[0], r"^[^:]*/torch/lib$")
 
     def test_a_program_of_five_cmake_lines_plans_trains_and_saves(self):
         if not self.runtime:

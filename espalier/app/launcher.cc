@@ -1,4 +1,4 @@
-#include "espalier/runtime/launcher.h"
+#include "espalier/app/launcher.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

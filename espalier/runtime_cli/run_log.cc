@@ -1,4 +1,4 @@
-#include "espalier/cli/run_log.h"
+#include "espalier/runtime_cli/run_log.h"
 
 #include <algorithm>
 #include <cerrno>

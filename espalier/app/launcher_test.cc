@@ -1,6 +1,6 @@
 // Preset tsan compiles this file: its suites run under ThreadSanitizer too.
 
-#include "espalier/runtime/launcher.h"
+#include "espalier/app/launcher.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>

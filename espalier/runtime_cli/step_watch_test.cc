@@ -1,4 +1,4 @@
-#include "espalier/cli/step_watch.h"
+#include "espalier/runtime_cli/step_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,14 @@
+#pragma once
+
+// What the verbs that execute models do; espalier-runtime lists them in main.cc.
+
+#include "espalier/cli/runtime_verbs.h"
+
+namespace espalier::cli {
+
+int run(Program& program, const RunFlags& flags);
+int verify(Program& program, const VerifyFlags& flags);
+int profile(Program& program, const ProfileFlags& flags);
+int calibrate(Program& program, const CalibrateFlags& flags);
+
+}  // namespace espalier::cli
