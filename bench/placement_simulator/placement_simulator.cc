@@ -6,8 +6,10 @@
 // of one unit from runs. Rules: Placeto's, and priorities by bottom levels on routes with contention. A few
 // placements are compared with the slow simulator of the tests before anything is timed (up to 5,000
 // operators), and each move's incremental verdict with a full one. Devices have memory for everything, or 16
-// GB, which some placements fill. Times are of one thread's processor time, the best of several rounds; of
-// batches by the clock. Prints CSV without a header: model, operators, rules, what, evaluations, seconds.
+// GB, which some placements fill. Searches accept what is not worse, of moves of one unit: from runs, and
+// from where the planner's own search stands after some looks at each unit. Times are of one thread's
+// processor time, the best of several rounds; of batches by the clock. Prints CSV without a header: model,
+// operators, rules, what, evaluations, seconds.
 
 #include <algorithm>
 #include <chrono>
@@ -21,6 +23,7 @@
 #include "espalier/base/rng.h"
 #include "espalier/graph/expand_backward.h"
 #include "espalier/placement/engine.h"
+#include "espalier/planners/placement/descent.h"
 #include "espalier/zoo/zoo.h"
 #include "testing/placement_reference.h"
 
@@ -109,7 +112,8 @@ class Bench {
     batch("batch on one thread", runs, 1);
     batch("batch on two threads", runs, 2);
     moves(runs.front(), count);
-    search(runs.front(), 4 * count);
+    search("search", runs.front(), std::max<std::size_t>(400, 4 * count));
+    search("late search", after_a_search(runs.front()), std::max<std::size_t>(400, 4 * count));
   }
 
  private:
@@ -190,29 +194,71 @@ class Bench {
     print("slowest move looked at", 1, slowest);
   }
 
-  // Accept what is not worse.
-  void search(const Assignment& base, std::size_t count) {
+  // Where the planner's own search stands after some looks at each unit.
+  Assignment after_a_search(const Assignment& start) const {
+    const placement::Neighbourhood around(instance_);
+    Context context;
+    context.budget.max_states = std::min<std::size_t>(20'000, 40'000'000 / instance_.tasks());
+    placement::Walk walk(engine_, around, start, context);
+    Rng rng(5);
+    placement::guided_accept(walk, rng);
+    return walk.nearest();
+  }
+
+  // Accept what is not worse, of moves of one unit; then the same moves by full evaluations.
+  void search(const std::string& name, const Assignment& start, std::size_t count) {
     Rng rng(4);
-    Incremental incremental(engine_, base);
-    std::vector<double> looks;
-    std::size_t taken = 0;
+    Incremental incremental(engine_, start);
+    std::vector<Look> looks;
     const double begin = thread_seconds();
-    for (std::size_t i = 0; i < count; ++i) {
-      const Incremental::Move move{UnitId(rng.below(instance_.units())),
-                                   DeviceId(rng.below(instance_.devices()))};
+    while (looks.size() < count) {
+      Look look{{UnitId(rng.below(instance_.units())), DeviceId(rng.below(instance_.devices()))}};
+      if (incremental.assignment()[look.move.unit.index()] == look.move.device) continue;
+      look.limit = incremental.evaluated().time + nanoseconds(1);
       const double before = thread_seconds();
-      const Evaluated seen = incremental.look({&move, 1}, incremental.evaluated().time + nanoseconds(1));
-      looks.push_back(thread_seconds() - before);
-      if (!seen.cut_off) {
-        incremental.take();
-        ++taken;
-      }
+      look.seen = incremental.look({&look.move, 1}, look.limit);
+      look.seconds = thread_seconds() - before;
+      look.taken = !look.seen.cut_off && (look.seen.fits || !incremental.evaluated().fits);
+      if (look.taken) incremental.take();
+      looks.push_back(look);
     }
     const double all = thread_seconds() - begin;
-    std::sort(looks.begin(), looks.end());
-    print("search of accepted moves", count, all);
-    print("median look of the search", 1, looks[looks.size() / 2]);
-    print("moves taken by the search", taken, 0);
+    std::size_t taken = 0;
+    for (const Look& look : looks) taken += look.taken ? 1 : 0;
+    print((name + ": looks and takes").c_str(), count, all);
+    print((name + ": moves taken").c_str(), taken, 0);
+    print((name + ": median look").c_str(), 1, median_of(looks));
+    const auto judge_in_full = [&](bool limited) {
+      Assignment now = start;
+      Scratch scratch;
+      for (Look& look : looks) {
+        const DeviceId back = now[look.move.unit.index()];
+        now[look.move.unit.index()] = look.move.device;
+        const double before = thread_seconds();
+        const Evaluated full = engine_.evaluate(now, scratch, limited ? look.limit : Duration::max());
+        look.seconds = thread_seconds() - before;
+        ESP_CHECK(full == look.seen || (look.seen.cut_off && full.time >= look.limit), name);
+        if (!look.taken) now[look.move.unit.index()] = back;
+      }
+    };
+    judge_in_full(false);
+    print((name + ": median in full").c_str(), 1, median_of(looks));
+    judge_in_full(true);
+    print((name + ": median in full with the limit").c_str(), 1, median_of(looks));
+  }
+
+  struct Look {
+    Incremental::Move move;
+    Duration limit = {};
+    Evaluated seen = {};
+    bool taken = false;
+    double seconds = 0;
+  };
+  static double median_of(const std::vector<Look>& looks) {
+    std::vector<double> times;
+    for (const Look& look : looks) times.push_back(look.seconds);
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
   }
 
   std::string model_;

@@ -19,7 +19,7 @@
 #include <utility>
 
 #include "espalier/base/check.h"
-#include "espalier/placement/step_time.h"
+#include "espalier/placement/step_snapshot.h"
 
 namespace espalier::placement {
 
@@ -56,6 +56,10 @@ class QuickLook {
       base_.device.push_back(static_cast<std::uint16_t>(assignment[t_.task_rows[task].unit].index()));
     }
     base_.position.assign(t_.tasks, 0xffffffff);
+    base_.start.assign(t_.devices, {});
+    for (std::uint32_t task = 0; task < t_.tasks; ++task) {
+      base_.start[base_.device[task]].left += internal::time_with_rest(t_, task, base_.device[task]);
+    }
     change_.critical.assign(t_.values, 0);
     change_.mark = 1;
     change_.from_start = true;
@@ -71,6 +75,7 @@ class QuickLook {
   StepTime look(std::span<const Incremental::Move> moves, const Assignment& to, Time limit,
                 Recording record) {
     begin_change(moves, to);
+    if (change_.moved.empty()) return base_.time < limit ? StepTime{false, base_.time} : StepTime{true, 0};
     std::sort(change_.noticed.begin(), change_.noticed.end());
     const StepTime result = changed_step_time(t_, step_, base_, change_, room_, limit, record);
     if (record == Recording::kNo) {
@@ -196,7 +201,8 @@ class QuickLook {
 struct Incremental::State {
   const Engine* engine;
   const internal::Tables* tables;
-  Assignment assignment, looked_at;
+  Assignment assignment;
+  Assignment looked_at;  // the assignment after the last look's moves
   Evaluated evaluated, seen;
   Scratch scratch;
   BaseRecord base;
@@ -291,10 +297,12 @@ const Evaluated& Incremental::evaluated() const {
 
 Evaluated Incremental::look(std::span<const Move> moves, Duration limit) {
   State& s = *state_;
-  s.looked_at = s.assignment;
+  for (const Move& move : s.last_moves) {
+    s.looked_at[move.unit.index()] = s.assignment[move.unit.index()];
+  }
+  s.last_moves.assign(moves.begin(), moves.end());
   for (const Move& move : moves) s.looked_at[move.unit.index()] = move.device;
   if (s.quick_serves()) {
-    s.last_moves.assign(moves.begin(), moves.end());
     s.noticed = 0;
     if (!s.quick.ready()) s.quick.start(s.assignment);
     const StepTime step = s.quick.look(moves, s.looked_at, limit.count(), Recording::kNo);
@@ -315,7 +323,9 @@ Evaluated Incremental::look(std::span<const Move> moves, Duration limit) {
 void Incremental::take() {
   State& s = *state_;
   ESP_CHECK(!s.seen.cut_off);
-  s.assignment = s.looked_at;
+  for (const Move& move : s.last_moves) {
+    s.assignment[move.unit.index()] = s.looked_at[move.unit.index()];
+  }
   s.evaluated = s.seen;
   if (s.quick.ready()) {
     const StepTime step = s.quick.look(s.last_moves, s.assignment, kNever, Recording::kYes);

@@ -86,4 +86,28 @@ StepTables::StepTables(const Tables& t) {
   }
 }
 
+void StepState::clear(const Tables& t) {
+  next.resize(t.tasks);
+  came.resize(64);
+  devices.assign(t.devices, {});
+  buses.resize(t.devices);
+  for (StepBus& bus : buses) {
+    bus.queue.clear();
+    bus.head = 0;
+    bus.free = 0;
+  }
+  flights.clear();
+  link_free.assign(t.link_count, 0);
+  copied.assign(t.kinds == 0 ? 0 : t.instance.duplicate_time.size() / t.kinds * t.devices, 0);
+  events.reset(t.devices + 1);
+  bus_events.reset(t.devices);
+}
+
+bool holds_all(const Instance& instance, std::span<const std::int64_t> held) {
+  for (std::size_t d = 0; d < held.size(); ++d) {
+    if (held[d] > instance.memory[d].count()) return false;
+  }
+  return true;
+}
+
 }  // namespace espalier::placement::internal

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "espalier/base/check.h"
+#include "espalier/placement/step_snapshot.h"
 
 namespace espalier::placement::internal {
 namespace {
@@ -13,10 +14,6 @@ constexpr std::uint32_t kNobody = StepDevice::kNone;
 constexpr std::uint32_t kOneWait = StepTables::kOneWait;
 constexpr std::size_t kLeastStep = 12;  // tasks between two snapshots
 
-bool earlier(const Flight& a, const Flight& b) {
-  if (a.arrival != b.arrival) return a.arrival < b.arrival;
-  return a.value != b.value ? a.value < b.value : a.to < b.to;
-}
 bool later(const Flight& a, const Flight& b) {
   return a.arrival > b.arrival;
 }
@@ -48,6 +45,7 @@ class StepRun {
     old_.swap(base.snapshots);
     const std::size_t first = change.from_start ? 0 : before(change.noticed.empty() ? 0 : change.noticed[0]);
     if (recording_) {
+      move_work(base.start, 0);
       for (std::size_t i = 0; i < first; ++i) {
         base.snapshots.push_back(std::move(old_[i]));
         move_work(base.snapshots.back().devices, base.snapshots.back().done);
@@ -56,7 +54,7 @@ class StepRun {
     if (first == 0) {
       start_look();
     } else {
-      restore(recording_ ? base.snapshots.back() : old_[first - 1], 0);
+      go_on_from(recording_ ? base.snapshots.back() : old_[first - 1], 0);
     }
     watched_ = first;
     StepTime result = go();
@@ -82,20 +80,7 @@ class StepRun {
   // --- the beginning
 
   void clear() {
-    s_.next.resize(t_.tasks);
-    s_.came.resize(64);
-    s_.devices.assign(t_.devices, {});
-    s_.buses.resize(t_.devices);
-    for (StepBus& bus : s_.buses) {
-      bus.queue.clear();
-      bus.head = 0;
-      bus.free = 0;
-    }
-    s_.flights.clear();
-    s_.link_free.assign(t_.link_count, 0);
-    s_.copied.assign(t_.kinds == 0 ? 0 : instance_.duplicate_time.size() / t_.kinds * t_.devices, 0);
-    s_.events.reset(t_.devices + 1);
-    s_.bus_events.reset(t_.devices);
+    s_.clear(t_);
     if constexpr (order == Order::kPriority && kLook) {
       s_.ranks.resize(t_.devices);
       for (std::vector<std::uint32_t>& heap : s_.ranks) heap.clear();
@@ -123,7 +108,7 @@ class StepRun {
       for (std::size_t task = 0; task < t_.tasks; ++task) {
         const std::uint32_t device = narrow(assignment[t_.task_rows[task].unit].index());
         s_.word[task] = q_.wait_words[task] + device;
-        s_.devices[device].left += with_rest(time_on(narrow(task), device));
+        s_.devices[device].left += time_with_rest(t_, narrow(task), device);
       }
     }
     for (const std::uint32_t value : t_.here_only) {
@@ -143,16 +128,13 @@ class StepRun {
       }
     }
   }
-  Time with_rest(Time work) const { return work + (work > 0 ? busy_ : 0); }
 
   void start_look() {
     clear();
     new_words(0);
     s_.held.assign(t_.devices, 0);
-    for (std::size_t task = 0; task < t_.tasks; ++task) {
-      const std::uint32_t device = base_->device[task];
-      s_.devices[device].left += with_rest(time_on(narrow(task), device));
-    }
+    s_.devices = base_->start;
+    if (!recording_) move_work(s_.devices, 0);
     for (const std::uint32_t task : q_.sources) make_ready_if_free(task);
   }
 
@@ -361,7 +343,7 @@ class StepRun {
     if (limit_ != kNever) {
       if (begin + std::max(t_.task_rows[task].bottom, device.left - busy_) >= limit_) cut_ = true;
     }
-    device.left -= with_rest(work);
+    device.left -= work + (work > 0 ? busy_ : 0);
     for (std::uint32_t i = t_.task_rows[task].copies; i < t_.task_rows[task + 1].copies; ++i) {
       const std::uint32_t copy = instance_.duplicates.items[i];
       char& done = s_.copied[copy * t_.devices + d];
@@ -428,7 +410,7 @@ class StepRun {
         bus.queue.clear();
         bus.head = 0;
         bus.queue.push_back({arrival, value, static_cast<std::uint16_t>(from), to});
-        bus_event(from);
+        s_.note_bus(t_, from);
       } else {
         bus.queue.push_back({arrival, value, static_cast<std::uint16_t>(from), to});
       }
@@ -446,27 +428,12 @@ class StepRun {
     s_.events.set(message_slot(), s_.flights.front().arrival);
   }
 
-  void bus_event(std::uint32_t from) {
-    const StepBus& bus = s_.buses[from];
-    if (bus.head == bus.queue.size()) {
-      s_.bus_events.clear(from);
-    } else {
-      s_.bus_events.set(from, bus.queue[bus.head].arrival);
-    }
-    const std::int64_t key = s_.bus_events.least();
-    if (key == kNever) {
-      s_.events.clear(message_slot());
-    } else {
-      s_.events.set(message_slot(), NextEvents::time_of(key));
-    }
-  }
-
   void arrivals() {
     if (t_.bus_in_order) {
       const std::uint32_t from = NextEvents::slot_of(s_.bus_events.least());
       StepBus& bus = s_.buses[from];
       const Flight flight = bus.queue[bus.head++];
-      bus_event(from);
+      s_.note_bus(t_, from);
       arrive(flight);
       return;
     }
@@ -515,7 +482,7 @@ class StepRun {
     if (done_ >= next_done_) {
       while (watched_ < old_.size() && old_[watched_].done < done_) ++watched_;
       next_done_ = watched_ < old_.size() ? old_[watched_].done : StepDevice::kNone;
-      if (next_done_ == done_ && most_ < done_ && same(old_[watched_])) return meet();
+      if (next_done_ == done_ && most_ < done_ && same(t_, old_[watched_], *change_, now_, s_)) return meet();
     }
     if (recording_) {
       const std::vector<StepSnapshot>& made = base_->snapshots;
@@ -547,9 +514,9 @@ class StepRun {
     most_ = 0;
     if (to == from + 1) return false;
     if (recording_) {
-      restore(base_->snapshots.back(), 0);
+      go_on_from(base_->snapshots.back(), 0);
     } else {
-      restore(old_[to - 1], apart);
+      go_on_from(old_[to - 1], apart);
     }
     return true;
   }
@@ -558,156 +525,30 @@ class StepRun {
   void move_work(std::vector<StepDevice>& devices, std::uint32_t done) const {
     for (const StepChange::Task& moved : change_->moved) {
       if (base_->position[moved.task] < done) continue;
-      devices[moved.from].left -= with_rest(time_on(moved.task, moved.from));
-      devices[moved.to].left += with_rest(time_on(moved.task, moved.to));
+      devices[moved.from].left -= time_with_rest(t_, moved.task, moved.from);
+      devices[moved.to].left += time_with_rest(t_, moved.task, moved.to);
     }
   }
 
   void save() {
-    StepSnapshot& made = base_->snapshots.emplace_back();
-    made.now = now_;
-    made.done = narrow(done_);
-    made.copied = s_.copied;
-    for (std::uint32_t d = 0; d < t_.devices; ++d) {
-      StepDevice device = s_.devices[d];
-      device.free = std::max<Time>(0, device.free - now_);
-      if constexpr (order == Order::kFirstReady) {
-        for (std::uint32_t task = device.head; task != kNobody; task = s_.next[task])
-          made.ready.push_back(task);
-      } else {
-        const std::size_t begin = made.ready.size();
-        made.ready.insert(made.ready.end(), s_.ranks[d].begin(), s_.ranks[d].end());
-        std::sort(made.ready.begin() + static_cast<std::ptrdiff_t>(begin), made.ready.end());
-      }
-      made.ready_end.push_back(narrow(made.ready.size()));
-      made.devices.push_back(device);
-    }
-    for (const StepBus& bus : s_.buses) {
-      made.flights.insert(made.flights.end(), bus.queue.begin() + static_cast<std::ptrdiff_t>(bus.head),
-                          bus.queue.end());
-      if (t_.bus_in_order) made.free.push_back(std::max<Time>(0, bus.free - now_));
-    }
-    if (!t_.bus_in_order) {
-      made.flights = s_.flights;
-      std::sort(made.flights.begin(), made.flights.end(), earlier);
-      for (const Time free : s_.link_free) made.free.push_back(std::max<Time>(0, free - now_));
-    }
-    for (Flight& flight : made.flights) flight.arrival -= now_;
-    const std::size_t alive = made.ready.size() + made.flights.size() + made.free.size() + t_.devices;
-    gap_ = std::max(kLeastStep, alive / 2 + made.copied.size() / 16);
+    base_->snapshots.push_back(snapshot(t_, s_, now_, done_));
+    const StepSnapshot& made = base_->snapshots.back();
+    gap_ = std::max(kLeastStep, made.alive() / 2 + made.copied.size() / 16);
   }
 
-  bool same(const StepSnapshot& other) {
-    for (std::uint32_t d = 0; d < t_.devices; ++d) {
-      const StepDevice &here = s_.devices[d], &there = other.devices[d];
-      if (here.task != there.task || std::max<Time>(0, here.free - now_) != there.free) return false;
-      if (here.task != kNobody && here.worked != there.worked) return false;
-    }
-    return same_ready(other) && same_flights(other) && s_.copied == other.copied;
-  }
-
-  bool same_ready(const StepSnapshot& other) {
-    std::size_t i = 0;
-    for (std::uint32_t d = 0; d < t_.devices; ++d) {
-      const std::size_t end = other.ready_end[d];
-      if constexpr (order == Order::kFirstReady) {
-        for (std::uint32_t task = s_.devices[d].head; task != kNobody; task = s_.next[task], ++i) {
-          if (i == end || other.ready[i] != task) return false;
-        }
-        if (i != end) return false;
-      } else {
-        if (s_.ranks[d].size() != end - i) return false;
-        s_.scratch = s_.ranks[d];
-        std::sort(s_.scratch.begin(), s_.scratch.end());
-        if (!std::equal(s_.scratch.begin(), s_.scratch.end(),
-                        other.ready.begin() + static_cast<std::ptrdiff_t>(i))) {
-          return false;
-        }
-        i = end;
-      }
-    }
-    return true;
-  }
-
-  // Neither has a message on its way that the moved tasks notice.
-  bool same_flights(const StepSnapshot& other) {
-    std::size_t i = 0;
-    const auto equal = [&](const Flight& flight) {
-      if (i == other.flights.size()) return false;
-      const Flight& there = other.flights[i++];
-      return flight.value == there.value && flight.to == there.to && flight.from == there.from &&
-             flight.arrival - now_ == there.arrival && change_->critical[flight.value] != change_->mark;
-    };
-    if (t_.bus_in_order) {
-      for (std::size_t d = 0; d < t_.devices; ++d) {
-        const StepBus& bus = s_.buses[d];
-        if (std::max<Time>(0, bus.free - now_) != other.free[d]) return false;
-        for (std::size_t k = bus.head; k < bus.queue.size(); ++k) {
-          if (!equal(bus.queue[k])) return false;
-        }
-      }
-      return i == other.flights.size();
-    }
-    for (std::size_t link = 0; link < s_.link_free.size(); ++link) {
-      if (std::max<Time>(0, s_.link_free[link] - now_) != other.free[link]) return false;
-    }
-    if (s_.flights.size() != other.flights.size()) return false;
-    s_.scratch_flights = s_.flights;
-    std::sort(s_.scratch_flights.begin(), s_.scratch_flights.end(), earlier);
-    return std::all_of(s_.scratch_flights.begin(), s_.scratch_flights.end(), equal);
-  }
-
-  void restore(const StepSnapshot& from, Time apart) {
-    clear();
-    new_words(from.done);
+  void go_on_from(const StepSnapshot& from, Time apart) {
     now_ = last_ = from.now + apart;
     done_ = from.done;
-    s_.copied = from.copied;
-    std::size_t i = 0;
-    for (std::uint32_t d = 0; d < t_.devices; ++d) {
-      StepDevice& device = s_.devices[d];
-      device.task = from.devices[d].task;
-      device.worked = from.devices[d].worked;
-      device.left = from.devices[d].left;
-      device.free = now_ + from.devices[d].free;
-      if constexpr (order == Order::kFirstReady) {
-        for (; i < from.ready_end[d]; ++i) {
-          const std::uint32_t task = from.ready[i];
-          (device.head == kNobody ? device.head : s_.next[device.tail]) = task;
-          device.tail = task;
-          s_.next[task] = kNobody;
-        }
-      } else {
-        s_.ranks[d].assign(from.ready.begin() + static_cast<std::ptrdiff_t>(i),
-                           from.ready.begin() + from.ready_end[d]);
-        i = from.ready_end[d];
-      }
-      // A device that rests has an event where its next task takes no time, or priorities choose then.
-      if (device.task != kNobody || (device.free > now_ && (order == Order::kPriority || has_ready(d)))) {
-        s_.events.set(d, device.free);
-      }
-    }
+    dirty_ = 0;
+    restore(t_, from, now_, s_);
     if (!recording_) move_work(s_.devices, from.done);
-    restore_messages(from);
-  }
-
-  void restore_messages(const StepSnapshot& from) {
-    for (std::size_t i = 0; i < from.free.size(); ++i) {
-      (t_.bus_in_order ? s_.buses[i].free : s_.link_free[i]) = now_ + from.free[i];
-    }
-    for (Flight flight : from.flights) {
-      flight.arrival += now_;
+    new_words(from.done);
+    for (const Flight& flight : from.flights) {
       for (const TaskId reader : readers(flight.value)) {
         std::uint32_t& word = word_of(narrow(reader.index()));
         const std::uint32_t where = word % kOneWait;
         if (flight.to == Flight::kAll ? where != flight.from : where == flight.to) word += kOneWait;
       }
-      (t_.bus_in_order ? s_.buses[flight.from].queue : s_.flights).push_back(flight);  // ascending: a heap
-    }
-    if (t_.bus_in_order) {
-      for (std::uint32_t d = 0; d < t_.devices; ++d) bus_event(d);
-    } else if (!s_.flights.empty()) {
-      s_.events.set(message_slot(), s_.flights.front().arrival);
     }
   }
 
@@ -732,13 +573,6 @@ class StepRun {
 };
 
 }  // namespace
-
-bool holds_all(const Instance& instance, std::span<const std::int64_t> held) {
-  for (std::size_t d = 0; d < held.size(); ++d) {
-    if (held[d] > instance.memory[d].count()) return false;
-  }
-  return true;
-}
 
 StepTime step_time(const Tables& tables, const StepTables& step, std::span<const DeviceId> assignment,
                    StepState& state, Time limit) {

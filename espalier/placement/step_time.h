@@ -21,6 +21,7 @@
 //                               ├────┤ equal, later by e: the step is the base's plus e
 //
 // Two runs have the same tasks behind them where n have ended and none of them is beyond the base's first n.
+// What else is compared, and how a run goes on from a snapshot: step_snapshot.h.
 
 #include <cstdint>
 #include <span>
@@ -107,18 +108,6 @@ struct StepBus {
   Time free = 0;
 };
 
-// Times are relative to `now`.
-struct StepSnapshot {
-  Time now = 0;
-  std::uint32_t done = 0;
-  std::vector<StepDevice> devices;
-  std::vector<std::uint32_t> ready;      // device by device; with priorities ranks, ascending
-  std::vector<std::uint32_t> ready_end;  // by device
-  std::vector<Flight> flights;           // bus by bus, or by arrival, value and device
-  std::vector<Time> free;                // by bus or link; 0: free
-  std::vector<char> copied;
-};
-
 struct StepState {
   std::vector<std::uint32_t> word;   // by task: values that have not come, and its device
   std::vector<std::uint32_t> stamp;  // by task: of a look that knows its word
@@ -137,29 +126,32 @@ struct StepState {
   std::uint32_t look = 0;
   std::vector<std::uint32_t> scratch;
   std::vector<Flight> scratch_flights;
+
+  void clear(const Tables& tables);  // nothing runs, nothing is on its way; `ready` and `ranks` stay
+  void note_bus(const Tables& tables, std::uint32_t from) {  // its next arrival may be another one
+    const StepBus& bus = buses[from];
+    if (bus.head == bus.queue.size()) {
+      bus_events.clear(from);
+    } else {
+      bus_events.set(from, bus.queue[bus.head].arrival);
+    }
+    const std::int64_t key = bus_events.least();
+    if (key == kNever) {
+      events.clear(narrow(tables.devices));
+    } else {
+      events.set(narrow(tables.devices), NextEvents::time_of(key));
+    }
+  }
 };
 
-// A step that looks start from.
-struct StepBase {
-  std::vector<std::uint16_t> device;    // by task
-  std::vector<std::uint32_t> position;  // by task: which it was to end
-  std::vector<StepSnapshot> snapshots;
-  Time time = 0;
-};
+// What the task takes of the device, but for copies that it is first to need.
+inline Time time_with_rest(const Tables& t, std::uint32_t task, std::uint32_t device) {
+  const Time work = t.instance.time[task * t.kinds + t.instance.kind[device].index()].count();
+  return work + (work > 0 ? t.rules.busy_after.count() : 0);
+}
 
-// What a look changes. The base's devices are already the changed ones.
-struct StepChange {
-  struct Task {
-    std::uint32_t task = 0;
-    std::uint16_t from = 0, to = 0;
-  };
-  std::vector<Task> moved;
-  std::vector<std::uint32_t>
-      noticed;              // positions in the base, ascending: who gives the moved tasks something
-  bool from_start = false;  // noticed at the beginning
-  std::vector<std::uint32_t> critical;  // by value: of this look if it is `mark`
-  std::uint32_t mark = 0;
-};
+struct StepBase;  // step_snapshot.h
+struct StepChange;
 
 struct StepTime {
   bool cut_off = false;
