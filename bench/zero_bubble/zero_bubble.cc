@@ -2,6 +2,8 @@
 // line:
 //
 //   published  their four settings: bubble of the longest span beside the figures of their program
+//   equal      F = I = W, eight devices: bubbles and idle clocks beside their closed forms and their program
+//   between    their four settings in memory for 1.5 p micro-batches, beside ours for p: no figures of theirs
 //   uneven     stages uneven by up to 30 %: the search beside the heuristic
 //   optimum    small cases: the search beside all orders there are
 //   seconds    what making orders takes, processor time of one thread
@@ -17,6 +19,7 @@
 #include "bench/timing.h"
 #include "espalier/base/rng.h"
 #include "espalier/planners/orders/best_order.h"
+#include "espalier/planners/orders/named_orders.h"
 #include "espalier/planners/orders/search.h"
 #include "espalier/planners/orders/zero_bubble_fill.h"
 #include "espalier/planners/orders/zero_bubble_v.h"
@@ -97,6 +100,57 @@ void published() {
     row("ZB-1p", least_bubble(one, p, zero_bubble_fills), setting.one);
     row("ZB-2p", least_bubble(one, 2 * p, zero_bubble_fills), setting.two);
     row("ZB-V", least_bubble(v, p, zero_bubble_v_fills), setting.v);
+  }
+}
+
+// F = I = W of ten microseconds, messages free.
+StageLineCase equal_case(std::size_t places, std::size_t chunks) {
+  const Duration unit = microseconds(10);
+  return {.places = places,
+          .chunks = chunks,
+          .layout = chunks == 1 ? Layout::kLoop : Layout::kV,
+          .micro_batches = 24,
+          .times = {{unit, unit, unit}}};
+}
+
+espalier::testing::LongestSpan span_of(const StageLineCase& of, const std::string& name) {
+  const StagedLine line = staged_line(of);
+  const GeneratedOrders orders = make_orders(*parse_named_orders(name), line.model, line.cluster);
+  const StagedModel model = with_orders(line.model, Orders(orders.lists.value()));
+  return longest_span(simulate(model, line.cluster, make_schedule(model, of.places)));
+}
+
+void equal() {
+  const auto row = [](const char* what, std::size_t chunks, const char* orders, double theirs) {
+    const double ours = span_of(equal_case(8, chunks), orders).bubble;
+    print_row("equal", "p8 m24", what, ours, theirs, ours - theirs);
+  };
+  row("ZB-1p", 1, "zb-greedy,limit=8", 0.0886);
+  row("ZB-2p", 1, "zb-greedy,limit=16", 0);
+  row("ZB-V", 2, "zbv,limit=8", 0);
+  row("V-Half", 2, "v-half", 0.1056);
+  row("V-Min", 2, "v-min", 0.1579);
+  const std::pair<std::size_t, std::vector<int>> idle_clocks[] = {{4, {11, 8, 5, 3, 0}},
+                                                                  {8, {23, 20, 17, 14, 11, 8, 5, 3, 0}}};
+  for (const auto& [places, theirs] : idle_clocks) {
+    for (std::size_t i = 0; i < theirs.size(); ++i) {
+      const std::string halves = std::to_string(places + i);
+      const Duration idle =
+          span_of(equal_case(places, 2), "v-flex,halves=" + halves).span - microseconds(10 * 6 * 24);
+      const auto ours = to_milliseconds(idle) * 100;
+      print_row("equal", "p" + std::to_string(places) + " m24 holds " + halves + "/2", "V-Flex idle clocks",
+                ours, theirs[i], ours - theirs[i]);
+    }
+  }
+}
+
+void between() {
+  for (const Setting& setting : kSettings) {
+    const auto p = static_cast<std::uint32_t>(setting.places);
+    const StageLineCase one = case_of(setting, 1, Layout::kLoop);
+    const double ours = least_bubble(one, p + p / 2, zero_bubble_fills),
+                 less = least_bubble(one, p, zero_bubble_fills);
+    print_row("between", setting.name, "ZB-1.5p beside 1p", ours, less, ours - less);
   }
 }
 
@@ -225,8 +279,9 @@ void seconds() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::pair<std::string, void (*)()> parts[] = {
-      {"published", published}, {"uneven", uneven}, {"optimum", optima}, {"seconds", seconds}};
+  const std::pair<std::string, void (*)()> parts[] = {{"published", published}, {"equal", equal},
+                                                      {"between", between},     {"uneven", uneven},
+                                                      {"optimum", optima},      {"seconds", seconds}};
   for (const auto& [name, part] : parts) {
     if (argc == 1 || std::find(argv + 1, argv + argc, name) != argv + argc) part();
   }

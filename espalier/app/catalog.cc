@@ -5,6 +5,8 @@
 #include "espalier/base/check.h"
 #include "espalier/base/spelling.h"
 #include "espalier/planners/joint/joint.h"
+#include "espalier/planners/pipeline/autopipe.h"
+#include "espalier/planners/pipeline/bapipe.h"
 #include "espalier/planners/pipeline/branches.h"
 #include "espalier/planners/pipeline/even.h"
 #include "espalier/planners/pipeline/graphpipe.h"
@@ -62,6 +64,18 @@ const std::vector<PlannerEntry>& planner_catalog() {
          return pipedream(problem, {.choice = Choice::kBottleneck, .schedule = schedule}, context);
        },
        1},
+      {"autopipe", "AutoPipe, CLUSTER'22", "cuts around the stage that never waits; asked for by name only",
+       "chain",
+       [](const Problem& problem, const OrderRule& schedule, Context& context) {
+         return autopipe(problem, {.schedule = schedule}, context);
+       },
+       1, false},
+      {"bapipe", "BaPipe, arXiv 2012.12544",
+       "even cuts under memory and bandwidth, micro-batches in flight; asked for by name only", "chain",
+       [](const Problem& problem, const OrderRule& schedule, Context& context) {
+         return bapipe(problem, {.schedule = schedule}, context);
+       },
+       1, false},
       {"branches", "GraphPipe's stage graphs, arXiv 2406.17145",
        "parallel branches as parallel stages, cuts within them, replicas, micro-batch", "graph",
        [](const Problem& problem, const OrderRule& schedule, Context& context) {

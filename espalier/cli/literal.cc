@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 
 #include "espalier/base/check.h"
@@ -14,6 +15,8 @@
 #include "espalier/cli/workers.h"
 #include "espalier/frontend/published.h"
 #include "espalier/planners/literal/latency.h"
+#include "espalier/planners/literal/latency_greedy.h"
+#include "espalier/planners/literal/local_search.h"
 #include "espalier/planners/literal/max_load.h"
 #include "espalier/planners/literal/max_load_search.h"
 #include "espalier/planners/literal/pipedream_optimizer.h"
@@ -130,22 +133,33 @@ std::vector<std::int64_t> ids_of(const Profile& profile, const std::vector<std::
   return ids;
 }
 
-literal::MaxLoadResult searched(const MsrProfile& profile, const literal::MaxLoadOptions& options) {
-  constexpr std::uint64_t kChanges = 12'000'000;
+// By annealing, or by the authors' local search.
+literal::MaxLoadResult searched(const LiteralFlags& flags, const MsrProfile& profile,
+                                const literal::MaxLoadOptions& options) {
+  constexpr std::uint64_t kChanges = 12'000'000, kChangesOfLocalSearch = 1'000'000'000;
   ThreadPool pool(static_cast<std::size_t>(this_host().usable));
   Context context;
-  context.budget.max_states = kChanges;
   context.pool = &pool;
   context.cancelled = &watch_for_interrupts();
+  const bool local = flags.planner == "local-search";
+  context.budget.max_states = local ? kChangesOfLocalSearch : kChanges;
+  if (local) return literal::local_search(profile, {.machine = options}, context);
   return literal::max_load_search(profile, {.machine = options}, context);
 }
 
 int literal_latency(Program& program, const LiteralFlags& flags) {
-  refuse_options(flags, {"--bandwidth", "--micro-batches", "--without", "--devices", "--cpus", "--memory"});
-  if (flags.placement.empty()) throw InputError("literal expert: --placement names the file to price");
+  const bool greedy = flags.planner == "greedy";
+  refuse_options(flags, {"--bandwidth", "--micro-batches", "--without", "--cpus"});
+  if (greedy) refuse_options(flags, {"--placement"});
+  if (!greedy) refuse_options(flags, {"--devices", "--memory"});
+  if (!greedy && flags.placement.empty())
+    throw InputError("literal expert: --placement names the file to price");
   const MsrProfile profile = read_msr(read_published(flags, PublishedKind::kMsr), flags.file);
-  const literal::LatencyResult result =
-      literal::price_latency(profile, read_msr_placement(read_file(flags.placement), flags.placement));
+  const MsrPlacement placement =
+      greedy
+          ? literal::greedy_placement(profile, {.accelerators = one_count(flags), .memory = memory_of(flags)})
+          : read_msr_placement(read_file(flags.placement), flags.placement);
+  const literal::LatencyResult result = literal::price_latency(profile, placement);
   refuse_violations(literal::check_latency(profile, result));
   const double bound = literal::latency_bound(profile);
   Json pieces = Json::array();
@@ -169,7 +183,7 @@ int literal_latency(Program& program, const LiteralFlags& flags) {
   if (program.console.json) {
     print_json_line(program.console, {{"planner", flags.planner},
                                       {"file", flags.file},
-                                      {"objective", flags.objective},
+                                      {"objective", "latency"},
                                       {"latency", result.latency},
                                       {"bound", bound},
                                       {"lack_bytes", result.lack},
@@ -206,8 +220,14 @@ int literal_max_load(Program& program, const LiteralFlags& flags) {
         profile, read_msr_placement(read_file(flags.placement), flags.placement), options);
   } else {
     refuse_options(flags, {"--placement"});
-    if (flags.planner == "search") options.space = literal::MaxLoadSpace::kAnywhere;
-    result = flags.planner == "search" ? searched(profile, options) : literal::max_load(profile, options);
+    const bool local = flags.planner == "local-search", anywhere = local || flags.planner == "search";
+    if (local) {
+      refuse_options(flags, {"--cpus", "--memory"});  // it does not look at them
+      options.cpus = 0;
+      options.memory = std::numeric_limits<double>::max();
+    }
+    if (anywhere) options.space = literal::MaxLoadSpace::kAnywhere;
+    result = anywhere ? searched(flags, profile, options) : literal::max_load(profile, options);
     refuse_violations(literal::check_max_load(profile, options, result));
   }
   Json json{{"planner", flags.planner}, {"file", flags.file},          {"found", result.found()},
@@ -242,7 +262,7 @@ int literal_max_load(Program& program, const LiteralFlags& flags) {
   program.console.out() << fmt::format("{}: max-load {} in the file's units\n\n", flags.planner,
                                        figure(result.max_load))
                         << print_text(table);
-  if (flags.planner != "expert" && flags.planner != "search") {
+  if (flags.planner == "dp" || flags.planner == "dpl") {
     program.console.out() << fmt::format("\n{} items, {} downsets, {} pairs priced\n", result.items,
                                          result.downsets, result.pairs);
   }
@@ -370,15 +390,20 @@ int literal_pipedream(Program& program, const LiteralFlags& flags) {
 
 int literal_planner(Program& program, const LiteralFlags& flags) {
   if (flags.planner != "expert") refuse_options(flags, {"--objective"});
+  if (flags.planner != "bapipe") refuse_options(flags, {"--streaming"});
   if (flags.planner == "dp" || flags.planner == "dpl" || flags.planner == "expert" ||
-      flags.planner == "search")
+      flags.planner == "search" || flags.planner == "local-search")
     return literal_max_load(program, flags);
+  if (flags.planner == "greedy") return literal_latency(program, flags);
   if (flags.planner == "piper" || flags.planner == "equal") return literal_piper(program, flags);
   if (flags.planner == "pipedream") return literal_pipedream(program, flags);
   if (flags.planner == "torchgpipe") return literal_torchgpipe(program, flags);
   if (flags.planner == "dapple") return literal_dapple(program, flags);
+  if (flags.planner == "autopipe") return literal_autopipe(program, flags);
+  if (flags.planner == "bapipe") return literal_bapipe(program, flags);
   throw InputError("literal: there is no planner '" + flags.planner +
-                   "'; expected dp, dpl, search, expert, piper, equal, pipedream, torchgpipe or dapple");
+                   "'; expected dp, dpl, search, local-search, expert, greedy, piper, equal, pipedream, "
+                   "torchgpipe, dapple, autopipe or bapipe");
 }
 
 }  // namespace
@@ -392,8 +417,10 @@ void add_literal(Program& program) {
   flags->verb = verb;
   verb->add_option(
           "planner", flags->planner,
-          "dp, dpl, search, expert (dnn-partitioning; expert prices a placement), piper, equal (Piper's "
-          "baseline of equal stages), pipedream, torchgpipe or dapple")
+          "dp, dpl, search, local-search, expert, greedy (dnn-partitioning; expert prices a placement, "
+          "greedy "
+          "is for latency), piper, equal (Piper's baseline of equal stages), pipedream, torchgpipe, dapple, "
+          "autopipe or bapipe")
       ->required()
       ->type_name("PLANNER");
   verb->add_option("file", flags->file, "a published profile of the planner's own kind")
@@ -401,20 +428,21 @@ void add_literal(Program& program) {
       ->type_name("FILE");
   verb->add_option("-d,--devices", flags->devices,
                    "accelerators; default: the file's; pipedream, dapple: of each level, innermost first; "
-                   "torchgpipe: blocks")
+                   "torchgpipe: blocks; autopipe, bapipe: stages")
       ->delimiter(',')
       ->type_name("N,...");
   verb->add_option("--cpus", flags->cpus, "dp, dpl, search: CPUs; default: the file's")->type_name("N");
   verb->add_option("--memory", flags->memory,
-                   "of a device, such as 8GiB; default: the file's; pipedream: no limit")
+                   "of a device, such as 8GiB; default: the file's; pipedream, bapipe: no limit")
       ->type_name("SIZE");
-  verb->add_option(
-          "--bandwidth", flags->bandwidth,
-          "bytes per second; piper, equal: default the file's; pipedream, dapple: of each level, default 1e9")
+  verb->add_option("--bandwidth", flags->bandwidth,
+                   "bytes per second; piper, equal: default the file's; pipedream, dapple: of each level, "
+                   "default 1e9; "
+                   "bapipe: default 1e9")
       ->delimiter(',')
       ->type_name("B,...");
   verb->add_option("--micro-batches", flags->micro_batches,
-                   "in a batch; piper, equal: default the file's; dapple: 8")
+                   "in a batch; piper, equal: default the file's; dapple, bapipe: 8")
       ->type_name("N");
   verb->add_option("--placement", flags->placement,
                    "expert: nodes by device, as dnn-partitioning writes them")
@@ -423,6 +451,8 @@ void add_literal(Program& program) {
                    "expert: max-load, the time per sample of a full pipeline, or latency, the time of one "
                    "sample; default: max-load")
       ->type_name("NAME");
+  verb->add_flag("--streaming", flags->streaming,
+                 "bapipe: devices that compute while a message is still coming in");
   verb->add_option("--without", flags->without,
                    "piper, equal: data, tensor or recompute; pipedream: transfers (as its program without "
                    "compression) or replicas")

@@ -20,6 +20,7 @@ struct LiteralFlags {
   std::string memory, placement, objective;
   std::vector<double> bandwidth;
   std::vector<std::string> without;
+  bool streaming = false;
   const CLI::App* verb = nullptr;
 
   bool given(const std::string& option) const { return verb->count(option) > 0; }
@@ -41,5 +42,7 @@ int no_answer(Program& program, const LiteralFlags& flags, const std::string& wh
 // Planners of plain sequences (literal_sequences.cc).
 int literal_torchgpipe(Program& program, const LiteralFlags& flags);
 int literal_dapple(Program& program, const LiteralFlags& flags);
+int literal_autopipe(Program& program, const LiteralFlags& flags);
+int literal_bapipe(Program& program, const LiteralFlags& flags);
 
 }  // namespace espalier::cli

@@ -100,7 +100,12 @@ class BlockSearch {
 
   std::optional<std::vector<Block>> best(Clock held) {
     best_.reset();
-    const std::vector<Steps> usable = usable_steps(p_, held);
+    std::vector<Steps> usable = usable_steps(p_, held);
+    // The paper's own paces, whatever a block of one of them alone would hold.
+    for (Clock down = 1; down <= 5; ++down) {
+      const Steps steps{down, 1, down, 1};
+      if (std::find(usable.begin(), usable.end(), steps) == usable.end()) usable.push_back(steps);
+    }
     for (const Steps& first : usable) {
       consider({first, first, 0, {}}, held);
       for (const Steps& then : usable) {

@@ -15,11 +15,13 @@ namespace espalier {
 GeneratedOrders v_half(const StagedModel& model, std::size_t devices);
 GeneratedOrders v_min(const StagedModel& model, std::size_t devices);
 
-// Of all blocks whose passes step from device to device by one to four clocks, the same number up to some
-// device and another one behind it, the one with the shortest span that holds at most `limit` micro-batches
-// of a stage. Idle clocks: 11, 8, 5, 3, 0 for p = 4 with limits 4 … 8, as published; for p = 8 23, 22, 3, 0
-// with 8, 9, 15, 16, where the paper's larger search has 20 with 9. O(p³) blocks are looked at, some hundreds
-// for each limit are repeated: about a second for p = 8.
+// Of all blocks whose passes step from device to device by one to four clocks (five on the way down where it
+// is one on the way up, as in the paper), the same number up to some device and another one behind it, the
+// one with the shortest span that holds at most `limit` micro-batches of a stage. Idle clocks for p = 4 with
+// limits 4 … 8: 11, 8, 5, 3, 0, as published. For p = 8 with 8 … 16: 23, 21, 17, 15, 11, 9, 5, 3, 0, where
+// the authors' program has 20, 14 and 8 with 9, 11 and 13: it lays the warm-up and the end anew by a pattern,
+// ours only moves starts earlier. O(p³) blocks are looked at, some hundreds for each limit are repeated:
+// about a second for p = 8.
 GeneratedOrders v_flex(const StagedModel& model, std::size_t devices, std::uint32_t limit);
 
 }  // namespace espalier

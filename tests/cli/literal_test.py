@@ -40,6 +40,17 @@ class Literal(Command):
         text = self.espalier("literal", "dapple", PIPEDREAM, "--devices", "4,2", "--bandwidth", "25e9,1e9", "--micro-batches", "16").stdout
         for words in ("ms per step of 16 micro-batches", "devices by machine", "plans priced"):
             self.assertIn(words, text)
+        text = self.espalier("literal", "autopipe", PIPEDREAM, "--devices", "4").stdout
+        for words in ("ms per step of 8 micro-batches", "master: stage", "partitions priced"):
+            self.assertIn(words, text)
+        text = self.espalier("literal", "bapipe", PIPEDREAM, "--devices", "4").stdout
+        for words in ("ms per step of 8 micro-batches by 1F1B-S", "memory"):
+            self.assertIn(words, text)
+        self.assertIn("by 1F1B-AS", self.espalier("literal", "bapipe", PIPEDREAM, "--devices", "4", "--streaming").stdout)
+        text = self.espalier("literal", "local-search", MSR, "--devices", "6").stdout
+        self.assertIn("local-search: max-load 17.7", text)
+        text = self.espalier("literal", "greedy", LATENCY).stdout
+        self.assertIn("greedy: latency 100.219", text)
 
     def test_json_places_every_node_once(self):
         nodes = [node["id"] for node in json.loads(MSR.read_text())["nodes"]]
@@ -52,7 +63,8 @@ class Literal(Command):
         self.assertEqual(sum(stage["data_parallel"] * stage["tensor_parallel"] for stage in answer["stages"]), answer["devices"])
         layers = sorted(line.split(" -- ")[0] for line in PIPEDREAM.read_text().splitlines() if " -- " in line and not line.startswith("\t")
                         and "Input" not in line)  # fmt: skip
-        for planner, parts, devices in (("torchgpipe", "blocks", "4"), ("dapple", "stages", "4,2")):
+        for planner, parts, devices in (("torchgpipe", "blocks", "4"), ("autopipe", "stages", "4"), ("bapipe", "stages", "4"),
+                                        ("dapple", "stages", "4,2")):  # fmt: skip
             answer = self.answer(planner, PIPEDREAM, "--devices", devices)
             self.assertEqual(sorted(sum((part["layers"] for part in answer[parts]), [])), layers)
         self.assertEqual([sum(machine) for machine in zip(*(stage["devices_by_machine"] for stage in answer["stages"]))], [4, 4])
@@ -89,7 +101,8 @@ class Literal(Command):
                                                                code=3).stdout)  # fmt: skip
 
     def test_wrong_input_is_refused(self):
-        self.refused("literal", "dq", MSR, says="there is no planner 'dq'; expected dp, dpl, search, expert, piper, equal, pipedream, torchgpipe or dapple")
+        self.refused("literal", "dq", MSR, says="there is no planner 'dq'; expected dp, dpl, search, local-search, expert, greedy, piper, equal, pipedream, "
+                     "torchgpipe, dapple, autopipe or bapipe")  # fmt: skip
         self.refused("literal", "dp", PIPER, says="is a Piper input; `literal dp` reads a dnn-partitioning input")
         self.refused("literal", "piper", PIPEDREAM, says="is a PipeDream profile; `literal piper` reads a Piper input")
         self.refused("literal", "dp", self.write("a.txt", "x = input()\n"), says="a.txt: is no published profile")
@@ -102,6 +115,11 @@ class Literal(Command):
         self.refused("literal", "torchgpipe", PIPER, "--devices", "4", says="is a Piper input; `literal torchgpipe` reads a PipeDream profile")
         self.refused("literal", "dapple", PIPEDREAM, "--devices", "4,2,2", says="or 8,2 for two machines of eight")
         self.refused("literal", "dapple", PIPEDREAM, "--devices", "4", "--memory", "1GiB", says="--memory is no part of its model")
+        self.refused("literal", "autopipe", PIPEDREAM, says="--devices says how many stages")
+        self.refused("literal", "bapipe", PIPEDREAM, "--devices", "4,4", says="--devices says how many stages")
+        self.refused("literal", "dapple", PIPEDREAM, "--devices", "4", "--streaming", says="--streaming is no part of its model")
+        self.refused("literal", "local-search", MSR, "--memory", "1GiB", says="--memory is no part of its model")
+        self.refused("literal", "greedy", LATENCY, "--placement", LATENCY, says="--placement is no part of its model")
         self.refused("literal", "dp", "gone.json", says="gone.json")
 
 

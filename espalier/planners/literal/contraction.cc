@@ -50,6 +50,27 @@ class Contraction {
       : profile_(profile), parent_(), cost_(profile.nodes.size()) {}
 
   ContractedGraph contract() {
+    fuse();
+    describe_classes();
+    absorb_idle();
+    return number_items();
+  }
+
+  // By node, without what is idle joined to others.
+  std::vector<std::uint32_t> fused_classes() {
+    fuse();
+    std::vector<std::optional<std::uint32_t>> number(key_.size());
+    std::vector<std::uint32_t> of_node;
+    std::uint32_t count = 0;
+    for (const std::uint32_t c : class_) {
+      if (!number[root(c)]) number[root(c)] = count++;
+      of_node.push_back(*number[root(c)]);
+    }
+    return of_node;
+  }
+
+ private:
+  void fuse() {
     if (profile_.nodes.empty()) throw InputError(profile_.file + ": has no nodes");
     if (profile_.nodes.size() > kMostNodes)
       throw InputError(profile_.file + ": has more than " + std::to_string(kMostNodes) +
@@ -58,12 +79,8 @@ class Contraction {
     find_classes();
     read_edges();
     fuse_cycles();
-    describe_classes();
-    absorb_idle();
-    return number_items();
   }
 
- private:
   std::uint32_t root(std::uint32_t c) {
     while (parent_[c] != c) c = parent_[c] = parent_[parent_[c]];
     return c;
@@ -295,6 +312,10 @@ class Contraction {
 
 ContractedGraph contract(const MsrProfile& profile) {
   return Contraction(profile).contract();
+}
+
+std::vector<std::uint32_t> fused_colours(const MsrProfile& profile) {
+  return Contraction(profile).fused_classes();
 }
 
 }  // namespace espalier::literal

@@ -1,7 +1,7 @@
 #pragma once
 
 // What the max-load planners see of a profile: its nodes contracted to items that stand on one device, and
-// the outputs that several items touch. Internal to max_load.cc.
+// the outputs that several items touch. Internal to this folder.
 //
 // In the order of the authors' program:
 // 1. nodes of a colour are one item, forward and backward together;
@@ -41,5 +41,8 @@ struct ContractedGraph {
 
 // Throws InputError as max_load does.
 ContractedGraph contract(const MsrProfile& profile);
+
+// By node the item after step 3, numbered by their first nodes. Throws likewise.
+std::vector<std::uint32_t> fused_colours(const MsrProfile& profile);
 
 }  // namespace espalier::literal

@@ -169,6 +169,7 @@ void Chain::measure_work() {
   const Problem& problem = line_.problem();
   const std::size_t n = blocks();
   work_.assign(2 * problem.cluster.kinds().size(), {});
+  forward_.assign(problem.cluster.kinds().size(), std::vector<Duration>(n + 1));
   forbidden_.assign(problem.cluster.kinds().size(), std::vector<std::size_t>(n + 1, 0));
   for (const KindId kind : kinds_) {
     const std::int32_t neighbour =
@@ -185,9 +186,12 @@ void Chain::measure_work() {
                                                      *scratch_);
       forbidden_[kind.index()][b + 1] = forbidden_[kind.index()][b] + (price.forbidden ? 1 : 0);
       alone[b + 1] = alone[b];
+      std::vector<Duration>& forward = forward_[kind.index()];
+      forward[b + 1] = forward[b];
       if (price.forbidden) continue;
       const StagePrice::Times& times = price.times.front();
       alone[b + 1] += times.forward + times.input_gradient + times.weight_gradient;
+      forward[b + 1] += times.forward;
     }
     std::vector<Duration>& crowded = work_[2 * kind.index() + 1];
     for (const Duration time : alone) crowded.push_back(slowed(time, neighbour));

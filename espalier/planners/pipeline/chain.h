@@ -105,6 +105,10 @@ class Chain {
     return work_before(kind, crowd, last) - work_before(kind, crowd, first);
   }
   std::vector<Duration> times_by_kind() const;  // of all blocks, by KindId
+  // Its forward part, on a device that computes alone.
+  Duration forward(KindId kind, std::size_t first, std::size_t last) const {
+    return forward_[kind.index()][last] - forward_[kind.index()][first];
+  }
   // False where the cost table lacks a cell.
   bool can_run(KindId kind, std::size_t first, std::size_t last) const {
     return forbidden_[kind.index()][first] == forbidden_[kind.index()][last];
@@ -145,6 +149,7 @@ class Chain {
   std::vector<std::size_t> writers_;                 // operators before each block that write a buffer
   std::vector<KindId> kinds_;                        // that devices have
   std::vector<std::vector<Duration>> work_;          // by kind and crowd, by cut
+  std::vector<std::vector<Duration>> forward_;       // by kind, by cut
   std::vector<std::vector<std::size_t>> forbidden_;  // by kind, by cut: blocks before it that cannot run
   std::vector<Bytes> forward_bytes_, backward_bytes_;
   std::unique_ptr<StagePrices::Scratch, void (*)(StagePrices::Scratch*)> scratch_;
