@@ -93,8 +93,8 @@ double stage_bytes(const Layers& layers, BapipeSchedule schedule, const BapipeOp
          static_cast<double>(in_flight) * sum(layers.outputs, begin, end);
 }
 
-std::vector<BapipeStage> stages_of(const Layers& layers, const std::vector<std::size_t>& ends,
-                                   BapipeSchedule schedule, const BapipeOptions& options) {
+std::vector<BapipeStage> cut_stages(const Layers& layers, const std::vector<std::size_t>& ends,
+                                    BapipeSchedule schedule, const BapipeOptions& options) {
   std::vector<BapipeStage> stages;
   std::size_t begin = 0;
   for (const std::size_t end : ends) {
@@ -215,7 +215,7 @@ BapipeResult bapipe(const PipedreamProfile& profile, const BapipeOptions& option
           return sum(layers.forward, begin, end) + sum(layers.backward, begin, end);
         });
     if (!ends) continue;
-    std::vector<BapipeStage> stages = stages_of(layers, *ends, schedule, options);
+    std::vector<BapipeStage> stages = cut_stages(layers, *ends, schedule, options);
     const double time = bapipe_step(schedule, times_of(stages), options.micro_batches);
     if (!result.stages.empty() && time >= result.time) continue;
     result.stages = std::move(stages);
