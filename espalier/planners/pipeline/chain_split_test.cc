@@ -322,7 +322,7 @@ TEST(MinMaxSplits, EqualAllSplitsOfRandomChainsOnUnequalDevicesAndLinks) {
 TEST(MinMaxSplits, EqualAllSplitsThatObeyPins) {
   Rng rng(8);
   Tally tally;
-  compare_with_all_splits(rng, 150, true, tally);
+  compare_with_all_splits(rng, 400, true, tally);
   EXPECT_GT(tally.feasible, 60);
   EXPECT_GT(tally.on_shared_device, 0);
 }
