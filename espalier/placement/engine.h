@@ -146,10 +146,10 @@ std::vector<std::string> check_timeline(const Instance& instance, const Rules& r
 // An assignment that changes step by step, judged exactly: what a local search holds. A move is looked at
 // where the step differs from the assignment's own: from the last snapshot before the first moment that it
 // can change to the first at which all is the same again, only later or sooner (step_time.h), and left as
-// soon as the step is known to take too long. Where a device may overflow, or messages cost time of devices,
-// what comes after the first change is run to the end (incremental.cc). Listed orders are evaluated in full
-// each time. Memory: snapshots of what is alive, together some times the tasks. Refers to the engine; for one
-// thread at a time.
+// soon as the step is known to take too long. A device that may overflow is counted from the finished times:
+// O(tasks + its changes · log) more (step_memory.h). Where messages cost time of devices, what comes after
+// the first change is run to the end (incremental.cc). Listed orders are evaluated in full each time. Memory:
+// snapshots of what is alive, together some times the tasks. Refers to the engine; for one thread at a time.
 class Incremental {
  public:
   Incremental(const Engine& engine, Assignment start);

@@ -11,15 +11,15 @@
 // ended later still ends then at the earliest. Only when several looks have come since is the rest worked out
 // again, from the last snapshot that is left. So a search that takes each move makes few snapshots.
 //
-// All this is for rules with endpoints and for placements that may overflow a device. Elsewhere a look needs
-// the step's time alone, runs only where it differs (step_time.h), and take() runs there once more and notes
-// it.
+// All this is for rules with endpoints. Elsewhere a look runs for the step's time alone and only where it
+// differs (step_time.h); devices that may overflow are counted from the finished times (step_memory.h), which
+// are noted from the first time on that one may. take() runs there once more and notes it.
 
 #include <algorithm>
 #include <utility>
 
 #include "espalier/base/check.h"
-#include "espalier/placement/step_snapshot.h"
+#include "espalier/placement/step_memory.h"
 
 namespace espalier::placement {
 
@@ -44,10 +44,12 @@ constexpr std::size_t kFewTasks = 64;   // below, each look is a full evaluation
 
 namespace internal {
 
-// The step of an assignment without its memory, and what each device holds at most: looks that need no more.
+// The step of an assignment, and what each device holds at most if it held all at once: looks that go on from
+// there.
 class QuickLook {
  public:
-  QuickLook(const internal::Tables& tables, const internal::StepTables& step) : t_(tables), step_(step) {}
+  QuickLook(const internal::Tables& tables, const internal::StepTables& step)
+      : t_(tables), step_(step), memory_(tables) {}
 
   bool ready() const { return !base_.device.empty(); }
 
@@ -72,26 +74,69 @@ class QuickLook {
   }
 
   // The units stand elsewhere than before; each is named once or more.
-  StepTime look(std::span<const Incremental::Move> moves, const Assignment& to, Time limit,
-                Recording record) {
+  Evaluated look(std::span<const Incremental::Move> moves, const Assignment& to, Time limit) {
     begin_change(moves, to);
-    if (change_.moved.empty()) return base_.time < limit ? StepTime{false, base_.time} : StepTime{true, 0};
-    std::sort(change_.noticed.begin(), change_.noticed.end());
-    const StepTime result = changed_step_time(t_, step_, base_, change_, room_, limit, record);
-    if (record == Recording::kNo) {
-      for (const StepChange::Task& moved : change_.moved) base_.device[moved.task] = moved.from;
-      for (const UnitMove& unit : units_) move_residents(unit.unit, unit.to, unit.from, nullptr);
-    } else {
-      held_ = held_after_;
+    StepTime step = changed_step_time(t_, step_, base_, change_, room_, limit, Recording::kNo);
+    if (!step.cut_off && !fits() && !room_.notes_times) {
+      undo_change();
+      note_times();
+      begin_change(moves, to);
+      step = changed_step_time(t_, step_, base_, change_, room_, limit, Recording::kNo);
     }
-    return result;
+    const Evaluated seen = evaluated(step);
+    undo_change();
+    return seen;
   }
-  bool fits() const { return internal::holds_all(t_.instance, held_after_); }
+
+  // The same becomes the step that looks start from.
+  StepTime take(std::span<const Incremental::Move> moves, const Assignment& to) {
+    begin_change(moves, to);
+    if (change_.moved.empty()) return {false, base_.time};
+    const StepTime step = changed_step_time(t_, step_, base_, change_, room_, kNever, Recording::kYes);
+    if (room_.notes_times) internal::take_times(t_, room_, base_);
+    held_ = held_after_;
+    return step;
+  }
 
  private:
   struct UnitMove {
     std::uint32_t unit = 0, from = 0, to = 0;
   };
+
+  bool fits() const { return internal::holds_all(t_.instance, held_after_); }
+
+  Evaluated evaluated(const StepTime& step) {
+    if (step.cut_off) return {.cut_off = true};
+    Evaluated seen{.time = Duration(step.time)};
+    for (std::uint32_t d = 0; d < t_.devices; ++d) {
+      const std::int64_t memory = t_.instance.memory[d].count();
+      if (held_after_[d] <= memory) continue;
+      std::int64_t peak = memory_.peak(internal::FinishedTimes(room_, base_), base_.device, d);
+      for (std::size_t resident = 0; resident < t_.instance.resident_bytes.size(); ++resident) {
+        if (stands_[resident * t_.devices + d] != 0) peak += t_.instance.resident_bytes[resident].count();
+      }
+      if (peak <= memory) continue;
+      seen.fits = false;
+      seen.lack += Bytes(peak - memory);
+    }
+    return seen;
+  }
+
+  // From now on runs note times, and the base has its own.
+  void note_times() {
+    room_.notes_times = true;
+    change_.moved.clear();
+    change_.noticed.clear();
+    change_.from_start = true;
+    base_.snapshots.clear();
+    changed_step_time(t_, step_, base_, change_, room_, kNever, Recording::kYes);
+    internal::take_times(t_, room_, base_);
+  }
+
+  void undo_change() {
+    for (const StepChange::Task& moved : change_.moved) base_.device[moved.task] = moved.from;
+    for (const UnitMove& unit : units_) move_residents(unit.unit, unit.to, unit.from, nullptr);
+  }
 
   void hold_unit(std::uint32_t unit, std::size_t device) {
     held_[device] += step_.unit_bytes[unit];
@@ -150,6 +195,7 @@ class QuickLook {
         for (const TaskId reader : t_.instance.readers[value.index()]) notice(narrow(reader.index()));
       }
     }
+    std::sort(change_.noticed.begin(), change_.noticed.end());
   }
 
   void take_unit(std::uint32_t unit, const Assignment& to) {
@@ -188,6 +234,7 @@ class QuickLook {
   const internal::Tables& t_;
   const internal::StepTables& step_;
   internal::StepState room_;
+  internal::StepMemory memory_;
   StepBase base_;
   StepChange change_;
   std::vector<std::int64_t> held_, held_after_;  // by device
@@ -303,11 +350,16 @@ Evaluated Incremental::look(std::span<const Move> moves, Duration limit) {
   s.last_moves.assign(moves.begin(), moves.end());
   for (const Move& move : moves) s.looked_at[move.unit.index()] = move.device;
   if (s.quick_serves()) {
-    s.noticed = 0;
-    if (!s.quick.ready()) s.quick.start(s.assignment);
-    const StepTime step = s.quick.look(moves, s.looked_at, limit.count(), Recording::kNo);
-    s.seen = {.time = Duration(step.time), .cut_off = step.cut_off};
-    if (step.cut_off || s.quick.fits()) return s.seen;
+    const bool moved = std::any_of(moves.begin(), moves.end(), [&](const Move& move) {
+      return s.looked_at[move.unit.index()] != s.assignment[move.unit.index()];
+    });
+    if (!moved) {
+      s.seen = s.evaluated.time < limit ? s.evaluated : Evaluated{.cut_off = true};
+    } else {
+      if (!s.quick.ready()) s.quick.start(s.assignment);
+      s.seen = s.quick.look(moves, s.looked_at, limit.count());
+    }
+    return s.seen;
   }
   NoRecord record;
   if (s.resumes()) {
@@ -328,10 +380,10 @@ void Incremental::take() {
   }
   s.evaluated = s.seen;
   if (s.quick.ready()) {
-    const StepTime step = s.quick.look(s.last_moves, s.assignment, kNever, Recording::kYes);
+    const StepTime step = s.quick.take(s.last_moves, s.assignment);
     ESP_CHECK(Duration(step.time) == s.evaluated.time, step.time, s.evaluated.time.count());
   }
-  if (!s.resumes()) return;
+  if (s.quick_serves() || !s.resumes()) return;
   const Snapshot* const last = s.before(s.noticed);
   s.base.snapshots.resize(last ? static_cast<std::size_t>(last - s.base.snapshots.data()) + 1 : 0);
   s.known = std::min(s.known, s.noticed);

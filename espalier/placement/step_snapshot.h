@@ -33,6 +33,10 @@ struct StepBase {
   std::vector<StepDevice> start;        // before anything has run
   std::vector<StepSnapshot> snapshots;  // after that
   Time time = 0;
+  struct Times {                         // where they are noted
+    std::vector<Time> start, end;        // by task
+    std::vector<MessageTimes> messages;  // by read of a value: of its device's first
+  } times;
 };
 
 // What a look changes. The base's devices are already the changed ones.

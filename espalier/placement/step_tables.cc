@@ -86,6 +86,20 @@ StepTables::StepTables(const Tables& t) {
   }
 }
 
+void StepState::begin_times(const Tables& t) {
+  stretches.clear();
+  start.resize(t.tasks);
+  end.resize(t.tasks);
+  started.resize(t.tasks);
+  ended.resize(t.tasks);
+  messages.resize(t.instance.readers.items.size());
+  if (++look_of_times == 0) {
+    std::fill(started.begin(), started.end(), 0);
+    std::fill(ended.begin(), ended.end(), 0);
+    look_of_times = 1;
+  }
+}
+
 void StepState::clear(const Tables& t) {
   next.resize(t.tasks);
   came.resize(64);

@@ -32,6 +32,7 @@ class StepRun {
 
   StepTime evaluate(std::span<const DeviceId> assignment) {
     place(assignment);
+    if (s_.notes_times) s_.begin_times(t_);
     for (const std::uint32_t task : q_.sources) make_ready_if_free(task);
     return go();
   }
@@ -42,6 +43,7 @@ class StepRun {
     recording_ = record == Recording::kYes;
     s_.word.resize(t_.tasks);
     s_.stamp.resize(t_.tasks);
+    if (s_.notes_times) s_.begin_times(t_);
     old_.swap(base.snapshots);
     const std::size_t first = change.from_start ? 0 : before(change.noticed.empty() ? 0 : change.noticed[0]);
     if (recording_) {
@@ -210,6 +212,10 @@ class StepRun {
     }
     const std::uint32_t task = device.task;
     note_end(task);
+    if (s_.notes_times) {
+      s_.ended[task] = s_.look_of_times;
+      s_.end[task] = now_;
+    }
     ++done_;
     last_ = now_;
     device.task = kNobody;
@@ -353,8 +359,14 @@ class StepRun {
     device.task = task;
     device.worked = work > 0;
     device.free = begin + work;
+    if (s_.notes_times) note_start(task, begin);
     s_.events.set(d, device.free);
     return device.free;
+  }
+
+  void note_start(std::uint32_t task, Time begin) {
+    s_.started[task] = s_.look_of_times;
+    s_.start[task] = begin;
   }
 
   // --- messages
@@ -373,14 +385,24 @@ class StepRun {
         }
       }
       if (t_.rules.copies == Rules::Copies::kOneForAll) {
-        post(value, d, slowest(value, d, to), Flight::kAll);
+        const MessageTimes times = post(value, d, slowest(value, d, to), Flight::kAll);
+        for (; s_.notes_times && to != 0; to &= to - 1) {
+          note_message(value, static_cast<std::uint32_t>(__builtin_ctzll(to)), times);
+        }
       } else {
         for (; to != 0; to &= to - 1) {
           const auto one = static_cast<std::uint32_t>(__builtin_ctzll(to));
-          post(value, d, one, static_cast<std::uint16_t>(one));
+          const MessageTimes times = post(value, d, one, static_cast<std::uint16_t>(one));
+          if (s_.notes_times) note_message(value, one, times);
         }
       }
     }
+  }
+
+  void note_message(std::uint32_t value, std::uint32_t to, MessageTimes times) {
+    std::size_t i = t_.value_rows[value].readers;
+    while (s_.word[instance_.readers.items[i].index()] % kOneWait != to) ++i;
+    s_.messages[i] = times;
   }
 
   std::uint32_t slowest(std::uint32_t value, std::uint32_t from, std::uint64_t to) const {
@@ -399,7 +421,7 @@ class StepRun {
     return end;
   }
 
-  void post(std::uint32_t value, std::uint32_t from, std::uint32_t way_end, std::uint16_t to) {
+  MessageTimes post(std::uint32_t value, std::uint32_t from, std::uint32_t way_end, std::uint16_t to) {
     const Passage& way = t_.passage(from, way_end);
     const Time hold = t_.hold_of(value, way), after = t_.rules.bus_busy_after.count();
     if (t_.bus_in_order) {
@@ -414,7 +436,7 @@ class StepRun {
       } else {
         bus.queue.push_back({arrival, value, static_cast<std::uint16_t>(from), to});
       }
-      return;
+      return {begin, arrival};
     }
     Time begin = now_;
     for (std::uint32_t i = way.link_begin; i < way.link_end; ++i) {
@@ -423,9 +445,11 @@ class StepRun {
     for (std::uint32_t i = way.link_begin; i < way.link_end; ++i) {
       s_.link_free[t_.links[i]] = begin + hold + after;
     }
-    s_.flights.push_back({begin + hold + way.latency, value, static_cast<std::uint16_t>(from), to});
+    const Time arrival = begin + hold + way.latency;
+    s_.flights.push_back({arrival, value, static_cast<std::uint16_t>(from), to});
     std::push_heap(s_.flights.begin(), s_.flights.end(), later);
     s_.events.set(message_slot(), s_.flights.front().arrival);
+    return {begin, arrival};
   }
 
   void arrivals() {
@@ -497,6 +521,8 @@ class StepRun {
     const auto next = std::lower_bound(change_->noticed.begin(), change_->noticed.end(), done_);
     const std::size_t to = next == change_->noticed.end() ? old_.size() : before(*next);
     const std::size_t from = watched_;
+    apart_ = apart;
+    if (s_.notes_times) s_.stretches.push_back({old_[from].done, apart});
     watched_ = to;
     next_done_ = 0;
     if (recording_) {
@@ -521,6 +547,14 @@ class StepRun {
     return true;
   }
 
+  // Tasks that run where the look goes on began as much later or sooner as their stretch.
+  void note_running() {
+    for (const StepDevice& device : s_.devices) {
+      if (device.task == kNobody || s_.started[device.task] == s_.look_of_times) continue;
+      note_start(device.task, base_->times.start[device.task] + apart_);
+    }
+  }
+
   // Of moved tasks that have not begun, from device to device.
   void move_work(std::vector<StepDevice>& devices, std::uint32_t done) const {
     for (const StepChange::Task& moved : change_->moved) {
@@ -543,6 +577,7 @@ class StepRun {
     restore(t_, from, now_, s_);
     if (!recording_) move_work(s_.devices, from.done);
     new_words(from.done);
+    if (s_.notes_times) note_running();
     for (const Flight& flight : from.flights) {
       for (const TaskId reader : readers(flight.value)) {
         std::uint32_t& word = word_of(narrow(reader.index()));
@@ -569,6 +604,7 @@ class StepRun {
   std::size_t next_done_ = 0;      // and its number of tasks or less
   std::uint32_t behind_ = 0, most_ = 0;
   std::size_t gap_ = kLeastStep;
+  Time apart_ = 0;  // from the base, where the run last went on like it
   bool recording_ = false;
 };
 

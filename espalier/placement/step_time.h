@@ -5,7 +5,8 @@
 // of who still needs what, and the instants at which messages begin.
 //
 // No device overflows where it could hold all that it ever holds at once: what its tasks give, copies that
-// come, residents, and the largest workspace of all. Else the run of simulation.h decides.
+// come, residents, and the largest workspace of all. Else the run of simulation.h decides, or for looks the
+// finished times (step_memory.h).
 //
 // First ready first: nobody overtakes, so a device that rests has its next task decided when the instant is
 // over at which that task became the first of its queue. Resting then needs no event of its own.
@@ -21,7 +22,6 @@
 //                               ├────┤ equal, later by e: the step is the base's plus e
 //
 // Two runs have the same tasks behind them where n have ended and none of them is beyond the base's first n.
-// What else is compared, and how a run goes on from a snapshot: step_snapshot.h.
 
 #include <cstdint>
 #include <span>
@@ -108,6 +108,10 @@ struct StepBus {
   Time free = 0;
 };
 
+struct MessageTimes {
+  Time start = 0, arrival = 0;
+};
+
 struct StepState {
   std::vector<std::uint32_t> word;   // by task: values that have not come, and its device
   std::vector<std::uint32_t> stamp;  // by task: of a look that knows its word
@@ -124,9 +128,21 @@ struct StepState {
   std::vector<std::uint32_t> seen;
   NextEvents events, bus_events;
   std::uint32_t look = 0;
+  // Times, where they are noted: of what this run, or this look, ran itself. (step_memory.h)
+  bool notes_times = false;
+  std::uint32_t look_of_times = 0;
+  std::vector<Time> start, end;               // by task,
+  std::vector<std::uint32_t> started, ended;  // by task: the look that noted them
+  std::vector<MessageTimes> messages;         // by read of a value: of its device's first
+  struct Stretch {
+    std::uint32_t from = 0;  // position in the base
+    Time apart = 0;
+  };
+  std::vector<Stretch> stretches;  // that a look left out, ascending
   std::vector<std::uint32_t> scratch;
   std::vector<Flight> scratch_flights;
 
+  void begin_times(const Tables& tables);
   void clear(const Tables& tables);  // nothing runs, nothing is on its way; `ready` and `ranks` stay
   void note_bus(const Tables& tables, std::uint32_t from) {  // its next arrival may be another one
     const StepBus& bus = buses[from];
