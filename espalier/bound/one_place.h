@@ -25,8 +25,8 @@ class OnePlace {
   // Whether the operator's passes can be done within that time, in some way. Nanoseconds.
   bool fits(std::size_t op, double time) const;
 
-  // The fewest replicas with which it fits, by groups of ways (LeastCosts::ways, one for each kind of device);
-  // nothing where it does not.
+  // The fewest replicas with which it fits, by groups of ways (LeastCosts::ways, one for each kind of
+  // device); nothing where it does not.
   std::optional<std::size_t> fewest(std::size_t op, double time, std::size_t ways) const;
 
   // The least whole time for which it fits; it does not fit `time`.

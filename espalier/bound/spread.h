@@ -23,8 +23,8 @@ class Spread {
   explicit Spread(const Known& known);
 
   // The least time in which the devices do what must be done between the two parts of the window. With
-  // `step`: if the whole step takes no longer than that, which asks for replicas (OnePlace); the largest number where
-  // none are enough.
+  // `step`: if the whole step takes no longer than that, which asks for replicas (OnePlace); the largest
+  // number where none are enough.
   double between(Window window, std::optional<double> step = std::nullopt) const;
 
   // Times of a device of this kind count so much; of all devices together: 0 where some device does
