@@ -159,8 +159,8 @@ TEST(OtherSizes, LeadToAFasterPlanWhereTheBestOneLeadsNowhere) {
   const Problem problem = toy.problem();
   PipelinePlan whole;
   whole.batch = BatchSize(4);
-  Stage stage{.name = "all"};
-  stage.operators = {};
+  Stage stage;
+  stage.name = "all";
   for (std::size_t i = 0; i < toy.graph.operators().size(); ++i) stage.operators.push_back(OperatorId(i));
   stage.micro_batch = BatchSize(2);
   stage.replicas = {{{DeviceId(0)}, {0, 1}}};
