@@ -235,6 +235,44 @@ TEST(PlanBound, AnOperatorThatNobodyShouldReplicateIsInOnePlace) {
   EXPECT_THAT(bound.why, HasSubstr("'a' has all its passes"));
 }
 
+TEST(PlanBound, ReplicasOfAnotherKindPayAsMuch) {
+  // The same where one of the two devices is of another kind, as quick as the first.
+  const Layers layers;
+  CostTableParts parts = Layers::costs().parts();
+  CostRow slow = parts.rows.front();
+  slow.kind = "slow";
+  parts.rows.push_back(std::move(slow));
+  const Cluster cluster = parse_cluster_lines(
+      "kind gpu 64GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\n"
+      "kind slow 64GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\n"
+      "group network 1GB latency=0us\ndevice a gpu in network\ndevice b slow in network\n");
+  const Bound bound =
+      plan_bound(layers.graph, cluster, CostTable(parts), layers.training, Bound::Scope::kOneSize);
+  EXPECT_LE(bound.time, microseconds(24'500));
+  EXPECT_GE(bound.time, microseconds(24'500) - nanoseconds(100));
+}
+
+TEST(PlanBound, AStepThatNeedsReplicasPaysForTheirUpdates) {
+  // On two devices 4 · 3 ms of a, its update of 6 ms and 4 · 3 ms of b: 15 ms each. One device has 18 ms with
+  // a alone; with two replicas of a there are two updates, 18 ms each. b's update takes 6 us.
+  const Graph graph = parse_graph(
+      "x = input() : f32[b]\nw = parameter(w) : f32[1000]\nv = parameter(v) : f32[1]\n"
+      "a = f(x, w) : f32[b] @class=layer\nb = f(x, v) : f32[b] @class=layer\n"
+      "loss = g(a, b) : f32[] @class=none\nreturn loss\n");
+  CostTableParts parts = Layers::costs().parts();
+  parts.rows.push_back({"none", "gpu", {}, {{BatchSize(1), OperatorCost()}}});
+  KindOverhead overhead;
+  overhead.kind = "gpu";
+  overhead.updates = {{OptimizerKind::kAdam, Duration(), 1'500'000}};
+  parts.overheads.push_back(overhead);
+  const Training training{.batch = BatchSize(4), .micro_batches = {BatchSize(1)}, .optimizer = {}};
+  const Bound bound =
+      plan_bound(graph, Layers::cluster(2), CostTable(parts), training, Bound::Scope::kOneSize);
+  EXPECT_LE(bound.time, milliseconds(18));
+  EXPECT_GE(bound.time, milliseconds(18) - microseconds(10));
+  EXPECT_THAT(bound.why, HasSubstr("the replicas that so short a step needs"));
+}
+
 TEST(PlanBound, AWiderScopeHasASmallerBound) {
   // One device. 2 ms a half of a tower, 1 of the head, four times: 4 · 15 ms in micro-batches of one; in
   // those of four 1.5 times as long for a tower, 8 times for the head, once.

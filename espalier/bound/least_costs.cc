@@ -84,7 +84,11 @@ void find_updates(const Graph& graph, LeastCosts& found) {
   for (std::size_t p = 0; p < readers.size(); ++p) {
     if (readers[p].empty()) continue;
     const auto bytes = static_cast<double>(graph.parameters()[p].bytes().count());
-    if (readers[p].size() == 1) found.own_bytes[readers[p].front()] += bytes;
+    if (readers[p].size() == 1) {
+      found.own_bytes[readers[p].front()] += bytes;
+    } else {
+      found.shared.push_back(bytes);
+    }
     found.updated.push_back(bytes);
   }
 }

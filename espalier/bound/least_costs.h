@@ -30,6 +30,7 @@ struct LeastCosts {
   std::vector<Way> ways;             // by (micro-batch, degree, kind)
   std::vector<OperatorTimes> least;  // by operator, each part of it by itself
   std::vector<double> updated;       // bytes of each parameter that gets an update
+  std::vector<double> shared;        // likewise, of those that several operators read
   std::vector<double> own_bytes;     // by operator: of those that nobody else reads
   std::vector<double> update_rate;   // by kind: nanoseconds a byte of parameters
   std::vector<double> update_fixed;  // by kind: of each update beside

@@ -14,8 +14,8 @@ OnePlace::OnePlace(const Known& known) : known_(known), costs_(known.costs) {
 }
 
 bool OnePlace::fits(std::size_t op, double time) const {
-  for (std::size_t first = 0; first < costs_.ways.size(); first += kinds_) {
-    if (fits(op, time, first, kinds_)) return true;
+  for (std::size_t ways = 0; ways * kinds_ < costs_.ways.size(); ++ways) {
+    if (fewest(op, time, ways)) return true;
   }
   return false;
 }
@@ -30,7 +30,8 @@ double OnePlace::least(std::size_t op, double time) const {
   return high;
 }
 
-bool OnePlace::fits(std::size_t op, double time, std::size_t first, std::size_t kinds) const {
+std::optional<std::size_t> OnePlace::fewest(std::size_t op, double time, std::size_t ways) const {
+  const std::size_t first = ways * kinds_;
   const Way& any = costs_.ways[first];
   const auto most = static_cast<std::size_t>(std::min<std::int64_t>(
       any.count, static_cast<std::int64_t>(known_.cluster.devices().size() / any.degree)));
@@ -38,7 +39,7 @@ bool OnePlace::fits(std::size_t op, double time, std::size_t first, std::size_t 
   for (std::size_t replicas = 1; replicas <= most; ++replicas) {
     const double sum = replicas > 1 && bytes > 0 ? known_.rings.time(replicas, bytes) : 0;
     std::vector<std::pair<double, std::size_t>> shares;
-    for (std::size_t k = first; k < first + kinds; ++k) {
+    for (std::size_t k = first; k < first + kinds_; ++k) {
       const Way& way = costs_.ways[k];
       if (way.times[op]) shares.push_back({share(way, op, time, sum), devices_[way.kind]});
     }
@@ -50,9 +51,9 @@ bool OnePlace::fits(std::size_t op, double time, std::size_t first, std::size_t 
       done += each * static_cast<double>(taken);
       left -= taken;
     }
-    if (done >= static_cast<double>(any.count)) return true;
+    if (done >= static_cast<double>(any.count)) return replicas;
   }
-  return false;
+  return std::nullopt;
 }
 
 double OnePlace::share(const Way& way, std::size_t op, double time, double sum) const {

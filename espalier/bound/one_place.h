@@ -11,6 +11,7 @@
 // since no I is before `ready`, and the last I is followed by `tail`. Each F and each I has the overhead of
 // an action that this device pays for no other micro-batch of the operator.
 
+#include <optional>
 #include <vector>
 
 #include "espalier/bound/least_costs.h"
@@ -24,13 +25,14 @@ class OnePlace {
   // Whether the operator's passes can be done within that time, in some way. Nanoseconds.
   bool fits(std::size_t op, double time) const;
 
+  // The fewest replicas with which it fits, by groups of ways (LeastCosts::ways, one for each kind of
+  // device); nothing where it does not.
+  std::optional<std::size_t> fewest(std::size_t op, double time, std::size_t ways) const;
+
   // The least whole time for which it fits; it does not fit `time`.
   double least(std::size_t op, double time) const;
 
  private:
-  // Ways first … first + kinds are of one micro-batch and degree, one for each kind.
-  bool fits(std::size_t op, double time, std::size_t first, std::size_t kinds) const;
-
   // The most micro-batches that a replica can take.
   double share(const Way& way, std::size_t op, double time, double sum) const;
 

@@ -80,6 +80,12 @@ Bound bound_of(const Known& known) {
     bound.why =
         "'" + known.graph.op(OperatorId(i)).name + "' has all its passes and its update in few places";
   }
+  const double with_replicas =
+      internal::replicated_time(known, work, shares.window, nanoseconds_of(bound.time));
+  if (round_duration(with_replicas) > bound.time) {
+    bound.time = round_duration(with_replicas);
+    bound.why = "all work spread over " + devices + ", with the replicas that so short a step needs";
+  }
   return bound;
 }
 

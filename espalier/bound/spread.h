@@ -2,9 +2,12 @@
 
 // Work spread over devices, and when of a step they can do it. Internal to bounds.
 
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "espalier/bound/least_costs.h"
+#include "espalier/bound/one_place.h"
 
 namespace espalier::internal {
 
@@ -19,8 +22,10 @@ class Spread {
  public:
   explicit Spread(const Known& known);
 
-  // The least time in which the devices do what must be done between the two parts of the window.
-  double between(Window window) const;
+  // The least time in which the devices do what must be done between the two parts of the window. With
+  // `step`: if the whole step takes no longer than that, which asks for replicas (OnePlace); the largest
+  // number where none are enough.
+  double between(Window window, std::optional<double> step = std::nullopt) const;
 
   // Times of a device of this kind count so much; of all devices together: 0 where some device does
   // everything in no time.
@@ -29,14 +34,29 @@ class Spread {
   bool one_kind() const { return one_kind_; }
 
  private:
+  struct Replicas {
+    double fewest = 1, most = 1;
+  };
+  // Of one micro-batch: all passes, what of them can be before x and in the last y. Of a replica: how long it
+  // may be busy before x, its update, and what each replica more adds to the sum of gradients.
+  struct Passes {
+    double all = 0, early = 0, late = 0;
+    double first = 0, update = 0, sum = 0;
+  };
+
   double load(const Way& way, std::size_t op) const;
   void weigh();
-  double of_operator(std::size_t op, Window window) const;
-  double of_way(const Way& way, std::size_t op, Window window) const;
+  void improve_weights();
+  double sum_of_weights() const;
+  double of_operator(std::size_t op, Window window, std::optional<double> step) const;
+  Passes passes_of(const Way& way, std::size_t op, Window window) const;
+  double of_way(const Way& way, std::size_t op, Window window, Replicas replicas) const;
+  double of_kinds(std::span<const Way> ways, std::size_t op, Window window, Replicas replicas) const;
   double of_update(double bytes, Window window) const;
 
   const Known& known_;
   const LeastCosts& costs_;
+  const OnePlace place_;
   bool one_kind_ = true;
   std::vector<double> weight_;  // by kind
   double all_ = 0;
@@ -46,7 +66,12 @@ class Spread {
 struct SpreadTime {
   double time = 0;        // of a step
   double fill_drain = 0;  // of that
+  Window window = {};     // that says so
 };
 SpreadTime spread_time(const Known& known, const Spread& work);
+
+// The longest step that is too short for the replicas that it needs: no plan is faster. At least `time`, a
+// bound that is known; not much more than half as much again.
+double replicated_time(const Known& known, const Spread& work, Window window, double time);
 
 }  // namespace espalier::internal

@@ -70,7 +70,7 @@ Outcome searched(const Problem& problem, const std::vector<const PipelinePlan*>&
   }
   const std::vector<Duration> bounds = bounds_of(space);
   const std::vector<Proposal> best =
-      joint::search(space, starts, {.orders = options.orders, .bounds = bounds}, judge, context);
+      joint::search(space, starts, {.orders = options.orders, .bounds = bounds}, judge, context).best;
   if (lists && judge.best() && *judge.best() > *std::min_element(bounds.begin(), bounds.end())) {
     Context own = context;
     own.states = 0;

@@ -56,9 +56,14 @@ struct Beam {
 class Search {
  public:
   Search(const Space& space, const SearchOptions& options, Judge& judge, Context& context)
-      : space_(space), options_(options), judge_(judge), context_(context), rng_(options.seed) {}
+      : space_(space),
+        options_(options),
+        judge_(judge),
+        context_(context),
+        rng_(options.seed),
+        states_of_size_(space.sizes().size()) {}
 
-  std::vector<Proposal> run(const std::vector<Proposal>& starts) {
+  Searched run(const std::vector<Proposal>& starts) {
     Beam beam{.members = {}, .met = {}, .width = options_.width, .most_moves = options_.most_moves};
     judge_all(fresh(starts, beam), beam);
     if (space_.sizes().size() > 1 && space_.problem().locked.empty()) halve_sizes(starts, beam);
@@ -69,9 +74,9 @@ class Search {
       kick_from(beam.members[kick % std::min<std::size_t>(2, beam.members.size())].plan, beam);
       in_vain = beam.members.front().iteration < before ? 0 : in_vain + 1;
     }
-    std::vector<Proposal> best;
-    for (Member& member : beam.members) best.push_back(std::move(member.plan));
-    return best;
+    Searched found{.best = {}, .states_of_size = states_of_size_};
+    for (Member& member : beam.members) found.best.push_back(std::move(member.plan));
+    return found;
   }
 
  private:
@@ -106,8 +111,11 @@ class Search {
     while (tracks.size() > 1 && goes_on()) {
       const std::uint64_t share = left / kPartOfSizes / rounds / tracks.size();
       for (Beam& track : tracks) {
-        limit_ = context_.states + share;
+        const std::uint64_t before = context_.states;
+        limit_ = before + share;
         climb(starts, track, share);
+        const auto at = std::lower_bound(space_.sizes().begin(), space_.sizes().end(), *track.size);
+        states_of_size_[static_cast<std::size_t>(at - space_.sizes().begin())] += context_.states - before;
       }
       limit_.reset();
       std::stable_sort(tracks.begin(), tracks.end(), [](const Beam& a, const Beam& b) {
@@ -320,13 +328,14 @@ class Search {
   };
   std::vector<Lacking> lacking_;  // what did not fit and was fast enough, of those judged last
   std::uint64_t numbers_ = 0;
-  std::optional<std::uint64_t> limit_;  // of states, for the beam at hand
+  std::optional<std::uint64_t> limit_;         // of states, for the beam at hand
+  std::vector<std::uint64_t> states_of_size_;  // Searched::states_of_size
 };
 
 }  // namespace
 
-std::vector<Proposal> search(const Space& space, const std::vector<Proposal>& starts,
-                             const SearchOptions& options, Judge& judge, Context& context) {
+Searched search(const Space& space, const std::vector<Proposal>& starts, const SearchOptions& options,
+                Judge& judge, Context& context) {
   return Search(space, options, judge, context).run(starts);
 }
 

@@ -21,9 +21,14 @@ struct SearchOptions {
   std::uint64_t seed = 1;
 };
 
+struct Searched {
+  std::vector<Proposal> best;                 // the last beam, the best first
+  std::vector<std::uint64_t> states_of_size;  // that a size climbed with by itself, by Space::sizes
+};
+
 // Judges what it meets; what is best, the judge knows. Takes about one state for each task of a plan judged.
-// The same plans for any number of threads. `starts` need not fit. Returns the last beam, the best first.
-std::vector<Proposal> search(const Space& space, const std::vector<Proposal>& starts,
-                             const SearchOptions& options, Judge& judge, Context& context);
+// The same for any number of threads. `starts` need not fit.
+Searched search(const Space& space, const std::vector<Proposal>& starts, const SearchOptions& options,
+                Judge& judge, Context& context);
 
 }  // namespace espalier::joint

@@ -33,6 +33,17 @@ Proposal apart(const Site& site, std::size_t from, const OperatorSet& part, std:
   return plan;
 }
 
+// Sets of several devices on which other stages stand, those of the least busy stages first, each once.
+std::vector<std::vector<DeviceId>> sets_of_others(const Site& site, std::size_t stage) {
+  std::vector<std::vector<DeviceId>> sets;
+  for (std::size_t i = site.stages.size(); i-- > 0 && sets.size() < kTargets;) {
+    const std::vector<DeviceId>& devices = site.plan.stages[site.stages[i]].devices;
+    if (devices.size() < 2 || devices == site.plan.stages[stage].devices) continue;
+    if (std::find(sets.begin(), sets.end(), devices) == sets.end()) sets.push_back(devices);
+  }
+  return sets;
+}
+
 bool fits_side(Part::Side side, Part::Side neighbour) {
   return side == Part::Side::kPiece || side == neighbour;
 }
@@ -82,11 +93,15 @@ std::vector<Proposal> part_moves(const Site& site) {
   for (std::size_t i = 0; i < site.stages.size() && i < kSources / 2; ++i) {
     const std::size_t from = site.stages[i];
     const std::vector<DeviceId>& own = site.plan.stages[from].devices;
+    const std::vector<std::vector<DeviceId>> sets = sets_of_others(site, from);
     for (const Part& part : site.parts(from)) {
       for (std::size_t t = 0; t < site.devices.size() && t < kTargets; ++t) {
         if (own != std::vector{site.devices[t]}) {
           moves.push_back(apart(site, from, part.operators, {site.devices[t]}));
         }
+      }
+      if (!site.space.has_writer(part.operators)) {
+        for (const std::vector<DeviceId>& set : sets) moves.push_back(apart(site, from, part.operators, set));
       }
       moves.push_back(apart(site, from, part.operators, own));
     }

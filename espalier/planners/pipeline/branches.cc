@@ -132,6 +132,11 @@ class BranchSearch {
     return deal;
   }
 
+  // All up to 32 devices, then a sixteenth more each time.
+  static std::size_t next_count(std::size_t devices) {
+    return devices + std::max<std::size_t>(1, devices / 16);
+  }
+
   void add_shapes(bool before_joins, bool after_joins, std::size_t tracks, std::vector<Shape>& shapes) {
     const Deal& deal = deals_.emplace_back(this->deal(before_joins, after_joins, tracks));
     std::vector<std::size_t> parts;
@@ -154,8 +159,8 @@ class BranchSearch {
     };
     const auto [least_before, most_before] = counts(before_joins, parts.front());
     const auto [least_after, most_after] = counts(after_joins, parts.back());
-    for (std::size_t before = least_before; before <= most_before; ++before) {
-      for (std::size_t after = least_after; after <= most_after; ++after) {
+    for (std::size_t before = least_before; before <= most_before; before = next_count(before)) {
+      for (std::size_t after = least_after; after <= most_after; after = next_count(after)) {
         if (before + after + least_of_tracks > all) break;
         Shape shape{.deal = &deal,
                     .devices = std::vector<std::size_t>(parts.size(), 0),

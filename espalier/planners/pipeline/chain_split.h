@@ -49,7 +49,8 @@ struct SplitOptions {
 // nothing fits, or some block is torn between two pins. Exact: no such split is better (a test tries all).
 // If the context's budget ends first, the best of a coarser chain, perhaps none.
 //
-// A state is a run of devices at a cut. Up to blocks · devices² / 2 of them, each O(blocks · answers).
+// A state is a run of devices at a cut, and each 128 comparisons of its answers. Up to blocks · devices² / 2
+// runs, each O(blocks · answers).
 std::vector<ChainSplit> min_max_splits(const Chain& chain, const DeviceTable& table,
                                        const std::vector<DeviceId>& devices, std::int64_t micro_batches,
                                        const SplitOptions& options, Context& context);

@@ -47,6 +47,7 @@ constexpr int kChanges = 8;  // of one plan, at most
 // Of the budget, dealt to a round's searches: more changed no plan of twelve models and made some ten times
 // as slow.
 constexpr std::uint64_t kStatesOfRound = 1'500'000, kStatesForAnOperator = 150;
+constexpr std::uint64_t kStatesOfATask = 4;  // of the budget, for each task of the steps that are simulated
 constexpr std::int64_t kMemoryRounds[] = {1000, 900, 750, 600, 450};  // per mille: what a search counts on
 
 // A plan with all that it takes to propose it.
@@ -357,9 +358,11 @@ class GraphPipe {
     }
   }
 
-  // Steps have as many tasks in all as the budget has states, proposals half of that: on a thousand devices a
-  // step has a million.
-  bool may_simulate(std::uint64_t part) const { return simulated_ < context_.budget.max_states / part; }
+  // Steps have a quarter as many tasks in all as the budget has states, proposals half of that: on a thousand
+  // devices a step has half a million.
+  bool may_simulate(std::uint64_t part) const {
+    return simulated_ < context_.budget.max_states / kStatesOfATask / part;
+  }
 
   // Forward, backward and a message each, of each stage's micro-batches.
   void count_tasks(const PipeCandidate& candidate) {

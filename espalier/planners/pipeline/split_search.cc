@@ -29,6 +29,12 @@
 // one of them is kept; a state that needs more than splits known before is left out. Both keep what is best.
 
 namespace espalier::internal {
+namespace {
+
+// On a thousand devices a state has thousands of answers: these count as states too.
+constexpr std::uint64_t kComparedForAState = 128;
+
+}  // namespace
 
 SplitSearch::SplitSearch(const Chain& chain, DeviceRow& row, const SplitOptions& options, Context& context)
     : chain_(chain),
@@ -224,6 +230,7 @@ void SplitSearch::solve_runs(std::size_t cut, std::size_t device) {
       const List rest = after_run_[at(next, end)];
       if (!rest.empty()) extend(cut, {next, device, end, run_class}, rest, 0, least);
     }
+    if (!context_.take_states(std::exchange(compared_, 0) / kComparedForAState)) return;
   }
   runs_from_[at(cut, device)] = store_front();
 }
@@ -273,6 +280,7 @@ void SplitSearch::extend(std::size_t cut, const FirstStage& stage, List list, Ti
 }
 
 void SplitSearch::keep(const Answer& fresh) {
+  compared_ += 1 + front_.size();
   for (const Answer& a : front_) {
     if (a.bottleneck <= fresh.bottleneck && a.stages <= fresh.stages && a.held <= fresh.held) return;
   }

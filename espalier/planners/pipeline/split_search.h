@@ -135,6 +135,7 @@ class SplitSearch {
   std::vector<std::size_t> first_rest_;  // by device: the first cut with a rest in after_run_
 
   std::vector<Answer> front_;
+  std::uint64_t compared_ = 0;  // answers, since states were last counted
   std::vector<Rest> rest_front_;
   std::vector<std::vector<Time>> times_;  // of this cut, by run class: by cut behind; 0: not known yet
   std::vector<std::pair<Bytes, std::vector<std::int64_t>>> in_flight_;  // of this cut, by memory; -1: unknown
