@@ -100,10 +100,10 @@ std::vector<Proposal> part_moves(const Site& site) {
           moves.push_back(apart(site, from, part.operators, {site.devices[t]}));
         }
       }
+      moves.push_back(apart(site, from, part.operators, own));
       if (!site.space.has_writer(part.operators)) {
         for (const std::vector<DeviceId>& set : sets) moves.push_back(apart(site, from, part.operators, set));
       }
-      moves.push_back(apart(site, from, part.operators, own));
     }
   }
   return moves;
