@@ -236,7 +236,8 @@ ModelSummary inspect(const PlanningJob& job) {
 Table kind_table(const ModelSummary& summary, std::size_t most) {
   Table table{{{"operator", "operator"}, {"count", "count"}, {"time", "time"}, {"share", "share"}}, {}};
   const auto add = [&](const ModelSummary::Kind& kind) {
-    table.rows.push_back({kind.name, static_cast<std::int64_t>(kind.count), kind.time, Percentage{kind.share}});
+    table.rows.push_back(
+        {kind.name, static_cast<std::int64_t>(kind.count), kind.time, Percentage{kind.share}});
     if (!summary.opaque) table.rows.back().push_back(flop_text(kind.forward_flops));
   };
   if (!summary.opaque) table.columns.push_back({"forward_work", "forward work"});

@@ -174,8 +174,8 @@ Table comparison_table(const Comparison& comparison) {
     table.rows.push_back(
         {row.data_edges_only ? "  data edges only" : row.planner, static_cast<std::int64_t>(row.stages),
          static_cast<std::int64_t>(row.depth), row.replicas, row.micro_batch.count(),
-         static_cast<std::int64_t>(row.micro_batches), *row.iteration, factor, Percentage{row.bubble}, row.peak,
-         row.fits ? "yes" : "NO", row.estimate ? Cell(*row.estimate) : Cell(), Percentage{row.gap},
+         static_cast<std::int64_t>(row.micro_batches), *row.iteration, factor, Percentage{row.bubble},
+         row.peak, row.fits ? "yes" : "NO", row.estimate ? Cell(*row.estimate) : Cell(), Percentage{row.gap},
          row.data_edges_only ? Cell() : Cell(row.planning_time),
          row.data_edges_only ? Cell() : Cell(static_cast<std::int64_t>(row.stats.states)),
          row.data_edges_only ? Cell() : Cell(static_cast<std::int64_t>(row.stats.evaluations))});

@@ -132,7 +132,8 @@ constexpr std::array kTable = {
     // Matrix products, convolutions, attention, recurrent layers.
     Names{"addbmm addmm addmv baddbmm", {}, contraction(Family::kMatrix, ContractionForm::kProduct, 1)},
     Names{"bilinear einsum tensordot", {}, contraction(Family::kMatrix, ContractionForm::kEinsum)},
-    Names{"bmm chain_matmul linear matmul mm mv", {}, contraction(Family::kMatrix, ContractionForm::kProduct)},
+    Names{
+        "bmm chain_matmul linear matmul mm mv", {}, contraction(Family::kMatrix, ContractionForm::kProduct)},
     Names{"conv1d conv2d conv3d convolution _convolution",
           {},
           contraction(Family::kConvolution, ContractionForm::kConvolution)},
@@ -273,7 +274,8 @@ constexpr std::array kTable = {
     Names{"cross_entropy", {}, elementwise(kIntegers, 18, Keeps::kProbabilities), Known::kElsewhere},
     Names{"trilu", {}, elementwise(kIntegers, 1), Known::kElsewhere},
     Names{"embedding_bag_forward_only gatherelements", {}, lookup(), Known::kElsewhere},
-    Names{"gemm batch_matmul", {}, contraction(Family::kMatrix, ContractionForm::kProduct), Known::kElsewhere},
+    Names{
+        "gemm batch_matmul", {}, contraction(Family::kMatrix, ContractionForm::kProduct), Known::kElsewhere},
     Names{"conv cudnn_convolution mkldnn_convolution",
           {},
           contraction(Family::kConvolution, ContractionForm::kConvolution),

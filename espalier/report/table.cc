@@ -40,12 +40,13 @@ bool right_aligned(const Table& table, std::size_t column) {
 
 Json to_json(const Cell& cell) {
   return std::visit(
-      Overloaded{
-          [](std::monostate) { return Json(); },  //
-          [](const std::string& text) { return Json(text); }, [](bool value) { return Json(value); },
-          [](std::int64_t value) { return Json(value); }, [](double value) { return Json(value); },
-          [](Duration value) { return Json(value.count()); }, [](Bytes value) { return Json(value.count()); },
-          [](Percentage value) { return Json(value.fraction); }, [](Factor value) { return Json(value.ratio); }},
+      Overloaded{[](std::monostate) { return Json(); },  //
+                 [](const std::string& text) { return Json(text); }, [](bool value) { return Json(value); },
+                 [](std::int64_t value) { return Json(value); }, [](double value) { return Json(value); },
+                 [](Duration value) { return Json(value.count()); },
+                 [](Bytes value) { return Json(value.count()); },
+                 [](Percentage value) { return Json(value.fraction); },
+                 [](Factor value) { return Json(value.ratio); }},
       cell);
 }
 

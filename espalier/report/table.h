@@ -26,8 +26,8 @@ struct Factor {  // a ratio, shown as "1.31x"
 };
 
 // Nothing is shown as "-", and is empty in CSV and null in JSON.
-using Cell =
-    std::variant<std::monostate, std::string, bool, std::int64_t, double, Duration, Bytes, Percentage, Factor>;
+using Cell = std::variant<std::monostate, std::string, bool, std::int64_t, double, Duration, Bytes,
+                          Percentage, Factor>;
 
 std::string to_text(const Cell& cell);  // for people
 

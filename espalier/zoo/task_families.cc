@@ -125,10 +125,10 @@ void add_giph(std::vector<TaskFamily>& families) {
                       "random graphs on unequal devices, with a link for each pair", std::move(settings),
                       [](const ZooValues& all) {
                         const TaskDag graph = random_application({.tasks = all.at("tasks"),
-                                                                    .shape = all.at("shape"),
-                                                                    .degree = all.at("degree"),
-                                                                    .spread = all.at("spread"),
-                                                                    .seed = all.at("seed")});
+                                                                  .shape = all.at("shape"),
+                                                                  .degree = all.at("degree"),
+                                                                  .spread = all.at("spread"),
+                                                                  .seed = all.at("seed")});
                         return graph.scaled(scale_of(all), device_network({.devices = all.at("devices"),
                                                                            .spread = all.at("spread"),
                                                                            .latency = all.at("latency"),
@@ -176,9 +176,9 @@ void add_random(std::vector<TaskFamily>& families) {
                   50),
        [](const ZooValues& all) {
          const TaskDag graph = embedding_tables({.tables = all.at("tables"),
-                                                   .bottom = all.at("bottom"),
-                                                   .top = all.at("top"),
-                                                   .seed = all.at("seed")});
+                                                 .bottom = all.at("bottom"),
+                                                 .top = all.at("top"),
+                                                 .seed = all.at("seed")});
          const std::int64_t devices = all.at("devices");
          const Bytes share(graph.stored().count() / devices / 100 * all.at("memory"));
          Bytes largest;
