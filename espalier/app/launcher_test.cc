@@ -192,8 +192,8 @@ TEST(Launch, CtrlZStopsTheJobAndFgLetsItGoOn) {
               disabled = "--gtest_also_run_disabled_tests", brief = "--gtest_brief=1";
   char* arguments[] = {name.data(), filter.data(), disabled.data(), brief.data(), nullptr};
   ASSERT_EQ(::setenv("ESPALIER_TEST_FOLDER", (folder / "").c_str(), 1), 0);
-  for (const char* variable : {"GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX"})
-    ::unsetenv(variable);  // it runs one test
+  // The other process runs that test, whichever part of the tests is this one's.
+  for (const char* variable : {"GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX"}) ::unsetenv(variable);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);  // as a shell with job control does
