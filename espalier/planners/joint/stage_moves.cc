@@ -101,7 +101,7 @@ std::vector<Proposal> part_moves(const Site& site) {
         }
       }
       moves.push_back(apart(site, from, part.operators, own));
-      if (!site.space.has_writer(part.operators)) {
+      if (own.size() > 1 && !site.space.has_writer(part.operators)) {
         for (const std::vector<DeviceId>& set : sets) moves.push_back(apart(site, from, part.operators, set));
       }
     }
