@@ -1,20 +1,14 @@
 include(GoogleTest OPTIONAL)
 
 # esp_discover_tests(target prefix PROPERTY VALUE…): the tests of a program in four parts, since most are shorter than the
-# start of their program; the tests of a program that sees libtorch one by one, each in a process of its own. Suites, and
-# instances of suites, whose name begins with Long are one by one too and have the label `all`: scripts/test leaves them to
-# scripts/test --all. A test that is skipped fails (scripts/test).
+# start of their program. Suites, and instances of suites, whose name begins with Long are one by one and have the label
+# `all`: scripts/test leaves them to scripts/test --all. A test that is skipped fails (scripts/test).
 function(esp_discover_tests target prefix)
-  get_target_property(torch ${target} ESPALIER_SEES_TORCH)
-  if(torch)
-    gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST TEST_PREFIX "${prefix}." TEST_FILTER "-Long*" PROPERTIES ${ARGN})
-  else()
-    foreach(part RANGE 3)
-      add_test(NAME ${prefix}.part${part} COMMAND ${target} --gtest_filter=-Long* --gtest_brief=1)
-      set_tests_properties(${prefix}.part${part} PROPERTIES ${ARGN} COST 500 TIMEOUT 900
-        FAIL_REGULAR_EXPRESSION "SKIPPED" ENVIRONMENT "GTEST_TOTAL_SHARDS=4;GTEST_SHARD_INDEX=${part}")
-    endforeach()
-  endif()
+  foreach(part RANGE 3)
+    add_test(NAME ${prefix}.part${part} COMMAND ${target} --gtest_filter=-Long* --gtest_brief=1)
+    set_tests_properties(${prefix}.part${part} PROPERTIES ${ARGN} COST 500 TIMEOUT 900
+      FAIL_REGULAR_EXPRESSION "SKIPPED" ENVIRONMENT "GTEST_TOTAL_SHARDS=4;GTEST_SHARD_INDEX=${part}")
+  endforeach()
   gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST TEST_PREFIX "${prefix}." TEST_FILTER "Long*"
     TEST_LIST ${target}_LONG_TESTS PROPERTIES ${ARGN} LABELS all)
 endfunction()

@@ -117,5 +117,4 @@ target_precompile_headers(espalier_torch_pch PRIVATE <espalier/runtime/torch_pch
 function(esp_use_torch target)
   target_link_libraries(${target} PRIVATE espalier_libtorch nlohmann_json::nlohmann_json)
   target_precompile_headers(${target} REUSE_FROM espalier_torch_pch)
-  set_target_properties(${target} PROPERTIES ESPALIER_SEES_TORCH ON)  # cmake/module.cmake
 endfunction()

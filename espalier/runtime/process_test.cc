@@ -80,7 +80,8 @@ class TwoWorkers {
       std::vector<std::string> texts = variables;
       texts.insert(texts.end(), {"RANK=" + std::to_string(rank), "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
                                  "MASTER_PORT=" + std::to_string(socket.port()), "OMP_NUM_THREADS=1",
-                                 "ESPALIER_STORE_SOCKET=" + std::to_string(socket.file())});
+                                 "ESPALIER_STORE_SOCKET=" + std::to_string(socket.file()),
+                                 "GTEST_TOTAL_SHARDS=1", "GTEST_SHARD_INDEX=0"});
       std::vector<char*> environment;
       for (std::string& text : texts) environment.push_back(text.data());
       for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);

@@ -19,7 +19,7 @@ ROOT = pathlib.Path(os.environ.get("ESPALIER_SOURCE_DIR", pathlib.Path(__file__)
 BINARY = os.environ.get("ESPALIER_BINARY", str(ROOT / "build/release/espalier"))
 PYTHON = pathlib.Path(os.environ.get("ESPALIER_PYTHON", ROOT / ".venv/bin/python"))
 TORCHRUN = PYTHON.parent / "torchrun"
-LIMIT = 10.0  # seconds until everybody has stopped
+LIMIT = 30.0  # seconds until everybody has stopped; 2 to 5 on a machine that does nothing else
 
 
 def clean_environment():

@@ -35,7 +35,7 @@ Placer of_objective(Objective objective, std::string source, std::string decides
 }
 
 constexpr std::uint64_t kEpisodes = 40;           // as the traversal-order study has them
-constexpr std::uint64_t kMostTasks = 60'000'000;  // looks times tasks: some seconds
+constexpr std::uint64_t kMostTaskLooks = 60'000'000;  // looks times tasks: some seconds
 
 // A placer that visits the operators in the input's order, judged as placers promise to fit.
 std::function<Placed(const PlacerInput&, Context&)> in_order(OrderedPlacer placer) {
@@ -43,7 +43,7 @@ std::function<Placed(const PlacerInput&, Context&)> in_order(OrderedPlacer place
     const Instance& instance = input.instance;
     const Engine engine(instance, {.memory = Rules::Memory::kAllHeld}, {upward_priorities(instance), {}});
     const std::uint64_t units = instance.units(), tasks = std::max<std::uint64_t>(1, instance.tasks());
-    const std::uint64_t looks = std::max(units + 1, std::min(kEpisodes * units + 1, kMostTasks / tasks));
+    const std::uint64_t looks = std::max(units + 1, std::min(kEpisodes * units + 1, kMostTaskLooks / tasks));
     return place_in_order(input.graph, engine, placer, {input.order, input.seed, looks}, context);
   };
 }
