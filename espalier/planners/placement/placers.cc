@@ -34,7 +34,7 @@ Placer of_objective(Objective objective, std::string source, std::string decides
           1};
 }
 
-constexpr std::uint64_t kEpisodes = 40;           // as the traversal-order study has them
+constexpr std::uint64_t kEpisodes = 40;               // as the traversal-order study has them
 constexpr std::uint64_t kMostTaskLooks = 60'000'000;  // looks times tasks: some seconds
 
 // A placer that visits the operators in the input's order, judged as placers promise to fit.
