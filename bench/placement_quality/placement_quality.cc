@@ -12,7 +12,6 @@
 // in ns; no step where nothing fits was found. bench/placement_quality/run makes the table.
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -20,6 +19,7 @@
 #include <string>
 #include <string_view>
 
+#include "bench/run_benchmark.h"
 #include "espalier/base/check.h"
 #include "espalier/frontend/imported.h"
 #include "espalier/graph/expand_backward.h"
@@ -210,10 +210,5 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace espalier
 
 int main(int count, char** words) {
-  try {
-    return espalier::run({words + 1, words + count});
-  } catch (const espalier::InputError& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+  return espalier::run_benchmark(espalier::run, count, words);
 }

@@ -12,13 +12,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
 #include <string>
 
+#include "bench/run_benchmark.h"
 #include "espalier/app/order_study.h"
 #include "espalier/base/check.h"
 #include "espalier/zoo/task_families.h"
@@ -158,10 +158,5 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace espalier
 
 int main(int count, char** words) {
-  try {
-    return espalier::run({words + 1, words + count});
-  } catch (const espalier::InputError& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+  return espalier::run_benchmark(espalier::run, count, words);
 }
