@@ -9,7 +9,7 @@ function(esp_discover_tests target prefix)
     set_tests_properties(${prefix}.part${part} PROPERTIES ${ARGN} COST 500 TIMEOUT 900
       FAIL_REGULAR_EXPRESSION "SKIPPED" ENVIRONMENT "GTEST_TOTAL_SHARDS=4;GTEST_SHARD_INDEX=${part}")
   endforeach()
-  gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST TEST_PREFIX "${prefix}." TEST_FILTER "Long*"
+  gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 300 TEST_PREFIX "${prefix}." TEST_FILTER "Long*"
     TEST_LIST ${target}_LONG_TESTS PROPERTIES ${ARGN} LABELS all)
 endfunction()
 
