@@ -3,10 +3,8 @@
 //  - An entry is complete when its count of missing messages, with its own turn, reaches zero; its time is
 //    the latest arrival. So lists run ahead until a message is missing, without a queue.
 //  - At most one message of a channel can be on its way to the links, so the queue of those that wait for
-//    links is as short as the channels are few. It is kept sorted: the first is known at once, and what
-//    follows from it starts while the processor still moves others aside. (Searching an unsorted array
-//    without a branch took fewer instructions but a fifth more time: each step then waits for the search
-//    before it.) Time and rank share the 64 bits of a number wherever they fit.
+//    links (waiting_queue.h) is as short as the channels are few. Time and rank share the 64 bits of a number
+//    wherever they fit.
 //  - A message whose links nobody else uses never waits for them, and is delivered at once, past the queue.
 //    run_tasks, which all messages with links pass through, takes equal times by rank; so past the queue go
 //    only messages that take time: nothing follows from one at the very moment at which it went.
@@ -163,11 +161,10 @@ template <bool kEndpoints, bool kPacked>
 bool ListEngine::run_all() {
   const std::size_t most = structure_->sends.size() + collectives_.size();
   if constexpr (kPacked) {
-    if (packed_queue_.size() < most) packed_queue_.resize(most);
+    packed_queue_.reset(most);
   } else {
-    if (queue_.size() < most) queue_.resize(most);
+    queue_.reset(most);
   }
-  queue_head_ = queue_end_ = 0;
   const std::size_t messages = structure_->sends.size();
   for (std::uint32_t lane = 0; lane < lanes_.size(); ++lane) {
     if (--waits_[lanes_[lane].slot] == 0) runnable_.push_back(lane);
@@ -337,31 +334,24 @@ inline void ListEngine::deliver(Channel& channel, Time ready) {
   channel.release = next.release;
 }
 
-template <class Key>
-inline void ListEngine::insert(std::vector<Key>& queue, Key key) {
-  Key* at = queue.data() + queue_end_++;
-  const Key* const first = queue.data() + queue_head_;
-  for (; at > first && key < at[-1]; --at) *at = at[-1];
-  *at = key;
-}
-
 template <bool kPacked>
 inline void ListEngine::enqueue(Time ready, std::uint64_t rank) {
   if constexpr (kPacked) {
-    insert(packed_queue_, static_cast<std::uint64_t>(ready) << rank_bits_ | rank);
+    packed_queue_.push(static_cast<std::uint64_t>(ready) << rank_bits_ | rank);
   } else {
-    insert(queue_, Waiting{ready, rank});
+    queue_.push({ready, rank});
   }
 }
 
 template <bool kPacked>
 inline bool ListEngine::take_first(Waiting& first) {
-  if (queue_head_ == queue_end_) return false;
   if constexpr (kPacked) {
-    const std::uint64_t key = packed_queue_[queue_head_++];
+    if (packed_queue_.empty()) return false;
+    const std::uint64_t key = packed_queue_.pop();
     first = {static_cast<Time>(key >> rank_bits_), key & ((std::uint64_t{1} << rank_bits_) - 1)};
   } else {
-    first = queue_[queue_head_++];
+    if (queue_.empty()) return false;
+    first = queue_.pop();
   }
   return true;
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "espalier/sim/list_structure.h"
+#include "espalier/sim/waiting_queue.h"
 
 namespace espalier::internal {
 
@@ -87,8 +88,6 @@ class ListEngine {
   template <bool kEndpoints, bool kPacked>
   void post(Channel& channel);
   void deliver(Channel& channel, Time ready);
-  template <class Key>
-  void insert(std::vector<Key>& queue, Key key);
   template <bool kPacked>
   void enqueue(Time ready, std::uint64_t rank);
   template <bool kPacked>
@@ -126,11 +125,8 @@ class ListEngine {
   std::vector<Hop> hops_;
   std::vector<Collective> collectives_;
   std::vector<Time> link_free_;
-  // What waits, ascending, from queue_head_ to queue_end_; with room for all that ever will, so that nothing
-  // need be asked when one is added. Time and rank in one number, or apart where they do not fit.
-  std::vector<std::uint64_t> packed_queue_;
-  std::vector<Waiting> queue_;
-  std::size_t queue_head_ = 0, queue_end_ = 0;
+  WaitingQueue<std::uint64_t> packed_queue_;  // time and rank in one number,
+  WaitingQueue<Waiting> queue_;               // or apart where they do not fit
   std::uint32_t rank_bits_ = 1;
   std::vector<std::uint32_t> runnable_;
   std::size_t unfinished_ = 0;
