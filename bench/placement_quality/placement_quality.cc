@@ -97,7 +97,7 @@ Workload of_profile(const Case& which) {
 Workload workload_of(const Case& which) {
   Workload made = std::filesystem::exists(which.workload) ? of_profile(which) : of_zoo(which);
   Instance& instance = made.instance;
-  std::fill(instance.memory.begin(), instance.memory.end(), Bytes(std::int64_t{1} << 60));
+  std::fill(instance.memory.begin(), instance.memory.end(), Bytes(std::int64_t{1} << 50));
   if (!which.binding) return made;
   const Engine engine(instance, {});
   const std::vector<Bytes> peak = timeline(engine, Assignment(instance.units(), DeviceId(0))).peak;

@@ -209,6 +209,32 @@ TEST(SearchPlacer, BeginsWithPlacementsOfLiveMemoryThatPlacersWouldRefuse) {
   EXPECT_TRUE(place_in_live_memory(input, find_placer("m-etf"), context).assignment);
 }
 
+TEST(SearchPlacer, MoreMemoryNeverOverflowsAndHelpsNobodyWhoRefusesForAnotherReason) {
+  Rng rng(5);
+  Instance instance = layered_instance(rng, {.tasks = 30, .width = 2, .devices = 2, .slack_percent = 100});
+  std::fill(instance.memory.begin(), instance.memory.end(), Bytes(std::int64_t{1} << 62));
+  const Toy toy(kTwoTowers, kThreeDevices, 4);  // a graph that nobody looks at
+  const PlacerInput input{toy.graph, instance};
+  std::vector<Bytes> seen;
+  Placer refuses{.name = "refuses", .source = "", .decides = "", .place = [&](const PlacerInput& given, Context&) {
+                   seen.push_back(given.instance.memory[0]);
+                   return Placed();
+                 }};
+  Context context;
+  EXPECT_FALSE(place_in_live_memory(input, refuses, context).assignment);
+  ASSERT_GT(seen.size(), 1U);
+  EXPECT_GE(*std::min_element(seen.begin(), seen.end()), Bytes(std::int64_t{1} << 62));
+  seen.clear();
+  const auto asked = refuses.place;
+  refuses.place = [&](const PlacerInput& given, Context& own) {
+    Placed placed = asked(given, own);
+    placed.unsupported = true;
+    return placed;
+  };
+  EXPECT_FALSE(place_in_live_memory(input, refuses, context).assignment);
+  EXPECT_EQ(seen.size(), 1U);
+}
+
 // ---- Max-load
 
 // What the busiest device does in the paper's model: its tasks, and once each output that crosses its border.

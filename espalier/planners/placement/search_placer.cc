@@ -23,12 +23,14 @@ constexpr std::array<std::int64_t, 5> kHalvesOfMemory = {3, 4, 6, 8, 16};
 
 Placed place_in_live_memory(const PlacerInput& input, const Placer& placer, Context& context) {
   Placed placed = placer.place(input, context);
-  if (placed.assignment) return placed;
+  if (placed.assignment || placed.unsupported) return placed;
   Instance roomy = input.instance;
   for (const std::int64_t halves : kHalvesOfMemory) {
     if (context.stop()) break;
-    for (std::size_t d = 0; d < roomy.devices(); ++d)
-      roomy.memory[d] = Bytes(input.instance.memory[d].count() / 2 * halves);
+    for (std::size_t d = 0; d < roomy.devices(); ++d) {
+      const Bytes half(input.instance.memory[d].count() / 2);
+      roomy.memory[d] = std::min(half, Bytes(Bytes::max().count() / halves)) * halves;
+    }
     Placed again = placer.place({input.graph, roomy, input.order, input.seed}, context);
     if (again.assignment) return again;
   }
