@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-constexpr std::uint64_t kPartOfBudget = 6;  // that improving takes: 1/6, some seconds of the usual one
+constexpr std::uint64_t kPartOfBudget = 2;  // that improving takes
 constexpr std::uint64_t kPartOfOrders = 5;  // of that, which lists of orders take: 1/5
 constexpr std::uint64_t kFewPlans = 8'000;  // of a problem whose plans are all judged
 constexpr std::size_t kFastest = 6;         // of them from which the search begins
@@ -102,10 +102,6 @@ const PipelinePlan* pipeline_of(const Outcome& outcome) {
 Outcome joint_search(const Problem& problem, const std::vector<NamedPlanner>& planners,
                      const JointOptions& options, Context& context) {
   Context first = context, second = context;
-  std::uint64_t shares = 0;
-  for (const NamedPlanner& planner : planners) shares += planner.shares;
-  const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / std::max<std::uint64_t>(1, shares);
-  first.budget.max_states = std::min(context.budget.max_states, most) * shares;
   second.budget.max_states = context.budget.max_states / kPartOfBudget;
   first.weight = second.weight = context.weight / 2;
   const std::vector<Candidate> candidates = run_all(problem, planners, first);

@@ -98,9 +98,10 @@ class ZeroBubbleFill {
       }
       gradient = std::max(free, comes) + costs_.input[j];
     }
-    // A place must not have more than the one before it: they would come too late.
+    // A place must not have as many as the one before it: they would come too late. All of them it may.
     for (std::size_t j = 1; j <= last; ++j) {
-      if (1 + more[j] < m_ && more[j] >= more[j - 1]) more[j] = more[j - 1] > 0 ? more[j - 1] - 1 : 0;
+      const bool has_all = 1 + more[j] == m_ && more[j] == more[j - 1];
+      if (!has_all && more[j] >= more[j - 1]) more[j] = more[j - 1] > 0 ? more[j - 1] - 1 : 0;
     }
     for (std::size_t j = 0; j <= last; ++j) {
       for (; more[j] > 0; --more[j]) put(j, kF);
