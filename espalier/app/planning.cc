@@ -200,6 +200,23 @@ PipelinePlan with_own_orders(const PlanningJob& job, PipelinePlan plan, const Ch
   return plan;
 }
 
+// The choice in place of the fastest plan. The other choices stay as they were.
+void pick_choice(Outcome& outcome, std::size_t pick) {
+  if (!outcome.plan) return;
+  const std::size_t count = outcome.choices.size();
+  if (pick > count) {
+    throw InputError("--pick " + std::to_string(pick) + ": " +
+                     (count == 0 ? "the fastest plan is the only choice"
+                      : count == 1
+                          ? "there is one choice beside the fastest plan: --pick 1"
+                          : "there are " + std::to_string(count) +
+                                " choices beside the fastest plan: --pick 1 to " + std::to_string(count)));
+  }
+  outcome.plan = outcome.choices[pick - 1].plan;
+  outcome.estimate.reset();
+  outcome.why = "choice " + std::to_string(pick) + ": slower than the best plan found";
+}
+
 // What a planner found, checked, with orders made for it if they were chosen, judged. `any_bound` is that of
 // most plans.
 Planned finish(const PlanningJob& job, const std::string& planner, Outcome found,
@@ -287,6 +304,8 @@ Planned plan_model(const PlanningJob& job, const PlanOptions& options) {
   search.context.budget = options.budget;
   search.context.planner = planner.name;
   Outcome outcome = planner.plan(search.problem, search.context);
+  if (options.schedule.for_one_plan()) outcome.choices.clear();  // none of them has these orders
+  if (options.pick > 0) pick_choice(outcome, options.pick);
   Planned planned = finish(job, planner.name, std::move(outcome), options.schedule, search.any_bound);
   const std::optional<NearMiss>& closest = planned.outcome.closest;
   if (planned.outcome.status == Status::kInfeasible && closest && options.remedies) {

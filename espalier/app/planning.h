@@ -59,6 +59,7 @@ struct PlanOptions {
   SearchOptions search = {};
   bool remedies =
       true;  // where nothing fits, what would do is looked for, by planning up to eight times again
+  std::size_t pick = 0;  // of Outcome::choices, from 1, in place of the fastest
 };
 
 struct Planned {

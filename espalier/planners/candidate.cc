@@ -14,6 +14,8 @@
 namespace espalier {
 namespace {
 
+constexpr std::size_t kMostChoices = 4;
+
 using Ruling = Verdict::Ruling;
 using AnyPlan = std::variant<RunPlan, PipelinePlan, Placement>;
 
@@ -39,6 +41,18 @@ Plan spelled(const Graph& graph, const AnyPlan& plan) {
   if (const auto* runs = std::get_if<RunPlan>(&plan)) return spelled_out(graph, *runs);
   if (const auto* placement = std::get_if<Placement>(&plan)) return *placement;
   return std::get<PipelinePlan>(plan);
+}
+
+// Stages on the longest way; each stands behind those it reads from.
+std::size_t depth_of(const PipelinePlan& plan) {
+  std::vector<std::size_t> depth;
+  for (const Stage& stage : plan.stages) {
+    depth.push_back(1);
+    for (const StageId before : stage.after) {
+      if (before.index() + 1 < depth.size()) depth.back() = std::max(depth.back(), depth[before.index()] + 1);
+    }
+  }
+  return depth.empty() ? 0 : *std::max_element(depth.begin(), depth.end());
 }
 
 Verdict reason(Ruling ruling, std::optional<OperatorId> op = std::nullopt) {
@@ -111,6 +125,7 @@ struct Judge::State {
   };
   std::optional<Kept> best;
   std::map<BatchSize, Kept> best_of_size;  // likewise, of those whose stages have one micro-batch
+  ParetoSet<AnyPlan, Rank> pareto;         // of pipelines
   struct Missed {
     AnyPlan plan;
     std::vector<Excess> excess;
@@ -128,6 +143,7 @@ struct Judge::State {
   void keep(AnyPlan plan, const Verdict& verdict, std::uint64_t number, std::optional<Duration> estimate);
   void keep_of_size(const AnyPlan& plan, const Rank& rank, std::optional<Duration> estimate);
   std::vector<PipelinePlan> of_other_sizes() const;
+  std::vector<OtherChoice> choices() const;
 };
 
 // What speaks against a stage whatever it costs.
@@ -202,7 +218,12 @@ void Judge::State::keep(AnyPlan plan, const Verdict& verdict, std::uint64_t numb
     if (verdict.ruling == Ruling::kPinBroken && (!broken_pin || number < broken_pin->first)) {
       broken_pin = {number, *verdict.op};
     }
-    if (verdict.fits()) keep_of_size(plan, rank, estimate);
+    if (verdict.fits()) {
+      keep_of_size(plan, rank, estimate);
+      if (frame) {
+        pareto.add({verdict.iteration, verdict.peak, depth_of(*frame)}, rank, [&] { return plan; });
+      }
+    }
     if (verdict.fits() && (!best || rank < best->rank)) {
       best = Kept{std::move(plan), rank, estimate};
     } else if (verdict.ruling == Ruling::kTooMuchMemory) {
@@ -232,6 +253,22 @@ std::vector<PipelinePlan> Judge::State::of_other_sizes() const {
     if (kept.rank != best->rank) plans.push_back(std::get<PipelinePlan>(spelled(problem.graph, kept.plan)));
   }
   return plans;
+}
+
+std::vector<OtherChoice> Judge::State::choices() const {
+  std::vector<OtherChoice> result;
+  const auto front = pareto.front();
+  if (front.empty()) return result;
+  PlanPrice least = front.front()->price;
+  for (const auto* entry : front) {
+    const PlanPrice& price = entry->price;
+    if (result.size() == kMostChoices || price.iteration > 2 * front.front()->price.iteration) break;
+    if (10 * price.peak > 9 * least.peak && price.depth >= least.depth) continue;
+    least.peak = std::min(least.peak, price.peak);
+    least.depth = std::min(least.depth, price.depth);
+    result.push_back({std::get<PipelinePlan>(spelled(problem.graph, entry->item)), price});
+  }
+  return result;
 }
 
 Judge::Judge(const Problem& problem, Context& context) : state_(std::make_unique<State>(problem, context)) {}
@@ -306,6 +343,7 @@ Outcome Judge::outcome() const {
     outcome.plan = spelled(problem.graph, state_->best->plan);
     outcome.estimate = state_->best->estimate;
     outcome.of_other_sizes = state_->of_other_sizes();
+    outcome.choices = state_->choices();
     if (outcome.interrupted) {
       outcome.why = "interrupted: the best plan found so far";
     } else if (context.budget_spent) {

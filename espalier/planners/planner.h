@@ -17,6 +17,7 @@
 #include "espalier/plan/plan.h"
 #include "espalier/planners/context.h"
 #include "espalier/planners/oracle.h"
+#include "espalier/planners/pareto_set.h"
 #include "espalier/planners/pins.h"
 
 namespace espalier {
@@ -80,6 +81,13 @@ struct NearMiss {
   friend bool operator==(const NearMiss&, const NearMiss&) = default;
 };
 
+// A plan that fits, slower than the best, with less memory or depth.
+struct OtherChoice {
+  PipelinePlan plan;
+  PlanPrice price;
+  friend bool operator==(const OtherChoice&, const OtherChoice&) = default;
+};
+
 // `estimate` is the planner's own figure and `bound` what it can prove nobody beats; the simulator's verdict
 // is a third number that everything is compared by. Never mix the three.
 struct Outcome {
@@ -94,6 +102,9 @@ struct Outcome {
   // Beside the plan the fastest that was judged and fits of each other micro-batch, ascending: of those whose
   // stages have one size. A search that improves plans begins with them too.
   std::vector<PipelinePlan> of_other_sizes = {};
+  // Of all that were judged and fit: each has a tenth less memory on the fullest device than the plan and the
+  // choices before it, or less depth; ascending time, at most twice the plan's.
+  std::vector<OtherChoice> choices = {};
 };
 
 }  // namespace espalier

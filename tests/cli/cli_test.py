@@ -131,6 +131,23 @@ class Cli(Command):
         self.assertEqual(planned["memory"], simulated["memory"])
         self.assertEqual(planned["bounds"], simulated["bounds"])
 
+    def test_pick_writes_another_choice_with_less_memory_or_depth(self):
+        cluster = ["--cluster", "4xV100-16GB", "--batch", "64", "--micro-batch", "4,8,16"]
+        best = json.loads(self.espalier("plan", MODEL, *cluster, "--json", "-o", "best.json").stdout)
+        self.assertTrue(best["choices"])
+        text = self.espalier("plan", MODEL, *cluster, "-o", "best.json").stdout
+        peak = lambda planned: max(device["peak_bytes"] for device in planned["memory"])
+        depth = int(re.search(r"depth (\d+)", text)[1])
+        for number, choice in enumerate(best["choices"], 1):
+            self.assertIn(f"--pick {number}: ", text)
+            picked = json.loads(self.espalier("plan", MODEL, *cluster, "--pick", str(number), "--json", "-o", "picked.json").stdout)
+            self.assertEqual(picked["iteration_ns"], choice["iteration_ns"])
+            self.assertEqual(peak(picked), choice["peak_bytes"])
+            self.assertGreater(picked["iteration_ns"], best["iteration_ns"])
+            self.assertTrue(peak(picked) < peak(best) or choice["depth"] < depth)
+        beyond = str(len(best["choices"]) + 1)
+        self.refused("plan", MODEL, *cluster, "--pick", beyond, "-o", "none.json", says=f"--pick {beyond}")
+
     def test_no_plan_beats_its_bounds(self):
         rows = json.loads(self.espalier("compare", MODEL, "--cluster", CLUSTER, "--json").stdout)["rows"]
         plans = [row for row in rows if row["status"] in ("feasible", "optimal") and not row["data_edges_only"]]

@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-constexpr std::uint64_t kPartOfBudget = 2;  // that improving takes
+constexpr std::uint64_t kPartOfBudget = 3;  // that improving takes, and a planner of one share
 constexpr std::uint64_t kPartOfOrders = 5;  // of that, which lists of orders take: 1/5
 constexpr std::uint64_t kFewPlans = 8'000;  // of a problem whose plans are all judged
 constexpr std::size_t kFastest = 6;         // of them from which the search begins
@@ -82,6 +82,7 @@ Outcome searched(const Problem& problem, const std::vector<const PipelinePlan*>&
   Outcome outcome = judge.outcome();
   if (!outcome.plan || (before && *judge.best() >= *before)) {
     found.stats += outcome.stats;
+    if (outcome.plan) found.choices = std::move(outcome.choices);
     found.interrupted = found.interrupted || outcome.interrupted;
     return found;
   }
@@ -103,6 +104,10 @@ Outcome joint_search(const Problem& problem, const std::vector<NamedPlanner>& pl
                      const JointOptions& options, Context& context) {
   Context first = context, second = context;
   second.budget.max_states = context.budget.max_states / kPartOfBudget;
+  std::uint64_t shares = 0;
+  for (const NamedPlanner& planner : planners) shares += planner.shares;
+  const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / std::max<std::uint64_t>(1, shares);
+  first.budget.max_states = std::min(context.budget.max_states / kPartOfBudget, most) * shares;
   first.weight = second.weight = context.weight / 2;
   const std::vector<Candidate> candidates = run_all(problem, planners, first);
   context.states += first.states;

@@ -28,6 +28,8 @@ constexpr std::size_t kRoundsOfAShare = 8;  // that a size climbs, at least, unl
 constexpr std::size_t kLeastMoves = 24;
 constexpr std::size_t kKicked = 8;  // plans for each kick
 constexpr std::size_t kRoundsOfAKick = 8;
+constexpr std::size_t kLeanerEvery = 5;
+constexpr std::int64_t kNearly = 8;  // kicked too: plans of less memory, 1/8 slower than the best at most
 constexpr std::size_t kSameMicroBatch = 4;  // plans of the beam with one micro-batch
 constexpr std::size_t kRecomputed = 8;      // of the plans of a round that do not fit
 constexpr std::size_t kHalved = 2;    // of those, that are also tried with their stages cut on their devices
@@ -71,7 +73,7 @@ class Search {
     std::size_t in_vain = 0;
     for (std::size_t kick = 0; in_vain < options_.kicks && !beam.members.empty() && goes_on(); ++kick) {
       const Duration before = beam.members.front().iteration;
-      kick_from(beam.members[kick % std::min<std::size_t>(2, beam.members.size())].plan, beam);
+      kick_from(kicked_plan(kick, beam), beam);
       in_vain = beam.members.front().iteration < before ? 0 : in_vain + 1;
     }
     Searched found{.best = {}, .states_of_size = states_of_size_};
@@ -192,6 +194,20 @@ class Search {
     }
   }
 
+  // In turn the two best plans, now and then one of those with less memory or depth that are nearly as fast:
+  // from them ways lead on that the fastest has no room for.
+  Proposal kicked_plan(std::size_t kick, const Beam& beam) const {
+    if (kick % kLeanerEvery == kLeanerEvery - 1) {
+      std::vector<const Proposal*> leaner;
+      for (const auto* entry : pareto_.front()) {
+        if (kNearly * entry->price.iteration > (kNearly + 1) * beam.members.front().iteration) break;
+        leaner.push_back(&entry->item);
+      }
+      if (!leaner.empty()) return *leaner[kick / kLeanerEvery % leaner.size()];
+    }
+    return beam.members[kick % std::min<std::size_t>(2, beam.members.size())].plan;
+  }
+
   // A few random steps from a plan, and down from there.
   void kick_from(const Proposal& plan, Beam& beam) {
     Beam side{.members = {}, .met = {}, .width = 2, .most_moves = options_.most_moves / 3};
@@ -299,6 +315,7 @@ class Search {
 
   void add(Proposal plan, const Verdict& verdict, Beam& beam) {
     const double unevenness = load_of(space_, plan).unevenness();
+    pareto_.add({verdict.iteration, verdict.peak, 0}, numbers_, [&] { return plan; });
     beam.members.push_back({std::move(plan), verdict.iteration, verdict.peak, unevenness, numbers_++, false});
   }
 
@@ -328,6 +345,7 @@ class Search {
   };
   std::vector<Lacking> lacking_;  // what did not fit and was fast enough, of those judged last
   std::uint64_t numbers_ = 0;
+  ParetoSet<Proposal, std::uint64_t> pareto_;
   std::optional<std::uint64_t> limit_;         // of states, for the beam at hand
   std::vector<std::uint64_t> states_of_size_;  // Searched::states_of_size
 };

@@ -14,7 +14,7 @@ struct SearchOptions {
   OrdersMay orders = OrdersMay::kStay;
   std::size_t width = 6;         // plans of the beam
   std::size_t most_moves = 192;  // judged from one plan
-  std::size_t kicks = 12;        // in a row without gain, then it ends
+  std::size_t kicks = 32;        // in a row without gain, then it ends
   // That no plan beats whose stages all have this size, by Space::sizes; may be empty. A size is left at it,
   // and where none is left the search ends.
   std::vector<Duration> bounds = {};

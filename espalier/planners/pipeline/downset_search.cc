@@ -16,6 +16,8 @@
 namespace espalier::internal {
 namespace {
 
+constexpr std::uint64_t kStatesOfNeeds = 20;  // what measuring a stage's memory is worth, about
+
 bool beats(const DownsetTail& a, const DownsetTail& b) {
   return a.bottleneck <= b.bottleneck && a.held <= b.held && a.stages <= b.stages &&
          (!a.pin || a.pin == b.pin);
@@ -340,7 +342,14 @@ bool DownsetSearch::add_before(Candidate& stage, const RunClass& on, const std::
 }
 
 const StageNeeds& DownsetSearch::needs(const Candidate& stage, std::size_t way) {
-  return prices_.needs(*stage.places, {.degree = stage.degree, .again = stage.variant->ways[way]});
+  Variant& variant = *stage.variant;
+  if (way == 0) return *variant.plain;
+  variant.needs.resize(variant.ways.size());
+  if (!variant.needs[way]) {
+    context_.take_states(kStatesOfNeeds);
+    variant.needs[way] = &prices_.needs(*stage.places, {.degree = stage.degree, .again = variant.ways[way]});
+  }
+  return *variant.needs[way];
 }
 
 // What is computed again takes longer and longer, and is taken to need less and less.
@@ -372,8 +381,9 @@ std::vector<PlaceRanges> DownsetSearch::ways_of(std::size_t set, std::size_t lar
   const PlaceRanges all = difference(set, larger);
   if (options_.recompute == PiperOptions::Recompute::kPieces) {
     PlaceRanges again;
-    for (const std::uint32_t piece : worth_repeating(set, larger, degree)) {
-      for (const Places& each : pieces_.places[piece]) append_places(again, each);
+    for (const Worth& worth : worth_repeating(degree)) {
+      if (!downsets_.has(larger, worth.piece) || downsets_.has(set, worth.piece)) continue;
+      for (const Places& each : pieces_.places[worth.piece]) append_places(again, each);
       if (again != all) ways.push_back(again);
     }
   }
@@ -381,16 +391,13 @@ std::vector<PlaceRanges> DownsetSearch::ways_of(std::size_t set, std::size_t lar
   return ways;
 }
 
-std::vector<std::uint32_t> DownsetSearch::worth_repeating(std::size_t set, std::size_t larger,
-                                                          std::uint32_t degree) {
+// Those that free anything.
+const std::vector<DownsetSearch::Worth>& DownsetSearch::worth_repeating(std::uint32_t degree) {
   __extension__ using Wide = __int128;
-  struct Worth {
-    std::uint32_t piece;
-    std::int64_t bytes, time;
-  };
-  std::vector<Worth> pieces;
+  const auto [at, fresh] = worth_repeating_.try_emplace(degree);
+  std::vector<Worth>& pieces = at->second;
+  if (!fresh) return pieces;
   for (std::uint32_t item = 0; item < downsets_.items(); ++item) {
-    if (!downsets_.has(larger, item) || downsets_.has(set, item)) continue;
     const PlaceRanges& places = pieces_.places[item];
     const StageNeeds& plain = prices_.needs(places, {.degree = degree});
     const StageNeeds& again = prices_.needs(places, {.degree = degree, .again = places});
@@ -404,9 +411,7 @@ std::vector<std::uint32_t> DownsetSearch::worth_repeating(std::size_t set, std::
   std::stable_sort(pieces.begin(), pieces.end(), [](const Worth& a, const Worth& b) {
     return static_cast<Wide>(a.bytes) * b.time > static_cast<Wide>(b.bytes) * a.time;
   });
-  std::vector<std::uint32_t> order;
-  for (const Worth& each : pieces) order.push_back(each.piece);
-  return order;
+  return pieces;
 }
 
 // Of one micro-batch, on the slowest group.

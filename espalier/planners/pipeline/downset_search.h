@@ -65,7 +65,12 @@ class DownsetSearch {
   // A stage at one degree.
   struct Variant {
     const StageNeeds* plain = nullptr;
-    std::vector<PlaceRanges> ways;  // what is computed again: nothing first, longer and longer
+    std::vector<PlaceRanges> ways;              // what is computed again: nothing first, longer and longer
+    std::vector<const StageNeeds*> needs = {};  // by way, where they were asked for
+  };
+  struct Worth {  // of computing a piece again
+    std::uint32_t piece;
+    std::int64_t bytes, time;
   };
   struct Candidate {  // a stage that is looked at
     std::size_t set = 0, larger = 0;
@@ -96,7 +101,7 @@ class DownsetSearch {
   std::optional<std::uint32_t> way_for(Candidate& stage, Bytes memory, std::int64_t in_flight);
   const StageNeeds& needs(const Candidate& stage, std::size_t way);
   std::vector<PlaceRanges> ways_of(std::size_t set, std::size_t larger, std::uint32_t degree);
-  std::vector<std::uint32_t> worth_repeating(std::size_t set, std::size_t larger, std::uint32_t degree);
+  const std::vector<Worth>& worth_repeating(std::uint32_t degree);
   std::int64_t reduced(const Candidate& stage, std::size_t way, std::size_t place, std::size_t replicas);
   std::int64_t in_flight(const RunClass& on, const DownsetTail& next) const;
   static void add(const DownsetTail& fresh, std::vector<DownsetTail>& front);
@@ -115,6 +120,7 @@ class DownsetSearch {
   std::map<DeviceId, std::int64_t> pinned_work_;     // of a micro-batch, of all that is pinned there
   std::vector<std::vector<DownsetTail>> fronts_;     // by downset, place
   std::map<std::uint64_t, RunClass> group_classes_;  // by degree, place, replicas
+  std::map<std::uint32_t, std::vector<Worth>> worth_repeating_;  // by degree: most bytes per time first
 };
 
 }  // namespace espalier::internal

@@ -216,10 +216,11 @@ TEST(SearchPlacer, MoreMemoryNeverOverflowsAndHelpsNobodyWhoRefusesForAnotherRea
   const Toy toy(kTwoTowers, kThreeDevices, 4);  // a graph that nobody looks at
   const PlacerInput input{toy.graph, instance};
   std::vector<Bytes> seen;
-  Placer refuses{.name = "refuses", .source = "", .decides = "", .place = [&](const PlacerInput& given, Context&) {
-                   seen.push_back(given.instance.memory[0]);
-                   return Placed();
-                 }};
+  Placer refuses{
+      .name = "refuses", .source = "", .decides = "", .place = [&](const PlacerInput& given, Context&) {
+        seen.push_back(given.instance.memory[0]);
+        return Placed();
+      }};
   Context context;
   EXPECT_FALSE(place_in_live_memory(input, refuses, context).assignment);
   ASSERT_GT(seen.size(), 1U);
