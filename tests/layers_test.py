@@ -28,6 +28,8 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)
 LOCAL_PLACES = re.compile(rb"(?<![\w./-])/(?:work|root|home)/\w")
 NAMESPACE = re.compile(r"(inline )?namespace\b\s*([\w:]*)[^{=]*\{$")
 TYPE = re.compile(r"(?:template\s*<.*>\s*)?(?:struct|class|union|enum(?: class| struct)?)\s+(\w+)\b(?!::)[^;]*(?:\{|$)")
+ALIAS = re.compile(r"using (\w+) = ")
+CONSTANT = re.compile(r"constexpr .*?\b(k[A-Z]\w*)(?:\[[^\]]*\])?(?: =|\{|$)")
 SOURCE = {".h", ".hpp", ".cc", ".cpp"}
 
 
@@ -103,6 +105,35 @@ def check_types(root, files):
             first.setdefault(name, f"{path}:{line}")
 
 
+def unnamed(text):
+    """(namespaces and name, alias's text, line) of each type, alias and constant in unnamed namespaces: builds join files of a module."""
+    spaces = []
+    for number, line in enumerate(text.split("\n"), 1):
+        code = line.split("//")[0].rstrip()
+        if opened := NAMESPACE.match(code):
+            spaces.append(opened[2])
+        elif spaces and code == "}" and "// namespace" in line:
+            spaces.pop()
+        elif "" in spaces:
+            if found := TYPE.match(code):
+                yield "::".join([*spaces, found[1]]), None, number
+            elif found := ALIAS.match(code) or CONSTANT.match(code):
+                yield "::".join([*spaces, found[1]]), code if ALIAS.match(code) else None, number
+
+
+def check_unnamed(root, files):
+    first = {}
+    for path in sorted(files):
+        module = module_of(path)
+        if module not in {*ORDER, "testing"} or path.suffix != ".cc":
+            continue
+        for name, alias, line in unnamed((root / path).read_text(encoding="utf-8")):
+            key = module, path.stem.endswith("_test"), name
+            if key in first and first[key][1] != path and (alias is None or first[key][0] != alias):
+                yield f"{path}:{line}: defines {name.replace('::::', '::')} in an unnamed namespace, beside {first[key][1]}:{first[key][2]}, which builds join"
+            first.setdefault(key, (alias, path, line))
+
+
 def contents(root, path):
     """The file's bytes, and those of each entry that an archive holds compressed."""
     yield path, (root / path).read_bytes()
@@ -118,6 +149,7 @@ def contents(root, path):
 def check_tree(root, files):
     files = [path for path in files if (root / path).is_file()]
     yield from check_types(root, files)
+    yield from check_unnamed(root, files)
     for path in sorted(files):
         if path.suffix in SOURCE:
             yield from check_source(path, (root / path).read_text(encoding="utf-8"), root)
@@ -162,6 +194,7 @@ PLANTED = {
     "is not a module": ("espalier/misc/x.cc", "\n"),
     "no such file": ("espalier/graph/x.cc", '#include "espalier/base/gone.h"\n'),
     "so does": ("espalier/cost/x.h", "#pragma once\nnamespace e {\nenum class C : char {\n};\n}  // namespace e\n"),
+    "builds join": ("espalier/graph/x.cc", "namespace e {\nnamespace {\nenum class C : char {\n};\n}  // namespace\n}  // namespace e\n"),
     "one particular machine": ("docs/x.md", "See " + "/home" + "/someone/file.\n"),
 }
 

@@ -14,7 +14,7 @@ namespace {
 constexpr double kSizeSeconds = 20;  // of rounds, for each micro-batch size; long passes get fewer of them
 constexpr std::uint32_t kLeastRounds = 7;
 
-constexpr Duration kTimeout = milliseconds(600'000);
+constexpr Duration kProfileTimeout = milliseconds(600'000);
 
 CostTable measure(const LoadedModel& model, const ProfileOptions& options, Workers& workers) {
   const auto progress = [&](const std::string& phase, std::uint32_t done, std::uint32_t total) {
@@ -49,7 +49,7 @@ CostTable profile_model(const std::string& model, const ProfileOptions& options)
   const LoadedModel loaded(model, options.frozen);
   Workers workers = join_workers(
       options.world,
-      {.timeout = kTimeout, .facts = profile_facts(model, options), .on_stuck = options.on_stuck});
+      {.timeout = kProfileTimeout, .facts = profile_facts(model, options), .on_stuck = options.on_stuck});
   CostTable table(CostTableParts{});
   guarded(workers, [&] { table = measure(loaded, options, workers); });
   return table;
