@@ -297,6 +297,55 @@ TEST(ModuleText, NeighboursAreRunsAndLongTextsLoseTheirDepth) {
   EXPECT_EQ(module_text(graph, all, 6), "enc, …");
 }
 
+TEST_F(App, PeopleReadLongListsOfDevicesAndStagesShortened) {
+  for (int d = 3; d < 16; ++d) cluster_ += "device dev" + std::to_string(d) + " dev in net\n";
+  options_.cluster = write("cluster.txt", cluster_);
+  const PlanningJob job = prepare_job(options_);
+  Judged judged = *plan_model(job, {.planner = "single"}).judged;
+  StagedStage& stage = judged.staged.stages[0];
+  const auto cell = [&](std::size_t column) { return to_text(stage_table(job, judged).rows[0][column]); };
+  const auto replicas_on = [&stage](std::size_t first, std::size_t count) {
+    stage.replicas.resize(count, stage.replicas[0]);
+    for (std::size_t r = 0; r < count; ++r) stage.replicas[r].devices = {DeviceId(first + r)};
+  };
+  replicas_on(2, 3);
+  EXPECT_EQ(cell(2), "dev2 | dev3 | dev4");
+  replicas_on(2, 12);
+  EXPECT_EQ(cell(2), "dev2 … dev13 (12)");
+  std::swap(stage.replicas[0], stage.replicas[1]);
+  EXPECT_EQ(cell(2), "dev3 and 11 more");
+  stage.replicas.resize(1);
+  stage.replicas[0].devices.clear();
+  for (std::size_t d = 4; d < 16; ++d) stage.replicas[0].devices.push_back(DeviceId(d));
+  EXPECT_EQ(cell(2), "dev4 +…+ dev15 (12)");
+  stage.name = "branches.0.layers.7-8";
+  stage.after = {StageId(0)};
+  EXPECT_EQ(cell(1), "branches.0.layers.7-8");
+  stage.after.resize(16, StageId(0));
+  EXPECT_EQ(cell(1), "branches.0.layers.7-8 and 15 more");
+}
+
+TEST(ComparisonTable, PeopleReadLongListsOfReplicasAsARangeAndMachinesGetThemAll) {
+  Comparison comparison;
+  comparison.rows.resize(1);
+  comparison.rows[0].iteration = milliseconds(1);
+  const auto cell = [&comparison](const std::string& replicas, TableReaders readers) {
+    comparison.rows[0].replicas = replicas;
+    return to_text(comparison_table(comparison, readers).rows[0][3]);
+  };
+  const auto listed = [](std::initializer_list<int> counts) {
+    std::string text;
+    for (int i = 0; i < 10; ++i) {
+      for (const int count : counts) text += (text.empty() ? "" : "+") + std::to_string(count);
+    }
+    return text;
+  };
+  EXPECT_EQ(cell("2+1+1", TableReaders::kPeople), "2+1+1");
+  EXPECT_EQ(cell(listed({3, 16, 1}), TableReaders::kPeople), "1 to 16");
+  EXPECT_EQ(cell(listed({8, 8, 8}), TableReaders::kPeople), "8 each");
+  EXPECT_EQ(cell(listed({3, 16, 1}), TableReaders::kMachines), listed({3, 16, 1}));
+}
+
 TEST_F(App, APlanForOtherDeviceKindsThanItRunsOnIsToldSo) {
   const PlanningJob job = prepare_job(options_);
   write("plan.json",

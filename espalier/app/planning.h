@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -122,13 +123,18 @@ struct Comparison {
 // The budget is dealt to the planners beforehand, as automatic() does.
 Comparison compare_planners(const PlanningJob& job, const CompareOptions& options);
 
-// All columns; those that are shown where nobody chooses.
-Table comparison_table(const Comparison& comparison);
+// All columns; those that are shown where nobody chooses. People read long lists of replicas as their range,
+// "1 to 16"; machines get all of them.
+enum class TableReaders : std::uint8_t { kPeople, kMachines };
+Table comparison_table(const Comparison& comparison, TableReaders readers);
 std::vector<std::string> usual_columns();
 
-// One row per stage: modules, devices, operators, time share, memory.
+// One row per stage, for people: modules, devices, operators, time share, memory. Lists of over 40 characters
+// are shortened: "embed and 15 more", "gpu:0 … gpu:7 (8)".
 Table stage_table(const PlanningJob& job, const Judged& judged);
-Table memory_table(const Trace& trace);  // one row per device: peak by category, capacity, fits
+// One row per device, or for these: peak by category, capacity, fits.
+Table memory_table(const Trace& trace);
+Table memory_table(const Trace& trace, std::span<const DeviceId> devices);
 
 // "2+1" for a stage on two devices and one on one.
 std::string replica_text(const StagedModel& model);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "espalier/app/planning.h"
 #include "espalier/base/check.h"
@@ -44,6 +45,49 @@ std::string join_runs(const std::vector<std::string>& modules) {
     i = j;
   }
   return out;
+}
+
+constexpr std::size_t kCellWidth = 40;  // of a list that people read
+
+// The whole list where it fits, else its first item and how many more there are.
+std::string short_list(const std::vector<std::string>& items, std::string_view between) {
+  const std::string all = fmt::format("{}", fmt::join(items, between));
+  if (display_width(all) <= kCellWidth || items.size() < 3) return all;
+  return fmt::format("{} and {} more", items.front(), items.size() - 1);
+}
+
+// "gpu:0 | gpu:1": replicas, each a group; where that is long and devices follow each other in the cluster,
+// the first and the last group and their number: "gpu:0 … gpu:7 (8)".
+std::string devices_text(const StagedStage& stage, const Cluster& cluster) {
+  std::vector<std::string> names, groups;
+  std::vector<DeviceId> devices;
+  for (const StagedReplica& replica : stage.replicas) {
+    names.clear();
+    for (const DeviceId device : replica.devices) names.push_back(cluster.device(device).name);
+    groups.push_back(fmt::format("{}", fmt::join(names, "+")));
+    devices.insert(devices.end(), replica.devices.begin(), replica.devices.end());
+  }
+  const bool one_group = groups.size() == 1;
+  const std::vector<std::string>& items = one_group ? names : groups;
+  const std::string_view between = one_group ? "+" : " | ";
+  const bool row = std::adjacent_find(devices.begin(), devices.end(), [](DeviceId a, DeviceId b) {
+                     return b.index() != a.index() + 1;
+                   }) == devices.end();
+  const std::string all = fmt::format("{}", fmt::join(items, between));
+  if (!row || items.size() < 3 || display_width(all) <= kCellWidth) return short_list(items, between);
+  return fmt::format("{} {} {} ({})", items.front(), one_group ? "+…+" : "…", items.back(), items.size());
+}
+
+// "6+3+8" where it is short, else the least and the greatest: "3 to 8".
+std::string short_replica_text(const std::string& all) {
+  if (all.size() <= kCellWidth) return all;
+  int least = std::numeric_limits<int>::max(), greatest = 0;
+  for (std::size_t at = 0; at < all.size(); at = std::min(all.find('+', at), all.size() - 1) + 1) {
+    const int count = std::stoi(all.substr(at));
+    least = std::min(least, count);
+    greatest = std::max(greatest, count);
+  }
+  return least == greatest ? fmt::format("{} each", least) : fmt::format("{} to {}", least, greatest);
 }
 
 Bytes per_replica_fixed(const StageMemory& memory) {
@@ -107,29 +151,26 @@ Table stage_table(const PlanningJob& job, const Judged& judged) {
   for (const StagedStage& stage : judged.staged.stages) whole += work_of(stage);
   for (std::size_t s = 0; s < judged.staged.stages.size(); ++s) {
     const StagedStage& stage = judged.staged.stages[s];
-    std::string after, devices;
-    for (const StageId before : stage.after) {
-      after += (after.empty() ? "" : " ") + judged.staged.stages[before.index()].name;
-    }
-    for (const StagedReplica& replica : stage.replicas) {
-      std::string group;
-      for (const DeviceId device : replica.devices) {
-        group += (group.empty() ? "" : "+") + job.cluster.device(device).name;
-      }
-      devices += (devices.empty() ? "" : " | ") + group;
-    }
+    std::vector<std::string> after;
+    for (const StageId before : stage.after) after.push_back(judged.staged.stages[before.index()].name);
     const StageTimes& times = stage.replicas.front().times;
     const std::vector<OperatorId>& operators = judged.plan.stages[s].operators;
-    table.rows.push_back({stage.name, after.empty() ? Cell() : Cell(after), devices,
-                          module_text(job.graph, operators, 40), static_cast<std::int64_t>(operators.size()),
-                          times.forward, times.backward(), Percentage{ratio(work_of(stage), whole)},
-                          static_cast<std::int64_t>(stage.in_flight), per_replica_fixed(stage.memory),
-                          stage.memory.saved});
+    table.rows.push_back(
+        {stage.name, after.empty() ? Cell() : Cell(short_list(after, " ")), devices_text(stage, job.cluster),
+         module_text(job.graph, operators, 40), static_cast<std::int64_t>(operators.size()), times.forward,
+         times.backward(), Percentage{ratio(work_of(stage), whole)},
+         static_cast<std::int64_t>(stage.in_flight), per_replica_fixed(stage.memory), stage.memory.saved});
   }
   return table;
 }
 
 Table memory_table(const Trace& trace) {
+  std::vector<DeviceId> all;
+  for (std::size_t d = 0; d < trace.devices.size(); ++d) all.push_back(DeviceId(d));
+  return memory_table(trace, all);
+}
+
+Table memory_table(const Trace& trace, std::span<const DeviceId> devices) {
   Table table;
   table.columns.push_back({"device", "device"});
   for (std::size_t c = 0; c < kMemoryCategories; ++c) {
@@ -138,7 +179,8 @@ Table memory_table(const Trace& trace) {
   }
   table.columns.insert(table.columns.end(), {{"peak", "peak"}, {"capacity", "capacity"}, {"fits", "fits"}});
   const std::vector<MemoryByCategory> peaks = peak_memory(trace);
-  for (std::size_t d = 0; d < peaks.size(); ++d) {
+  for (const DeviceId device : devices) {
+    const std::size_t d = device.index();
     std::vector<Cell> row{trace.devices[d]};
     for (const Bytes bytes : peaks[d].bytes) row.push_back(bytes);
     row.insert(row.end(), {peaks[d].total(), trace.capacity[d], peaks[d].total() <= trace.capacity[d]});
@@ -147,7 +189,7 @@ Table memory_table(const Trace& trace) {
   return table;
 }
 
-Table comparison_table(const Comparison& comparison) {
+Table comparison_table(const Comparison& comparison, TableReaders readers) {
   Table table;
   for (const char* name :
        {"planner", "stages", "depth", "replicas", "micro_batch", "micro_batches", "iteration", "vs_best",
@@ -173,9 +215,11 @@ Table comparison_table(const Comparison& comparison) {
     }
     table.rows.push_back(
         {row.data_edges_only ? "  data edges only" : row.planner, static_cast<std::int64_t>(row.stages),
-         static_cast<std::int64_t>(row.depth), row.replicas, row.micro_batch.count(),
-         static_cast<std::int64_t>(row.micro_batches), *row.iteration, factor, Percentage{row.bubble},
-         row.peak, row.fits ? "yes" : "NO", row.estimate ? Cell(*row.estimate) : Cell(), Percentage{row.gap},
+         static_cast<std::int64_t>(row.depth),
+         readers == TableReaders::kPeople ? short_replica_text(row.replicas) : row.replicas,
+         row.micro_batch.count(), static_cast<std::int64_t>(row.micro_batches), *row.iteration, factor,
+         Percentage{row.bubble}, row.peak, row.fits ? "yes" : "NO",
+         row.estimate ? Cell(*row.estimate) : Cell(), Percentage{row.gap},
          row.data_edges_only ? Cell() : Cell(row.planning_time),
          row.data_edges_only ? Cell() : Cell(static_cast<std::int64_t>(row.stats.states)),
          row.data_edges_only ? Cell() : Cell(static_cast<std::int64_t>(row.stats.evaluations))});
@@ -185,7 +229,7 @@ Table comparison_table(const Comparison& comparison) {
 
 std::vector<std::string> usual_columns() {
   std::vector<std::string> names;
-  for (const Table::Column& column : comparison_table({}).columns) {
+  for (const Table::Column& column : comparison_table({}, TableReaders::kMachines).columns) {
     if (column.key != "states" && column.key != "evaluations") names.push_back(column.key);
   }
   return names;

@@ -64,8 +64,9 @@ Json to_json(const PlanningJob& job, const Comparison& comparison) {
 void print(Console& console, const PlanningJob& job, const Comparison& comparison,
            const CompareFlags& flags) {
   std::ostream& out = console.out();
-  const Table table =
-      select_columns(comparison_table(comparison), flags.columns.empty() ? usual_columns() : flags.columns);
+  const TableReaders readers = flags.format == "csv" ? TableReaders::kMachines : TableReaders::kPeople;
+  const Table table = select_columns(comparison_table(comparison, readers),
+                                     flags.columns.empty() ? usual_columns() : flags.columns);
   if (flags.format == "markdown") {
     out << print_markdown(table);
   } else if (flags.format == "csv") {
@@ -104,7 +105,7 @@ int compare(Program& program, const CompareFlags& flags) {
   Console& console = program.console;
   for (const std::string& name : flags.planners) find_planner(name);
   const ChosenOrders schedule = flags.schedule.empty() ? ChosenOrders() : choose_orders(flags.schedule);
-  select_columns(comparison_table({}), flags.columns);
+  select_columns(comparison_table({}, TableReaders::kMachines), flags.columns);
   std::vector<std::string> inputs = flags.job.inputs();
   inputs.insert(inputs.end(), flags.plans.begin(), flags.plans.end());
   check_outputs({{"--svg", flags.svg}}, inputs);

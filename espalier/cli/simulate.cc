@@ -6,6 +6,7 @@
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
 #include "espalier/cli/verbs.h"
+#include "espalier/report/device_selection.h"
 
 namespace espalier::cli {
 namespace {
@@ -70,7 +71,10 @@ int simulate_plan(Program& program, const SimulateFlags& flags) {
                                        .memory = true})
           << '\n';
     }
-    out << "Peak memory\n" << print_text(memory_table(opened.trace));
+    const DeviceSelection devices = fullest_devices(opened.trace);
+    out << "Peak memory\n"
+        << print_text(memory_table(opened.trace, devices.shown))
+        << hidden_memory_text(opened.trace, devices.hidden);
     out.flush();
     if (!any.bound) console.notes({any.why_not});
     if (!fits) console.warnings({"this plan does not fit"});

@@ -9,6 +9,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/report/axis.h"
+#include "espalier/report/device_selection.h"
 #include "espalier/report/table.h"
 
 namespace espalier {
@@ -22,6 +23,7 @@ struct TerminalHue {  // 256-colour codes
 };
 constexpr std::array<TerminalHue, 8> kTerminalHues{
     {{117, 25}, {223, 130}, {157, 28}, {219, 127}, {159, 30}, {229, 100}, {217, 124}, {189, 61}}};
+constexpr std::size_t kMostNamedStages = 32;
 constexpr std::array<char, kMemoryCategories> kCategoryLetter{'P', 'G', 'O', 'B', 'A'};
 constexpr std::array<int, kMemoryCategories> kCategoryColour{24, 67, 110, 102, 179};
 
@@ -212,13 +214,29 @@ std::string legend(const Trace& trace, const GanttOptions& options) {
   out += "· idle";
   if (options.colour == Colour::kAnsi) {
     out += '\n';
+    std::size_t named = 0;
     for (const std::size_t stage : stages) {
+      if (named++ == kMostNamedStages) break;
       const TerminalHue& hue = kTerminalHues[stage % kTerminalHues.size()];
       out += painted(" F ", hue.light, options.colour) + painted(" B ", hue.dark, options.colour) + ' ' +
              (stage < trace.stages.size() ? trace.stages[stage] : std::to_string(stage)) + "   ";
     }
+    if (stages.size() > kMostNamedStages) out += fmt::format("and {} more", stages.size() - kMostNamedStages);
   }
   return out + '\n';
+}
+
+// "480 more devices are 12.0 to 88.0 % busy\n".
+std::string hidden_lanes_text(std::span<const DeviceId> hidden, std::span<const double> busy_share) {
+  if (hidden.empty()) return {};
+  double least = busy_share[hidden.front().index()], greatest = least;
+  for (const DeviceId device : hidden) {
+    least = std::min(least, busy_share[device.index()]);
+    greatest = std::max(greatest, busy_share[device.index()]);
+  }
+  const std::string from = fmt::format("{:.1f}", 100 * least), to = fmt::format("{:.1f}", 100 * greatest);
+  return fmt::format("{} more device{} {} % busy\n", hidden.size(), hidden.size() == 1 ? " is" : "s are",
+                     from == to ? from : from + " to " + to);
 }
 
 }  // namespace
@@ -235,7 +253,17 @@ std::string text_gantt(const Trace& trace, const GanttOptions& options) {
       sends[span.device.index()].push_back(&span);
     }
   }
-  const std::vector<Duration> busy = busy_time(trace);
+  std::vector<double> busy_share;
+  for (const Duration busy : busy_time(trace)) {
+    busy_share.push_back(trace.iteration.count() > 0 ? static_cast<double>(busy.count()) /
+                                                           static_cast<double>(trace.iteration.count())
+                                                     : 0);
+  }
+  std::vector<DeviceId> candidates;
+  for (std::size_t d = 0; d < trace.devices.size(); ++d) {
+    if (!any || !compute[d].empty()) candidates.push_back(DeviceId(d));
+  }
+  const DeviceSelection devices = select_devices(trace, candidates, busy_share);
   Layout layout{.end = trace.iteration};
   for (const std::string& name : trace.devices)
     layout.name_width = std::max(layout.name_width, display_width(name));
@@ -244,21 +272,21 @@ std::string text_gantt(const Trace& trace, const GanttOptions& options) {
 
   std::string out = axis_rows(layout);
   const std::string indent(layout.name_width + 2, ' ');
-  for (std::size_t d = 0; d < trace.devices.size(); ++d) {
-    if (any && compute[d].empty()) continue;
-    const double share = trace.iteration.count() > 0 ? static_cast<double>(busy[d].count()) /
-                                                           static_cast<double>(trace.iteration.count())
-                                                     : 0;
+  const std::vector<MemoryByCategory> peaks = peak_memory(trace);
+  for (const DeviceId device : devices.shown) {
+    const std::size_t d = device.index();
     out += trace.devices[d] + std::string(layout.name_width - display_width(trace.devices[d]) + 2, ' ') +
-           compute_row(layout, compute[d], options.colour) + fmt::format("  {:5.1f} % busy\n", 100 * share);
+           compute_row(layout, compute[d], options.colour) +
+           fmt::format("  {:5.1f} % busy\n", 100 * busy_share[d]);
     if (options.transfers && !sends[d].empty()) {
       out += indent + send_row(layout, sends[d], options.colour) + '\n';
     }
     if (options.memory) {
-      const std::string peak = to_text(peak_memory(trace)[d].total());
-      out += indent + memory_row(layout, trace, DeviceId(d), options.colour) + "  peak " + peak + '\n';
+      out += indent + memory_row(layout, trace, device, options.colour) + "  peak " +
+             to_text(peaks[d].total()) + '\n';
     }
   }
+  out += hidden_lanes_text(devices.hidden, busy_share);
   return out + legend(trace, options);
 }
 
@@ -268,7 +296,9 @@ std::string memory_bars(const Trace& trace, const GanttOptions& options) {
   for (const std::string& name : trace.devices) name_width = std::max(name_width, display_width(name));
   const int columns = std::max(options.width - static_cast<int>(name_width) - 2 - 40, 10);
   std::string out;
-  for (std::size_t d = 0; d < trace.devices.size(); ++d) {
+  const DeviceSelection devices = fullest_devices(trace);
+  for (const DeviceId device : devices.shown) {
+    const std::size_t d = device.index();
     const std::int64_t peak = peaks[d].total().count(), capacity = trace.capacity[d].count();
     const std::int64_t whole = std::max<std::int64_t>({peak, capacity, 1});
     std::string bar;
@@ -290,6 +320,7 @@ std::string memory_bars(const Trace& trace, const GanttOptions& options) {
     out += trace.devices[d] + std::string(name_width - display_width(trace.devices[d]) + 2, ' ') + bar +
            fmt::format("  {:>9} of {:>9}  {}\n", to_text(Bytes(peak)), to_text(Bytes(capacity)), verdict);
   }
+  out += hidden_memory_text(trace, devices.hidden);
   std::string key;
   for (std::size_t c = 0; c < kMemoryCategories; ++c) {
     key += painted(std::string(1, kCategoryLetter[c]), kCategoryColour[c], options.colour) + ' ' +

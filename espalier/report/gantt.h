@@ -8,6 +8,9 @@
 //
 // An action is its letter and micro-batch as far as they fit, then its fill: forward ░, backward ▓, so both
 // can be told without colour. '·' is idle. In colour, each stage has its hue: forward light, backward dark.
+//
+// Of more than 32 devices those are shown that device_selection.h chooses, and a line says how many more
+// there are and how far their figures lie.
 
 #include <string>
 

@@ -5,6 +5,7 @@
 #include "espalier/base/check.h"
 #include "espalier/base/json.h"
 #include "espalier/report/axis.h"
+#include "espalier/report/device_selection.h"
 #include "espalier/report/gantt.h"
 #include "espalier/report/svg.h"
 #include "espalier/report/table.h"
@@ -165,6 +166,77 @@ TEST(MemoryBars, SaysWhatFitsAndWhatDoesNot) {
               HasSubstr("dev0  PPPPPPAAAA··········  500.0 MiB of  1.00 GiB  49 %"));
   trace.capacity[0] = mebibytes(400);
   EXPECT_THAT(memory_bars(trace, {.width = 66}), HasSubstr("TOO MUCH by 100.0 MiB"));
+}
+
+// Device d works for stage d / `each` from 0 to d + 1 ms and holds d + 1 MiB.
+Trace many_devices(std::size_t count, std::size_t each) {
+  Trace trace;
+  for (std::size_t s = 0; s * each < count; ++s) trace.stages.push_back("s" + std::to_string(s));
+  for (std::size_t d = 0; d < count; ++d) {
+    add_device(trace, d, "F0 0-" + std::to_string(d + 1), {});
+    trace.spans.back().action = {ActionKind::kForward, StageId(d / each), 0};
+    MemorySample sample;
+    sample.device = DeviceId(d);
+    sample.held.bytes[0] = mebibytes(static_cast<std::int64_t>(d) + 1);
+    trace.memory.push_back(sample);
+  }
+  return trace;
+}
+
+std::vector<std::size_t> indices(const std::vector<DeviceId>& devices) {
+  std::vector<std::size_t> result;
+  for (const DeviceId device : devices) result.push_back(device.index());
+  return result;
+}
+
+TEST(ManyDevices, AsManyAsThereIsRoomForAreAllShown) {
+  const DeviceSelection selection = fullest_devices(many_devices(kMostPrintedDevices, 1));
+  EXPECT_EQ(selection.shown.size(), kMostPrintedDevices);
+  EXPECT_TRUE(selection.hidden.empty());
+}
+
+TEST(ManyDevices, TheFullestOfEachRunOfOneStageIsShown) {
+  const DeviceSelection selection = fullest_devices(many_devices(40, 10));
+  EXPECT_EQ(indices(selection.shown), (std::vector<std::size_t>{9, 19, 29, 39}));
+  EXPECT_EQ(selection.hidden.size(), 36U);
+}
+
+TEST(ManyDevices, OfTooManyRunsTheFullestAreShownInTheirOrder) {
+  Trace trace = many_devices(40, 1);
+  trace.capacity[0] = mebibytes(1);  // as full as can be, with the least memory
+  const DeviceSelection selection = fullest_devices(trace);
+  ASSERT_EQ(selection.shown.size(), kMostPrintedDevices);
+  EXPECT_EQ(selection.shown[0], DeviceId(0));
+  EXPECT_EQ(selection.shown[1], DeviceId(9));
+  EXPECT_EQ(indices(selection.hidden), (std::vector<std::size_t>{1, 2, 3, 4, 5, 6, 7, 8}));
+}
+
+TEST(ManyDevices, EqualFiguresEndWithTheSmallerDeviceAndOnlyCandidatesAreNamed) {
+  const Trace trace = many_devices(6, 3);
+  const std::vector<DeviceId> candidates{DeviceId(1), DeviceId(2), DeviceId(4), DeviceId(5)};
+  const std::vector<double> figure(6, 0.5);
+  const DeviceSelection selection = select_devices(trace, candidates, figure, 3);
+  EXPECT_EQ(indices(selection.shown), (std::vector<std::size_t>{1, 4}));
+  EXPECT_EQ(indices(selection.hidden), (std::vector<std::size_t>{2, 5}));
+}
+
+TEST(ManyDevices, ALineSaysHowManyLanesAndBarsAreHiddenAndHowFarTheyLie) {
+  const Trace trace = many_devices(40, 10);
+  const std::string lanes = text_gantt(trace, {.width = 80});
+  EXPECT_THAT(lanes, HasSubstr("\n36 more devices are 2.5 to 97.5 % busy\n"));
+  EXPECT_THAT(lanes, HasSubstr("dev39"));
+  EXPECT_THAT(lanes, Not(HasSubstr("dev38")));
+  const std::string bars = memory_bars(trace, {.width = 80});
+  EXPECT_THAT(
+      bars,
+      HasSubstr("\n36 more devices hold 1.00 MiB to 39.0 MiB at their peak, at most 4 % of their memory\n"));
+  EXPECT_THAT(bars, Not(HasSubstr("dev38")));
+}
+
+TEST(ManyDevices, TheLegendInColourNamesNoMoreStagesThanDevices) {
+  const std::string text = text_gantt(many_devices(40, 1), {.width = 80, .colour = Colour::kAnsi});
+  EXPECT_THAT(text, HasSubstr("s31   and 8 more"));
+  EXPECT_THAT(text, Not(HasSubstr("s32")));
 }
 
 TEST(Svg, DrawsEveryActionWithAHoverTitleAndEscapesNames) {

@@ -96,6 +96,24 @@ class Zoo(Command):
         first = (self.folder / self.write_model("gnmt", "--training", output="a.json")).read_bytes()
         self.assertEqual(first, (self.folder / self.write_model("gnmt", "--training", output="b.json")).read_bytes())
 
+    def test_a_plan_on_many_devices_is_short_for_people_and_whole_for_machines(self):
+        sizes = ["--layers", 2, "--hidden", 32, "--heads", 4, "--feed-forward", 64, "--positions", 8]
+        self.espalier("zoo", "mmt", "--branches", 20, *sizes, "-o", "g.txt")
+        job = ["g.txt", "-c", "5x8xV100-16GB@100Gb", "-b", 64, "-m", 1, "-p", "even"]
+        printed = self.espalier("plan", *job).stdout
+        self.assertIn("branches.0.layers.1 and 19 more", printed)
+        self.assertIn("\n8 more devices are ", printed)
+        self.assertIn("\n8 more devices hold ", printed)
+        self.assertIn("\n8 more devices hold ", self.espalier("simulate", "plan.json").stdout)
+        whole = json.loads(self.espalier("plan", *job, "--json").stdout)
+        self.assertEqual(len(whole["memory"]), 40)
+        self.assertEqual(max(len(stage["after"]) for stage in whole["stages"]), 20)
+        ones = "+".join(["1"] * 40)
+        columns = ["--columns", "planner,replicas"]
+        self.assertIn("1 each", self.espalier("compare", *job, *columns).stdout)
+        self.assertNotIn(ones, self.espalier("compare", *job, *columns).stdout)
+        self.assertIn(ones, self.espalier("compare", *job, *columns, "--format", "csv").stdout)
+
     def test_wrong_input_is_refused(self):
         self.refused("zoo", "gnmd", "-o", "g.json", says="did you mean 'gnmt'?")
         self.refused("zoo", "-o", "g.json", says="expected the name of a model")
