@@ -6,6 +6,7 @@
 
 #include "espalier/app/opened_plan.h"
 #include "espalier/app/plan_diff.h"
+#include "espalier/app/step_price.h"
 #include "espalier/app/towers_for_tests.h"
 #include "espalier/base/files.h"
 #include "espalier/sim/placement_judge.h"
@@ -53,6 +54,33 @@ TEST_F(Placements, AreJudgedAsTheyStand) {
   EXPECT_EQ(verdict.iteration, planned.judged->trace.iteration);
   EXPECT_EQ(verdict.peak, planned.judged->peak);
   EXPECT_GE(planned.judged->trace.iteration, planned.judged->any_bound.time);
+}
+
+TEST_F(Placements, CostTheirStepOnTheDevicesThatTheyUse) {
+  EXPECT_FALSE(step_price(prepare_job(options_).cluster, {}, milliseconds(1), BatchSize(1)));
+  // dev0 at 3 and dev1 at 6 an hour; dev2, which has nothing to do, would be dear.
+  std::string priced = cluster_;
+  priced.replace(priced.find(" sms=1"), 6, " sms=1 price=3");
+  priced.replace(priced.find("device dev1 dev in net"), 22, "device dev1 dev in net price=6");
+  priced.replace(priced.find("device dev2 dev in net"), 22, "device dev2 dev in net price=1000");
+  options_.cluster = write("priced.txt", priced);
+  const PlanningJob job = prepare_job(options_);
+  const Planned planned = plan_model(job, {});
+  ASSERT_TRUE(planned.judged.has_value());
+  const Judged& judged = *planned.judged;
+  const auto price = step_price(job.cluster, judged.staged, judged.trace.iteration, BatchSize(4));
+  ASSERT_TRUE(price.has_value());
+  EXPECT_EQ(price->devices, 2U);
+  EXPECT_DOUBLE_EQ(price->hour, 9);
+  const double step = static_cast<double>(judged.trace.iteration.count()) * 9 / 3.6e12;
+  EXPECT_NEAR(price->step, step, step * 1e-12);
+  EXPECT_NEAR(price->million_samples, step * 250'000, step * 1e-6);
+
+  // A plan file keeps the prices, and so the price.
+  write("plan.json", print_plan_file(plan_file(job, planned, folder_.string())));
+  const OpenedPlan opened = open_plan(path("plan.json"));
+  EXPECT_EQ(opened.cluster, job.cluster);
+  EXPECT_EQ(step_price(opened.cluster, opened.file.staged, opened.trace.iteration, BatchSize(4)), price);
 }
 
 TEST_F(Placements, StandInPlanFilesAndReadBackToTheSameTrace) {

@@ -53,7 +53,7 @@ std::optional<std::string> broken_pin(const PlanningJob& job, const PipelinePlan
   return std::nullopt;
 }
 
-void fill_row(ComparedPlan& row, const Judged& judged) {
+void fill_row(ComparedPlan& row, const Judged& judged, const Cluster& cluster) {
   row.stages = judged.staged.stages.size();
   row.depth = pipeline_depth(judged.staged);
   row.replicas = replica_text(judged.staged);
@@ -72,6 +72,7 @@ void fill_row(ComparedPlan& row, const Judged& judged) {
   for (const MemoryByCategory& peak : judged.peak) row.peak = std::max(row.peak, peak.total());
   row.fits = !judged.overflow;
   row.gap = judged.gap();
+  row.price = step_price(cluster, judged.staged, judged.trace.iteration, judged.plan.batch);
 }
 
 // Whether a stage follows another without reading from it: what a chain of branches costs.
@@ -362,7 +363,7 @@ std::vector<ComparedPlan> rows_of(const PlanningJob& job, Planned planned, Durat
     row.fits = false;
     return {std::move(row)};
   }
-  fill_row(row, *planned.judged);
+  fill_row(row, *planned.judged, job.cluster);
   row.judged = std::move(planned.judged);
   if (!has_bare_stage_edge(row.judged->staged)) return {std::move(row)};
   ComparedPlan bare;
@@ -370,7 +371,7 @@ std::vector<ComparedPlan> rows_of(const PlanningJob& job, Planned planned, Durat
   bare.data_edges_only = true;
   bare.status = row.status;
   bare.judged = judge_data_edges_only(job, *row.judged);
-  fill_row(bare, *bare.judged);
+  fill_row(bare, *bare.judged, job.cluster);
   return {std::move(row), std::move(bare)};
 }
 
@@ -386,6 +387,10 @@ Bound bound_of_all(const PlanningJob& job, const std::vector<ComparedPlan>& rows
   const PlanningJob sized = with_sizes(job, sizes);
   if (one && sized.training == job.training) return usual;
   return any_bound_of(sized, one ? Bound::Scope::kOneSize : Bound::Scope::kOfferedSizes);
+}
+
+bool may_be_best(const ComparedPlan& row) {
+  return row.iteration && row.fits && !row.data_edges_only;
 }
 
 }  // namespace
@@ -427,13 +432,13 @@ Comparison compare_planners(const PlanningJob& job, const CompareOptions& option
     row.planner = path;
     row.judged = judge_file(job, path);
     row.status = row.judged->overflow ? Status::kInfeasible : Status::kFeasible;
-    fill_row(row, *row.judged);
+    fill_row(row, *row.judged, job.cluster);
     result.rows.push_back(std::move(row));
   }
   result.any_bound = bound_of_all(job, result.rows, search.any_bound);
   for (std::size_t i = 0; i < result.rows.size(); ++i) {
     const ComparedPlan& row = result.rows[i];
-    if (!row.iteration || !row.fits || row.data_edges_only) continue;
+    if (!may_be_best(row)) continue;
     if (!result.best || *row.iteration < *result.rows[*result.best].iteration) result.best = i;
   }
   if (!result.best && !result.interrupted && !closest_maker.empty() && closest_maker != "start") {
@@ -442,6 +447,16 @@ Comparison compare_planners(const PlanningJob& job, const CompareOptions& option
     result.shortage = search.explain(contender(job, closest_maker, options.schedule), shares, closest_plan);
   }
   return result;
+}
+
+std::optional<std::size_t> cheapest(const Comparison& comparison) {
+  std::optional<std::size_t> best;
+  for (std::size_t i = 0; i < comparison.rows.size(); ++i) {
+    const ComparedPlan& row = comparison.rows[i];
+    if (!may_be_best(row) || !row.price) continue;
+    if (!best || row.price->million_samples < comparison.rows[*best].price->million_samples) best = i;
+  }
+  return best;
 }
 
 std::string replica_text(const StagedModel& model) {

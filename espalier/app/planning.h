@@ -12,6 +12,7 @@
 
 #include "espalier/app/chosen_orders.h"
 #include "espalier/app/planning_job.h"
+#include "espalier/app/step_price.h"
 #include "espalier/bound/bound.h"
 #include "espalier/plan/plan_file.h"
 #include "espalier/planners/shortage.h"
@@ -99,6 +100,7 @@ struct ComparedPlan {
   bool fits = true;
   std::optional<Duration> estimate;  // the planner's own
   double gap = 0;                    // to the bound for any plan of its scope
+  std::optional<StepPrice> price;    // where the cluster has prices
   SearchStats stats;
   Duration planning_time;  // zero without a clock; planners run side by side
   std::optional<Judged> judged;
@@ -123,11 +125,14 @@ struct Comparison {
 // The budget is dealt to the planners beforehand, as automatic() does.
 Comparison compare_planners(const PlanningJob& job, const CompareOptions& options);
 
-// All columns; those that are shown where nobody chooses. People read long lists of replicas as their range,
-// "1 to 16"; machines get all of them.
+// The row whose samples cost least of those that may be the best; none where the cluster has no prices.
+std::optional<std::size_t> cheapest(const Comparison& comparison);
+
+// All columns; those that are shown where nobody chooses: prices only where a row has one. People read long
+// lists of replicas as their range, "1 to 16"; machines get all of them.
 enum class TableReaders : std::uint8_t { kPeople, kMachines };
 Table comparison_table(const Comparison& comparison, TableReaders readers);
-std::vector<std::string> usual_columns();
+std::vector<std::string> usual_columns(const Comparison& comparison);
 
 // One row per stage, for people: modules, devices, operators, time share, memory. Lists of over 40 characters
 // are shortened: "embed and 15 more", "gpu:0 … gpu:7 (8)".

@@ -191,9 +191,9 @@ Table memory_table(const Trace& trace, std::span<const DeviceId> devices) {
 
 Table comparison_table(const Comparison& comparison, TableReaders readers) {
   Table table;
-  for (const char* name :
-       {"planner", "stages", "depth", "replicas", "micro_batch", "micro_batches", "iteration", "vs_best",
-        "bubble", "peak", "fits", "estimate", "gap", "planning", "states", "evaluations"}) {
+  for (const char* name : {"planner", "stages", "depth", "replicas", "micro_batch", "micro_batches",
+                           "iteration", "vs_best", "bubble", "peak", "fits", "estimate", "gap", "planning",
+                           "states", "evaluations", "price", "price_million"}) {
     table.columns.push_back({name, name});  // what --columns takes is what people read
   }
   std::optional<Duration> best;
@@ -222,15 +222,19 @@ Table comparison_table(const Comparison& comparison, TableReaders readers) {
          row.estimate ? Cell(*row.estimate) : Cell(), Percentage{row.gap},
          row.data_edges_only ? Cell() : Cell(row.planning_time),
          row.data_edges_only ? Cell() : Cell(static_cast<std::int64_t>(row.stats.states)),
-         row.data_edges_only ? Cell() : Cell(static_cast<std::int64_t>(row.stats.evaluations))});
+         row.data_edges_only ? Cell() : Cell(static_cast<std::int64_t>(row.stats.evaluations)),
+         row.price ? Cell(row.price->step) : Cell(), row.price ? Cell(row.price->million_samples) : Cell()});
   }
   return table;
 }
 
-std::vector<std::string> usual_columns() {
+std::vector<std::string> usual_columns(const Comparison& comparison) {
+  const bool priced = std::any_of(comparison.rows.begin(), comparison.rows.end(),
+                                  [](const ComparedPlan& row) { return row.price.has_value(); });
   std::vector<std::string> names;
   for (const Table::Column& column : comparison_table({}, TableReaders::kMachines).columns) {
-    if (column.key != "states" && column.key != "evaluations") names.push_back(column.key);
+    if (column.key == "states" || column.key == "evaluations") continue;
+    if (priced || !column.key.starts_with("price")) names.push_back(column.key);
   }
   return names;
 }

@@ -66,7 +66,7 @@ void print(Console& console, const PlanningJob& job, const Comparison& compariso
   std::ostream& out = console.out();
   const TableReaders readers = flags.format == "csv" ? TableReaders::kMachines : TableReaders::kPeople;
   const Table table = select_columns(comparison_table(comparison, readers),
-                                     flags.columns.empty() ? usual_columns() : flags.columns);
+                                     flags.columns.empty() ? usual_columns(comparison) : flags.columns);
   if (flags.format == "markdown") {
     out << print_markdown(table);
   } else if (flags.format == "csv") {
@@ -78,6 +78,10 @@ void print(Console& console, const PlanningJob& job, const Comparison& compariso
     if (comparison.best) {
       const ComparedPlan& best = comparison.rows[*comparison.best];
       out << fmt::format("best: {}, {} per iteration\n", best.planner, to_text(*best.iteration));
+      if (const std::optional<std::size_t> row = cheapest(comparison)) {
+        out << fmt::format("cheapest: {}, {:.4g} a million samples\n", comparison.rows[*row].planner,
+                           comparison.rows[*row].price->million_samples);
+      }
     } else if (comparison.shortage) {
       for (const std::string& line : shortage_lines(*comparison.shortage, job.cluster)) out << line << '\n';
     }

@@ -66,6 +66,7 @@ void print(Console& console, const PlanningJob& job, const Planned& planned) {
   if (!planned.outcome.why.empty()) out << planned.outcome.why << '\n';
   out << verdict_text(judged.trace, judged.plan.batch) << " (simulated)\n";
   out << expected_text(judged.expected, job.measured);
+  out << price_text(step_price(job.cluster, judged.staged, judged.trace.iteration, judged.plan.batch));
   out << bound_text(judged.trace.iteration, judged.any_bound) << '\n';
   const SearchStats& stats = planned.outcome.stats;
   if (!job.placement) {

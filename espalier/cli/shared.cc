@@ -141,6 +141,13 @@ std::string verdict_text(const Trace& trace, BatchSize batch) {
                      to_text(trace.iteration), batch.count(), samples, 100 * bubble_ratio(trace));
 }
 
+std::string price_text(const std::optional<StepPrice>& price) {
+  if (!price) return {};
+  return fmt::format("price: {:.4g} a step, {:.4g} a million samples; {} device{} at {:.4g} an hour\n",
+                     price->step, price->million_samples, price->devices, price->devices == 1 ? "" : "s",
+                     price->hour);
+}
+
 std::string expected_text(Duration expected, const std::optional<MeasuredOn>& measured) {
   if (!measured || measured->scatter == ActionScatter()) return {};
   const std::string devices =
@@ -245,6 +252,13 @@ Json bound_json(const Bound& bound) {
   return {{"scope", scope_text(bound.scope)}, {"time_ns", bound.time.count()}, {"why", bound.why}};
 }
 
+Json price_json(const StepPrice& price) {
+  return {{"devices", price.devices},
+          {"per_hour", price.hour},
+          {"per_step", price.step},
+          {"per_million_samples", price.million_samples}};
+}
+
 Json judged_json(const Judged& judged, const Cluster& cluster) {
   Json stages = Json::array();
   for (std::size_t s = 0; s < judged.staged.stages.size(); ++s) {
@@ -263,16 +277,19 @@ Json judged_json(const Judged& judged, const Cluster& cluster) {
                       {"forward_ns", stage.replicas.front().times.forward.count()},
                       {"backward_ns", stage.replicas.front().times.backward().count()}});
   }
-  return {{"iteration_ns", judged.trace.iteration.count()},
-          {"expected_ns", judged.expected.count()},
-          {"bubble", judged.bubble},
-          {"fits", !judged.overflow.has_value()},
-          {"schedule", to_text(judged.plan.orders)},
-          {"batch", judged.plan.batch.count()},
-          {"bounds", Json::array({bound_json(judged.any_bound), bound_json(judged.stages_bound)})},
-          {"gap", judged.gap()},
-          {"stages", std::move(stages)},
-          {"memory", memory_json(judged.trace)}};
+  Json json{{"iteration_ns", judged.trace.iteration.count()},
+            {"expected_ns", judged.expected.count()},
+            {"bubble", judged.bubble},
+            {"fits", !judged.overflow.has_value()},
+            {"schedule", to_text(judged.plan.orders)},
+            {"batch", judged.plan.batch.count()},
+            {"bounds", Json::array({bound_json(judged.any_bound), bound_json(judged.stages_bound)})},
+            {"gap", judged.gap()},
+            {"stages", std::move(stages)},
+            {"memory", memory_json(judged.trace)}};
+  if (const auto price = step_price(cluster, judged.staged, judged.trace.iteration, judged.plan.batch))
+    json["price"] = price_json(*price);
+  return json;
 }
 
 void print_json_line(Console& console, const Json& json) {

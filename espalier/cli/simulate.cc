@@ -35,19 +35,23 @@ int simulate_plan(Program& program, const SimulateFlags& flags) {
   const std::vector<MemoryByCategory> peaks = peak_memory(opened.trace);
   for (std::size_t d = 0; d < peaks.size(); ++d) fits &= peaks[d].total() <= opened.trace.capacity[d];
 
+  const std::optional<StepPrice> price =
+      step_price(opened.cluster, opened.file.staged, now, opened.file.training.batch);
   if (console.json) {
     Json bounds = Json::array();
     if (any.bound) bounds.push_back(bound_json(*any.bound));
     bounds.push_back(bound_json(opened.stages_bound));
-    print_json_line(console, {{"plan", flags.plan},
-                              {"precision", std::string(to_text(opened.file.training.precision))},
-                              {"iteration_ns", opened.trace.iteration.count()},
-                              {"predicted_before_ns", before.count()},
-                              {"expected_ns", opened.expected().count()},
-                              {"bubble", bubble_ratio(opened.trace)},
-                              {"fits", fits},
-                              {"bounds", std::move(bounds)},
-                              {"memory", memory_json(opened.trace)}});
+    Json json{{"plan", flags.plan},
+              {"precision", std::string(to_text(opened.file.training.precision))},
+              {"iteration_ns", opened.trace.iteration.count()},
+              {"predicted_before_ns", before.count()},
+              {"expected_ns", opened.expected().count()},
+              {"bubble", bubble_ratio(opened.trace)},
+              {"fits", fits},
+              {"bounds", std::move(bounds)},
+              {"memory", memory_json(opened.trace)}};
+    if (price) json["price"] = price_json(*price);
+    print_json_line(console, json);
   } else {
     std::ostream& out = console.out();
     if (opened.file.placement) {
@@ -62,6 +66,7 @@ int simulate_plan(Program& program, const SimulateFlags& flags) {
     }
     out << verdict_text(opened.trace, opened.file.training.batch) << '\n';
     out << expected_text(opened.expected(), opened.file.measured);
+    out << price_text(price);
     if (any.bound) out << bound_text(opened.trace.iteration, *any.bound) << '\n';
     out << bound_text(opened.trace.iteration, opened.stages_bound) << "\n\n";
     if (flags.gantt || flags.transfers) {

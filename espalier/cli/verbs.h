@@ -97,6 +97,8 @@ void warn_of_measurement(Program& program, const OpenedPlan& opened, std::option
 
 // What every plan is summed up by: "12.3 ms per iteration …".
 std::string verdict_text(const Trace& trace, BatchSize batch);
+// A line where the cluster has prices; else empty.
+std::string price_text(const std::optional<StepPrice>& price);
 // "any plan with the micro-batches offered"
 std::string scope_text(Bound::Scope scope);
 
@@ -123,6 +125,7 @@ struct TraceOutputs {
 
 nlohmann::ordered_json memory_json(const Trace& trace);
 nlohmann::ordered_json bound_json(const Bound& bound);
+nlohmann::ordered_json price_json(const StepPrice& price);
 nlohmann::ordered_json judged_json(const Judged& judged, const Cluster& cluster);
 
 void print_json_line(Console& console, const nlohmann::ordered_json& json);

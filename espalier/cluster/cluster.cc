@@ -26,6 +26,7 @@ class Checker {
     for (const Group& group : parts_.groups) check_group(group);
     if (parts_.devices.empty()) report("the cluster has no device");
     for (const Device& device : parts_.devices) check_device(device);
+    check_prices();
     if (violations_.empty()) check_links();
     return std::move(violations_);
   }
@@ -69,6 +70,7 @@ class Checker {
     if (kind.launch_overhead < Duration()) {
       report("device kind '" + kind.name + "': the launch overhead is negative");
     }
+    check_price("device kind '" + kind.name + "'", kind.price_per_hour);
   }
 
   void check_tree() {
@@ -100,6 +102,25 @@ class Checker {
       report("device '" + device.name + "': there is no group " + std::to_string(device.group.index()));
     }
     if (device.memory <= Bytes()) report("device '" + device.name + "': memory must be positive");
+    check_price("device '" + device.name + "'", device.price_per_hour);
+  }
+
+  void check_price(const std::string& whose, const std::optional<double>& price) {
+    if (price && !(*price >= 0 && *price <= kMaxRate))
+      report(whose + ": the price per hour must be from 0 to 1e30");
+  }
+
+  // A sum over some of the devices would look like the price of all.
+  void check_prices() {
+    const Device* with = nullptr;
+    const Device* without = nullptr;
+    for (const Device& device : parts_.devices) {
+      const Device*& first = device.price_per_hour ? with : without;
+      if (!first) first = &device;
+    }
+    if (!with || !without) return;
+    report("device '" + without->name + "' has no price per hour, but '" + with->name +
+           "' has one: expected one for every device or kind (0 is free), or for none");
   }
 
   void check_links() {

@@ -45,14 +45,16 @@ struct DeviceKind {
   Duration launch_overhead = {};          // least time of one operator
   int multiprocessors = 1;                // tiles run side by side; for a CPU its threads
   double speed = 1;                       // all times of this kind are divided by it ("half as fast" = 0.5)
+  std::optional<double> price_per_hour = {};  // of one device, in any currency; none: not known
   friend bool operator==(const DeviceKind&, const DeviceKind&) = default;
 };
 
 struct Device {
   std::string name = {};  // "gpu:0"
   KindId kind = {};
-  GroupId group = {};  // the group it is a leaf of
-  Bytes memory = {};   // this device's own limit; the kind's by default
+  GroupId group = {};                         // the group it is a leaf of
+  Bytes memory = {};                          // this device's own limit; the kind's by default
+  std::optional<double> price_per_hour = {};  // this device's own; the kind's by default
   friend bool operator==(const Device&, const Device&) = default;
 };
 
@@ -132,6 +134,9 @@ class Cluster {
 
   std::optional<DeviceId> find_device(std::string_view name) const;
 
+  // Whether every device has a price; if not, none has.
+  bool has_prices() const { return parts_.devices.front().price_per_hour.has_value(); }
+
   // The lowest group that holds both. O(depth).
   GroupId common_group(DeviceId a, DeviceId b) const;
 
@@ -168,7 +173,8 @@ class Cluster {
 // Every broken invariant, one line each: unique names (of kinds; of groups and devices together, since both
 // name links), positive rates and memory up to the limits above, no negative times, a tree in which group 0
 // is the only root and parents come first, at least one device; named links between members that are there,
-// neither of which is in the other, at most one from each to each.
+// neither of which is in the other, at most one from each to each; prices from 0 to kMaxRate, for every
+// device or for none.
 std::vector<std::string> check_cluster(const ClusterParts& parts);
 
 // What a named link is where a file says nothing of it: latency and endpoint costs of the lowest group with

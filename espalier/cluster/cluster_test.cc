@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <functional>
 
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
@@ -397,6 +398,57 @@ TEST(ClusterText, PrintsWhatItRead) {
             "device gpu:1 V100 in host0 memory=12GiB\n"
             "device gpu:2 V100 in host1\n"
             "device gpu:3 V100 in host1\n");
+}
+
+// The V100s cost 2.5 an hour, but gpu:1 nothing; the A100 costs 4. No device is of the kind without a price.
+constexpr const char* kPriced =
+    "kind V100 preset=V100-16GB price=2.5\n"
+    "kind A100 preset=A100-40GB price=4\n"
+    "kind unused preset=T4\n"
+    "group network 25Gb latency=10us\n"
+    "device gpu:0 V100 in network\n"
+    "device gpu:1 V100 in network price=0\n"
+    "device gpu:2 A100 in network\n";
+
+TEST(Prices, AreTheKindsUnlessADeviceSaysItsOwn) {
+  const Cluster c = parse_cluster_lines(kPriced);
+  ASSERT_TRUE(c.has_prices());
+  EXPECT_EQ(c.device(DeviceId(0)).price_per_hour, 2.5);
+  EXPECT_EQ(c.device(DeviceId(1)).price_per_hour, 0);
+  EXPECT_EQ(c.device(DeviceId(2)).price_per_hour, 4);
+  EXPECT_FALSE(parse_cluster_lines(kTwoHosts).has_prices());
+  EXPECT_FALSE(parse_cluster("4xA100-80GB").has_prices()) << "presets have none";
+}
+
+TEST(Prices, PrintAndParseBack) {
+  const Cluster c = parse_cluster_lines(kPriced);
+  EXPECT_EQ(parse_cluster_lines(print_cluster(c)), c);
+  const std::string json = print_json(cluster_to_json(c));
+  EXPECT_EQ(cluster_from_json(parse_json(json, "c.json"), "c.json"), c) << json;
+  EXPECT_THAT(json, HasSubstr("\"price_per_hour\": 2.5"));
+  EXPECT_THAT(print_json(cluster_to_json(parse_cluster_lines(kTwoHosts))),
+              ::testing::Not(HasSubstr("price")));
+}
+
+TEST(Prices, AreFromZeroOnAndForEveryDeviceOrForNone) {
+  const auto broken = [](const std::function<void(ClusterParts&)>& change) {
+    ClusterParts parts = parse_cluster_lines(kPriced).parts();
+    change(parts);
+    return parts;
+  };
+  expect_one(broken([](ClusterParts& p) { p.kinds[2].price_per_hour = -1; }),
+             "device kind 'unused': the price per hour must be from 0 to 1e30");
+  expect_one(broken([](ClusterParts& p) { p.devices[0].price_per_hour = std::nan(""); }),
+             "device 'gpu:0': the price per hour must be from 0 to 1e30");
+  expect_one(broken([](ClusterParts& p) { p.devices[2].price_per_hour = HUGE_VAL; }),
+             "device 'gpu:2': the price per hour must be from 0 to 1e30");
+  expect_one(broken([](ClusterParts& p) { p.devices[1].price_per_hour = std::nullopt; }),
+             "device 'gpu:1' has no price per hour, but 'gpu:0' has one");
+  const std::string kind = "kind k 1GiB f32=1 mem=1GB";
+  EXPECT_THAT(refusal([&] { parse_cluster_lines(kind + " price=-2\ngroup g\ndevice d k\n"); }),
+              HasSubstr("price per hour must be from 0"));
+  EXPECT_THAT(refusal([&] { parse_cluster_lines(kind + " price=cheap\ngroup g\ndevice d k\n"); }),
+              HasSubstr("line 1: 'cheap' is not a number"));
 }
 
 TEST(ClusterText, ErrorsNameTheLine) {

@@ -20,9 +20,15 @@ EndpointCost endpoint_from_json(const JsonCursor& cursor) {
   return cost;
 }
 
+// Of a kind or a device; none where nothing is said.
+std::optional<double> price_from_json(const JsonCursor& cursor) {
+  if (!cursor.has("price_per_hour")) return std::nullopt;
+  return cursor.at("price_per_hour").number(0, kMaxRate);
+}
+
 DeviceKind kind_from_json(const JsonCursor& cursor) {
   cursor.only({"name", "preset", "memory_bytes", "flops_f32", "flops_tf32", "flops_bf16", "flops_f16",
-               "memory_bytes_per_second", "launch_ns", "multiprocessors", "speed"});
+               "memory_bytes_per_second", "launch_ns", "multiprocessors", "speed", "price_per_hour"});
   DeviceKind kind;
   const bool preset = cursor.has("preset");
   if (preset) {
@@ -48,6 +54,7 @@ DeviceKind kind_from_json(const JsonCursor& cursor) {
   if (given("multiprocessors"))
     kind.multiprocessors = static_cast<int>(cursor.at("multiprocessors").integer(1, kMaxMultiprocessors));
   if (cursor.has("speed")) kind.speed = cursor.at("speed").number(0, kMaxRate);
+  kind.price_per_hour = price_from_json(cursor);
   return kind;
 }
 
@@ -133,6 +140,7 @@ Json cluster_to_json(const Cluster& cluster) {
     if (kind.flops_tf32) kinds.back()["flops_tf32"] = *kind.flops_tf32;
     if (kind.flops_bf16) kinds.back()["flops_bf16"] = *kind.flops_bf16;
     if (kind.speed != 1) kinds.back()["speed"] = kind.speed;
+    if (kind.price_per_hour) kinds.back()["price_per_hour"] = *kind.price_per_hour;
   }
   Json groups = Json::array();
   for (const Group& group : cluster.groups()) {
@@ -152,6 +160,8 @@ Json cluster_to_json(const Cluster& cluster) {
                        {"in", cluster.group(device.group).name}});
     if (device.memory != cluster.kind(device.kind).memory)
       devices.back()["memory_bytes"] = device.memory.count();
+    if (device.price_per_hour && device.price_per_hour != cluster.kind(device.kind).price_per_hour)
+      devices.back()["price_per_hour"] = *device.price_per_hour;
   }
   Json json;
   json["format"] = "espalier.cluster/1";
@@ -186,7 +196,7 @@ Cluster cluster_from_json(const Json& json, const std::string& where) {
   const JsonCursor devices = root.at("devices");
   for (std::size_t i = 0; i < devices.size(); ++i) {
     const JsonCursor cursor = devices.at(i);
-    cursor.only({"name", "kind", "in", "memory_bytes"});
+    cursor.only({"name", "kind", "in", "memory_bytes", "price_per_hour"});
     Device device;
     device.name = cursor.at("name").string();
     device.kind = KindId(find_kind(cursor.at("kind"), parts, kind_ids));
@@ -195,6 +205,8 @@ Cluster cluster_from_json(const Json& json, const std::string& where) {
     device.group = GroupId(group->second);
     device.memory = cursor.has("memory_bytes") ? cursor.at("memory_bytes").bytes()
                                                : parts.kinds[device.kind.index()].memory;
+    device.price_per_hour = cursor.has("price_per_hour") ? price_from_json(cursor)
+                                                         : parts.kinds[device.kind.index()].price_per_hour;
     parts.devices.push_back(std::move(device));
   }
   if (root.has("links")) {

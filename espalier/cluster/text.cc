@@ -119,7 +119,7 @@ class ClusterReader {
   }
 
   void read_kind(const std::string& name, const Rest& rest) {
-    only(rest.settings, {"preset", "f32", "tf32", "bf16", "f16", "mem", "launch", "sms", "speed"});
+    only(rest.settings, {"preset", "f32", "tf32", "bf16", "f16", "mem", "launch", "sms", "speed", "price"});
     const auto given = [&](std::string_view key) { return rest.settings.contains(key); };
     const bool preset = given("preset") || (rest.plain.empty() && rest.settings.empty());
     if (rest.plain.size() > 1 || (rest.plain.empty() && !preset)) {
@@ -143,6 +143,7 @@ class ClusterReader {
           static_cast<int>(parse_integer(need(rest.settings, "sms"), 1, kMaxMultiprocessors));
     }
     if (given("speed")) kind.speed = parse_number(need(rest.settings, "speed"));
+    if (given("price")) kind.price_per_hour = parse_number(need(rest.settings, "price"));
     add_kind(std::move(kind));
   }
 
@@ -188,7 +189,7 @@ class ClusterReader {
   }
 
   void read_device(const std::string& name, const Rest& rest) {
-    only(rest.settings, {"memory"});
+    only(rest.settings, {"memory", "price"});
     const auto& plain = rest.plain;
     if (plain.size() != 1 && (plain.size() != 3 || plain[1] != "in")) {
       throw InputError("expected `device NAME KIND in GROUP`");
@@ -203,6 +204,9 @@ class ClusterReader {
     device.group = plain.size() == 1 ? GroupId(0) : find_group(plain[2]);
     device.memory = rest.settings.count("memory") != 0 ? parse_bytes(need(rest.settings, "memory"))
                                                        : parts_.kinds[kind].memory;
+    device.price_per_hour = rest.settings.contains("price")
+                                ? std::optional(parse_number(need(rest.settings, "price")))
+                                : parts_.kinds[kind].price_per_hour;
     parts_.devices.push_back(std::move(device));
   }
 
@@ -273,6 +277,7 @@ std::string print_cluster(const Cluster& cluster) {
             " f16=" + number_text(kind.flops_f16) + " mem=" + bandwidth_text(kind.memory_bandwidth) +
             " launch=" + to_exact_text(kind.launch_overhead) + " sms=" + std::to_string(kind.multiprocessors);
     if (kind.speed != 1) text += " speed=" + number_text(kind.speed);
+    if (kind.price_per_hour) text += " price=" + number_text(*kind.price_per_hour);
     text += '\n';
   }
   for (const Group& group : cluster.groups()) {
@@ -289,6 +294,8 @@ std::string print_cluster(const Cluster& cluster) {
     text += "device " + word(device.name) + " " + word(cluster.kind(device.kind).name) + " in " +
             word(cluster.group(device.group).name);
     if (device.memory != cluster.kind(device.kind).memory) text += " memory=" + to_exact_text(device.memory);
+    if (device.price_per_hour && device.price_per_hour != cluster.kind(device.kind).price_per_hour)
+      text += " price=" + number_text(*device.price_per_hour);
     text += '\n';
   }
   for (const NamedLink& link : cluster.links()) text += link_text(cluster, link);

@@ -100,12 +100,46 @@ class Placement(Command):
                 self.assertEqual(row["status"], "unsupported", row)
                 self.assertIn("more than 60000 downsets", row["why"])
                 continue
+            if row["planner"] == "price":
+                self.assertEqual(row["status"], "unsupported", row)
+                self.assertIn("price_per_hour", row["why"])
+                continue
             self.assertEqual(row["status"], "feasible", row)
             self.assertTrue(row["placement"], row)
+            self.assertNotIn("price", row)
         by_name = {row["planner"]: row for row in rows}
         self.assertEqual(by_name["m-etf"]["iteration_ns"], simulated["iteration_ns"])
         usual = json.loads(self.espalier(*compare).stdout)["rows"]
         self.assertFalse(set(placers) & {row["planner"] for row in usual})
+
+    def test_prices_of_devices_are_prices_of_plans(self):
+        self.write("priced.txt", "kind fast preset=V100-16GB price=8\nkind slow preset=V100-16GB speed=0.5 price=1\n"
+                                 "group network 100GB latency=5us\n"
+                                 "device gpu:0 fast in network\ndevice gpu:1 slow in network\n")  # fmt: skip
+        options = (MODEL, "--cluster", "priced.txt", "--batch", "16")
+        # Half as fast for an eighth of the price.
+        said = self.espalier("plan", *options, "--planner", "price", "-o", "cheap.json").stdout
+        self.assertRegex(said, r"price \S+ a step; no placement is below price \S+ a step")
+        self.assertRegex(said, r"price: \S+ a step, \S+ a million samples; 1 device at 1 an hour")
+        self.assertRegex(self.espalier("simulate", "cheap.json").stdout, r"price: .*; 1 device at 1 an hour")
+        price = json.loads(self.espalier("simulate", "cheap.json", "--json").stdout)["price"]
+        compared = ("compare", *options, "--planner", "single,price,heft", "--plan", "cheap.json")
+        rows = {row["planner"]: row for row in json.loads(self.espalier(*compared, "--json").stdout)["rows"]}
+        self.assertEqual(rows["cheap.json"]["price"], price)
+        self.assertEqual(rows["price"]["price"], price)
+        for row in rows.values():
+            self.assertLessEqual(price["per_step"], row["price"]["per_step"], row)
+            self.assertAlmostEqual(row["price"]["per_step"],
+                                   row["iteration_ns"] / 3.6e12 * row["price"]["per_hour"], delta=1e-15)  # fmt: skip
+            self.assertAlmostEqual(row["price"]["per_million_samples"], row["price"]["per_step"] * 62500, delta=1e-9)
+        said = self.espalier(*compared).stdout
+        self.assertIn("price_million", said)
+        self.assertRegex(said, r"cheapest: price, \S+ a million samples")
+        said = self.espalier("compare", MODEL, "--cluster", CLUSTER, "--batch", "16", "--planner", "single").stdout
+        self.assertNotIn("price", said)
+        self.write("half.txt", "kind fast preset=V100-16GB price=8\ngroup network\n"
+                               "device gpu:0 fast\ndevice gpu:1 V100-16GB\n")  # fmt: skip
+        self.refused("plan", MODEL, "--cluster", "half.txt", says=["'gpu:1' has no price per hour", "or for none"])
 
     def test_a_placer_keeps_pins_and_says_what_lacks(self):
         plan = ("plan", MODEL, "--cluster", CLUSTER, "--batch", "16", "--planner", "heft")

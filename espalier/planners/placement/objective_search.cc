@@ -57,6 +57,29 @@ class Climb {
     best_ = at_, of_best_ = now_;
   }
 
+  // Every assignment, if the budget is enough for all of them.
+  bool look_at_all() {
+    const Instance& instance = judge_.instance();
+    std::uint64_t count = 1;
+    const std::uint64_t left =
+        context_.budget.max_states - std::min(context_.states, context_.budget.max_states);
+    for (std::size_t u = 0; u < instance.units(); ++u) {
+      const std::uint64_t places = instance.allowed[u].size();
+      if (places == 0 || count > left / places) return false;
+      count *= places;
+    }
+    std::vector<std::size_t> choice(instance.units());
+    for (bool more = true; more && !context_.stop() && context_.take_state();) {
+      for (std::size_t u = 0; u < choice.size(); ++u) at_[u] = instance.allowed[u][choice[u]];
+      now_ = judge_.judge(at_);
+      if (rank_of(now_) < rank_of(of_best_)) best_ = at_, of_best_ = now_;
+      std::size_t u = 0;
+      while (u < choice.size() && ++choice[u] == instance.allowed[u].size()) choice[u++] = 0;
+      more = u < choice.size();
+    }
+    return true;
+  }
+
   void run() {
     if (around_.movable().empty()) return;
     KindChoice kinds(kMoveKinds);
@@ -151,7 +174,7 @@ ObjectivePlaced objective_search(ObjectiveJudge& judge, const std::vector<Assign
   std::vector<Assignment> all = starts;
   for (Assignment& start : simple_starts(judge.instance())) all.push_back(std::move(start));
   climb.begin(std::move(all));
-  climb.run();
+  if (!climb.look_at_all()) climb.run();
   return climb.result();
 }
 

@@ -19,8 +19,7 @@ struct ObjectiveBound {
 //   latency                        placement_bound
 //   max-load, contiguous or not    load_bound: work over devices, with memory
 //   price                          the larger of placement_bound on the cheapest device, and each unit where
-//   its
-//                                  work is cheapest
+//                                  its work is cheapest
 //   expected, p95                  0: a bound would have to hold for samples
 ObjectiveBound objective_bound(const Instance& instance, const Rules& rules, const ObjectiveOptions& options);
 
@@ -30,7 +29,8 @@ struct ObjectivePlaced {
   std::string why = {};
 };
 
-// Begins with the starts and simple_starts; then random changes (moves.h), each kept unless it is worse;
+// Begins with the starts and simple_starts. Where the rest of the budget is enough for all assignments, looks
+// at each: the value is then the least. Else random changes (moves.h), each kept unless it is worse;
 // after many looks without gain a few changes from the best, whatever they cost. Placements that do not fit
 // are kept only until one is met that does. Takes a state for each look, O(ObjectiveJudge::judge) each. Never
 // worse than the best feasible start. One thread.

@@ -43,7 +43,7 @@ INSTANTIATE_TEST_SUITE_P(All, EveryObjective, ::testing::ValuesIn(objectives()),
 });
 
 TEST_P(EveryObjective, SearchFindsTheLeastOfAllAndNoBoundIsAboveIt) {
-  int found = 0, hits = 0;
+  int found = 0, hits = 0, exact = 0;
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     Rng rng(seed);
     const Instance instance =
@@ -66,6 +66,13 @@ TEST_P(EveryObjective, SearchFindsTheLeastOfAllAndNoBoundIsAboveIt) {
       continue;
     }
     EXPECT_LE(objective_bound(instance, rules, options).value, *least) << seed;
+    double all = 1;
+    for (std::size_t u = 0; u < instance.units(); ++u) all *= static_cast<double>(instance.allowed[u].size());
+    if (all + static_cast<double>(2 + instance.devices()) < 390) {  // the budget, less that of starts
+      ASSERT_TRUE(placed.assignment) << seed;
+      EXPECT_EQ(placed.value.value, *least) << seed;
+      ++exact;
+    }
     if (!placed.assignment) continue;
     EXPECT_EQ(judge.judge(*placed.assignment), placed.value);
     EXPECT_GE(placed.value.value, *least) << seed;
@@ -73,6 +80,7 @@ TEST_P(EveryObjective, SearchFindsTheLeastOfAllAndNoBoundIsAboveIt) {
     hits += placed.value.value == *least ? 1 : 0;
   }
   EXPECT_GT(found, 25);
+  EXPECT_GT(exact, 15);
   EXPECT_GT(10 * hits, 8 * found) << hits << " of " << found;
 }
 

@@ -43,6 +43,15 @@ std::optional<std::string> keep_pins(const Problem& problem, Instance& instance)
   return std::nullopt;
 }
 
+// By device; empty where the cluster has none.
+std::vector<double> prices_of(const Cluster& cluster) {
+  std::vector<double> prices;
+  for (const Device& device : cluster.devices()) {
+    if (device.price_per_hour) prices.push_back(*device.price_per_hour);
+  }
+  return prices;
+}
+
 // With the devices' names; the placer's own words where it does not say which lack memory.
 std::string why_text(const Problem& problem, const Placed& placed) {
   if (placed.lacks.empty()) return placed.why;
@@ -71,7 +80,8 @@ Outcome plan_by_placer(const Problem& problem, const Placer& placer, const Place
   for (const std::int64_t sixteenths : kSixteenths) {
     for (std::size_t d = 0; d < memory.size(); ++d) instance.memory[d] = memory[d] / 16 * sixteenths;
     for (int i = 0; i < kTightenings && !context.stop(); ++i) {
-      const Placed placed = placer.place({problem.graph, instance, options.order, options.seed}, context);
+      const Placed placed = placer.place(
+          {problem.graph, instance, options.order, options.seed, prices_of(problem.cluster)}, context);
       if (placed.unsupported) return {.status = Status::kUnsupported, .why = placed.why};
       if (!placed.assignment) {
         if (!why) why = why_text(problem, placed);

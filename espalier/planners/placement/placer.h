@@ -47,6 +47,7 @@ struct PlacerInput {
   const Instance& instance;  // of that graph
   TraversalOrder order = TraversalOrder::kTopoGenerations;
   std::uint64_t seed = 1;
+  std::vector<double> price_per_hour = {};  // by device; empty: nobody said what devices cost
 };
 
 struct Placer {

@@ -118,6 +118,9 @@ const std::vector<Placer>& placement_placers() {
                    "the least load of the busiest device or link, for a full pipeline of steps"),
       of_objective(Objective::kContiguousMaxLoad, "Tarnawski et al., NeurIPS'20: throughput",
                    "the same, where no value of the forward pass comes back to a device"),
+      of_objective(
+          Objective::kPrice, "AutoDeep, ToN'24",
+          "the least price of a step: its time, times the prices of the devices that have a part of it"),
       of_objective(Objective::kExpected, "READYS, CLUSTER'21",
                    "the least mean step of 40 samples with operators' times 20 % off"),
       of_objective(Objective::kTail, "READYS, CLUSTER'21",

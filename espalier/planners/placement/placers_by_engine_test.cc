@@ -2,11 +2,14 @@
 
 #include <gmock/gmock.h>
 
+#include <set>
+
 #include "espalier/planners/placement/baechi.h"
 #include "espalier/planners/placement/heft.h"
 #include "espalier/planners/placement/instance_for_tests.h"
 #include "espalier/planners/placement/max_load.h"
 #include "espalier/planners/placement/multilevel.h"
+#include "espalier/planners/placement/objective_search.h"
 #include "espalier/planners/placement/placement_planner.h"
 #include "espalier/planners/placement/search_placer.h"
 #include "espalier/planners/placement/simple.h"
@@ -194,6 +197,64 @@ TEST(SearchPlacer, OfAnObjectiveIsNoWorseByItThanWhatItBeginsWith) {
   }
 }
 
+TEST(SearchPlacer, OfThePriceIsTheLeastOfAllPlacements) {
+  const Toy toy(kTwoTowers, kThreeDevices, 4);
+  const Instance instance =
+      make_instance(toy.graph, toy.cluster, toy.costs, toy.training, {.micro_batch = BatchSize(4)});
+  for (const std::vector<double>& prices :
+       {std::vector<double>{1, 1, 1}, {1, 2.5, 4}, {9, 3, 3}, {5, 0.5, 0}, {100, 100, 1}}) {
+    SCOPED_TRACE(::testing::PrintToString(prices));
+    const PlacerInput input{.graph = toy.graph, .instance = instance, .price_per_hour = prices};
+    Context context;
+    const Placed placed = find_placer("price").place(input, context);
+    expect_fits(instance, placed);
+    EXPECT_THAT(placed.why, HasSubstr("price "));
+    const ObjectiveOptions options{.objective = Objective::kPrice, .price_per_hour = prices};
+    ObjectiveJudge judge(instance, kAllHeld, placed.orders, options);
+    std::optional<double> least;
+    Assignment assignment(instance.units(), DeviceId(0));
+    for (std::size_t u = 0; u < assignment.size();) {
+      const ObjectiveValue value = judge.judge(assignment);
+      if (value.feasible() && (!least || value.value < *least)) least = value.value;
+      for (u = 0; u < assignment.size(); ++u) {
+        assignment[u] = DeviceId((assignment[u].index() + 1) % instance.devices());
+        if (assignment[u] != DeviceId(0)) break;
+      }
+    }
+    EXPECT_EQ(judge.judge(*placed.assignment).value, *least);
+    EXPECT_LE(objective_bound(instance, kAllHeld, options).value, *least);
+  }
+}
+
+// Twelve operators of 8,000 bytes each in turn, six equal devices of 60 KiB: two hold everything, and each
+// further one would cost as much again for a chain that is no faster.
+TEST(SearchPlacer, OfThePriceUsesNoMoreDevicesThanMemoryAsksFor) {
+  std::string text = "x = input() : f32[b]\n", cluster =
+                                                   "kind gpu 60KiB f32=1e12 f16=1e12 mem=100GB launch=0ns "
+                                                   "sms=1 price=3\ngroup network 1GB latency=0ns\n";
+  for (int i = 0; i < 12; ++i) {
+    const std::string n = std::to_string(i), before = i == 0 ? "x" : "a" + std::to_string(i - 1);
+    text += "w" + n + " = parameter(w" + n + ") : f32[1000]\na" + n + " = f(" + before + ", w" + n +
+            ") : f32[b] @class=c2\n";
+  }
+  for (int d = 0; d < 6; ++d) cluster += "device dev" + std::to_string(d) + " gpu in network\n";
+  const Toy toy(text + "loss = f(a11, w11) : f32[] @class=c1\n", cluster, 4);
+  Context context;
+  const Outcome outcome = plan_by_placer(toy.problem(), find_placer("price"), {}, context);
+  ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
+  const std::vector<DeviceId>& device = std::get<Placement>(*outcome.plan).device;
+  EXPECT_EQ(std::set<DeviceId>(device.begin(), device.end()).size(), 2U);
+  EXPECT_THAT(outcome.why, HasSubstr("no placement is below price "));
+}
+
+TEST(SearchPlacer, OfThePriceAsksForPrices) {
+  const Toy toy(kTwoTowers, kThreeDevices, 4);
+  Context context;
+  const Outcome without = plan_by_placer(toy.problem(), find_placer("price"), {}, context);
+  EXPECT_EQ(without.status, Status::kUnsupported);
+  EXPECT_THAT(without.why, HasSubstr("price_per_hour"));
+}
+
 TEST(SearchPlacer, BeginsWithPlacementsOfLiveMemoryThatPlacersWouldRefuse) {
   // One device that holds a step's peak but not everything that is touched all step long.
   Rng rng(5);
@@ -339,10 +400,15 @@ TEST(MaxLoad, SlowerDevicesTakeThePartOfCpus) {
 
 TEST(PlacementPlanner, EveryPlacerGivesAPlacementThatKeepsThePins) {
   const Toy toy(kTwoTowers, kThreeDevices, 4);
+  ClusterParts parts = toy.cluster.parts();
+  for (Device& device : parts.devices) device.price_per_hour = 1;
+  const Cluster cluster(parts);
   const Pins pins{{"b1", DeviceId(2)}};
   for (const Placer& placer : placement_placers()) {
     SCOPED_TRACE(placer.name);
-    const Problem free = toy.problem(), pinned = toy.problem(pins);
+    const Problem free{.graph = toy.graph, .cluster = cluster, .costs = toy.costs, .training = toy.training};
+    const Problem pinned{
+        .graph = toy.graph, .cluster = cluster, .costs = toy.costs, .training = toy.training, .pins = pins};
     Context context, other;
     const Outcome outcome = plan_by_placer(free, placer, {}, context);
     ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;

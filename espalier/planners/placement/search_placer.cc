@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <utility>
 
 #include "espalier/planners/placement/default_search.h"
@@ -85,9 +86,54 @@ std::vector<char> forward_of(const PlacerInput& input) {
   return forward;
 }
 
-std::string value_text(Objective objective, double nanoseconds_of_step) {
-  return std::string(to_text(objective)) + " " +
-         to_text(Duration(static_cast<std::int64_t>(nanoseconds_of_step)));
+std::string value_text(Objective objective, double value) {
+  const std::string name = std::string(to_text(objective)) + " ";
+  if (objective != Objective::kPrice) return name + to_text(Duration(static_cast<std::int64_t>(value)));
+  constexpr int kDigits = 4;
+  std::array<char, 32> buffer{};
+  const auto [end, error] =
+      std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::general, kDigits);
+  return name + std::string(buffer.data(), end) + " a step";
+}
+
+// The instance with these devices only; none where a unit may stand on none of them.
+std::optional<Instance> only_on(const Instance& instance, std::span<const DeviceId> devices) {
+  Instance few = instance;
+  few.allowed = {};
+  for (std::size_t u = 0; u < instance.units(); ++u) {
+    const std::size_t before = few.allowed.items.size();
+    for (const DeviceId device : instance.allowed[u]) {
+      if (std::find(devices.begin(), devices.end(), device) != devices.end())
+        few.allowed.items.push_back(device);
+    }
+    if (few.allowed.items.size() == before) return std::nullopt;
+    few.allowed.close();
+  }
+  return few;
+}
+
+// What HEFT finds on the 2, 4, 8, … devices on which all work together costs least: moves alone hardly ever
+// empty a device, and only an empty one is free.
+std::vector<Assignment> starts_on_few(const PlacerInput& input, Context& context) {
+  const Instance& instance = input.instance;
+  std::vector<std::pair<double, DeviceId>> devices;
+  for (std::size_t d = 0; d < instance.devices(); ++d) {
+    double work = 0;
+    for (std::size_t t = 0; t < instance.tasks(); ++t)
+      work += static_cast<double>(instance.time_on(TaskId(t), DeviceId(d)).count());
+    devices.emplace_back(work * input.price_per_hour[d], DeviceId(d));
+  }
+  std::sort(devices.begin(), devices.end());
+  std::vector<DeviceId> cheapest;
+  for (const auto& [cost, device] : devices) cheapest.push_back(device);
+  std::vector<Assignment> starts;
+  for (std::size_t count = 2; count < cheapest.size() && !context.stop(); count *= 2) {
+    const std::optional<Instance> few = only_on(instance, std::span(cheapest).first(count));
+    if (!few) continue;
+    Placed placed = find_placer("heft").place({input.graph, *few, input.order, input.seed}, context);
+    if (placed.assignment) starts.push_back(std::move(*placed.assignment));
+  }
+  return starts;
 }
 
 }  // namespace
@@ -95,10 +141,20 @@ std::string value_text(Objective objective, double nanoseconds_of_step) {
 Placed objective_placer(const PlacerInput& input, Objective objective, Context& context) {
   const Instance& instance = input.instance;
   const SearchPlacerOptions limits;
+  if (objective == Objective::kPrice && input.price_per_hour.empty()) {
+    return {.why =
+                "the devices have no prices: expected price_per_hour in the cluster file, such as `kind A100 "
+                "preset=A100-80GB price=2.5`",
+            .unsupported = true};
+  }
   Placed placed;
-  const std::vector<Assignment> starts = placer_starts(input, limits.rules, context, &placed);
+  std::vector<Assignment> starts = placer_starts(input, limits.rules, context, &placed);
+  if (objective == Objective::kPrice) {
+    for (Assignment& start : starts_on_few(input, context)) starts.push_back(std::move(start));
+  }
   const DeviceOrders orders{upward_priorities(instance), {}};
-  const ObjectiveOptions options{.objective = objective, .forward = forward_of(input)};
+  const ObjectiveOptions options{
+      .objective = objective, .price_per_hour = input.price_per_hour, .forward = forward_of(input)};
   ObjectiveJudge judge(instance, limits.rules, orders, options);
   const bool noisy = objective == Objective::kExpected || objective == Objective::kTail;
   const std::uint64_t evaluations = noisy ? options.noise.samples : 1;  // of a look, none cut off
