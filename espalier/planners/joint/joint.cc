@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-constexpr std::uint64_t kPartOfBudget = 3;  // that improving takes, and a planner of one share
+constexpr std::uint64_t kPartOfBudget = 3;  // that improving takes; each planner has all of it
 constexpr std::uint64_t kPartOfOrders = 5;  // of that, which lists of orders take: 1/5
 constexpr std::uint64_t kFewPlans = 8'000;  // of a problem whose plans are all judged
 constexpr std::size_t kFastest = 6;         // of them from which the search begins
@@ -107,7 +107,7 @@ Outcome joint_search(const Problem& problem, const std::vector<NamedPlanner>& pl
   std::uint64_t shares = 0;
   for (const NamedPlanner& planner : planners) shares += planner.shares;
   const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / std::max<std::uint64_t>(1, shares);
-  first.budget.max_states = std::min(context.budget.max_states / kPartOfBudget, most) * shares;
+  first.budget.max_states = std::min(context.budget.max_states, most) * shares;
   first.weight = second.weight = context.weight / 2;
   const std::vector<Candidate> candidates = run_all(problem, planners, first);
   context.states += first.states;
