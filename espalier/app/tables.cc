@@ -51,7 +51,7 @@ constexpr std::size_t kCellWidth = 40;  // of a list that people read
 
 // The whole list where it fits, else its first item and how many more there are.
 std::string short_list(const std::vector<std::string>& items, std::string_view between) {
-  const std::string all = fmt::format("{}", fmt::join(items, between));
+  std::string all = fmt::format("{}", fmt::join(items, between));
   if (display_width(all) <= kCellWidth || items.size() < 3) return all;
   return fmt::format("{} and {} more", items.front(), items.size() - 1);
 }
