@@ -81,8 +81,8 @@ def check_source(path, text, root):
             yield f"{where} no such file"
 
 
-def defined_types(text):
-    """(name with its namespaces, line) of each type that other files could define too: none of an unnamed namespace."""
+def in_namespaces(text):
+    """(namespaces around it, "" for an unnamed one, code, number) of each line."""
     spaces = []
     for number, line in enumerate(text.split("\n"), 1):
         code = line.split("//")[0].rstrip()
@@ -90,7 +90,14 @@ def defined_types(text):
             spaces.append(opened[2])
         elif spaces and code == "}" and "// namespace" in line:
             spaces.pop()
-        elif "" not in spaces and (found := TYPE.match(code)):
+        else:
+            yield spaces, code, number
+
+
+def defined_types(text):
+    """(name with its namespaces, line) of each type that other files could define too: none of an unnamed namespace."""
+    for spaces, code, number in in_namespaces(text):
+        if "" not in spaces and (found := TYPE.match(code)):
             yield "::".join([*spaces, found[1]]), number
 
 
@@ -107,18 +114,12 @@ def check_types(root, files):
 
 def unnamed(text):
     """(namespaces and name, alias's text, line) of each type, alias and constant in unnamed namespaces: builds join files of a module."""
-    spaces = []
-    for number, line in enumerate(text.split("\n"), 1):
-        code = line.split("//")[0].rstrip()
-        if opened := NAMESPACE.match(code):
-            spaces.append(opened[2])
-        elif spaces and code == "}" and "// namespace" in line:
-            spaces.pop()
-        elif "" in spaces:
-            if found := TYPE.match(code):
-                yield "::".join([*spaces, found[1]]), None, number
-            elif found := ALIAS.match(code) or CONSTANT.match(code):
-                yield "::".join([*spaces, found[1]]), code if ALIAS.match(code) else None, number
+    for spaces, code, number in in_namespaces(text):
+        if "" not in spaces:
+            continue
+        alias = ALIAS.match(code)
+        if found := TYPE.match(code) or alias or CONSTANT.match(code):
+            yield "::".join([*spaces, found[1]]), code if found is alias else None, number
 
 
 def check_unnamed(root, files):

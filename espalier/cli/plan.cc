@@ -25,7 +25,7 @@ struct PlanFlags {
   TraceOutputs trace;
 };
 
-// "choice 1: 53.1 ms (+2.0 %), at most 1.10 GiB on a device (-35.1 %), depth 3": beside the fastest plan.
+// "--pick 1: 53.1 ms (+2.0 %), at most 1.10 GiB on a device (-35.1 %), depth 3": beside the fastest plan.
 void print_choices(std::ostream& out, const Planned& planned, const PlanPrice& now) {
   const auto percent = [](auto other, auto one) {
     return one.count() > 0 ? 100 * (static_cast<double>(other.count()) / static_cast<double>(one.count()) - 1)
@@ -43,8 +43,7 @@ void print_choices(std::ostream& out, const Planned& planned, const PlanPrice& n
 // Of the plan that was judged.
 PlanPrice price_of(const Judged& judged) {
   PlanPrice price{judged.trace.iteration, Bytes(), pipeline_depth(judged.staged)};
-  for (const MemoryByCategory& peak : peak_memory(judged.trace))
-    price.peak = std::max(price.peak, peak.total());
+  for (const MemoryByCategory& peak : judged.peak) price.peak = std::max(price.peak, peak.total());
   return price;
 }
 

@@ -194,7 +194,7 @@ class Search {
     }
   }
 
-  // In turn the two best plans, now and then one of those with less memory or depth that are nearly as fast:
+  // In turn the two best plans, now and then one of those with less memory that are nearly as fast:
   // from them ways lead on that the fastest has no room for.
   Proposal kicked_plan(std::size_t kick, const Beam& beam) const {
     if (kick % kLeanerEvery == kLeanerEvery - 1) {
