@@ -62,7 +62,7 @@ inline const std::map<std::string, std::array<ZooValues, 2>>& small_zoo() {
       {"mixture-of-experts",
        {with(words, {{"key-value-heads", 2}, {"experts", 4}}),
         with(fewer, {{"key-value-heads", 3}, {"experts", 3}, {"experts-per-token", 1}})}},
-      {"transformer-xl", {words, fewer}},
+      {"transformer-xl", {words, with(fewer, {{"segments", 3}})}},
       {"t5",
        {{{{"layers", 2},
           {"hidden", 32},

@@ -109,6 +109,12 @@ const std::vector<PlannerEntry>& planner_catalog() {
          return looped(problem, {}, context);
        },
        1, false},
+      {std::string(kGdp), "GDP, arXiv 1910.01578; GO, NeurIPS'20",
+       "a trained policy places clusters of operators at once; asked for by name only", "placement",
+       [](const Problem&, const OrderRule&, Context&) -> Outcome {
+         return {.status = Status::kUnsupported, .why = "gdp needs libtorch, and this program has none"};
+       },
+       1, false, true},
       {"auto", "all above that plan pipelines but looped, improved together",
        "the planner: runs every one, then moves operators, devices, replicas and sizes; by simulation", "any",
        [](const Problem& problem, const OrderRule& schedule, Context& context) {

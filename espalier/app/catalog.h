@@ -21,10 +21,14 @@ struct PlannerEntry {
   std::function<Outcome(const Problem&, const OrderRule&, Context&)> plan;
   std::uint32_t shares = 0;  // of a budget that it has with others; 0: it takes no states
   bool asked_by_auto = true;
+  bool learned = false;  // needs libtorch: whoever has it passes it on (LearnedPlanner), `plan` refuses
 };
 
 // In the order in which they are shown and compared; "auto", which begins with the others, last.
 const std::vector<PlannerEntry>& planner_catalog();
+
+// The policy that places operators (learned/gdp.h).
+inline constexpr std::string_view kGdp = "gdp";
 
 // The planner of plans with several stages a device (planners/pipeline/looped.h).
 inline constexpr std::string_view kLooped = "looped";

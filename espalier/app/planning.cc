@@ -150,7 +150,8 @@ Judged judge_fragments(const PlanningJob& job, const Placement& placement, Pipel
 namespace {
 
 // A planner of the catalog, or the split by hand, for this job.
-NamedPlanner contender(const PlanningJob& job, const std::string& name, const ChosenOrders& chosen) {
+NamedPlanner contender(const PlanningJob& job, const std::string& name, const ChosenOrders& chosen,
+                       const LearnedPlanner& learned) {
   const OrderRule& schedule = chosen.rule;
   if (name == kByHand) {
     return {name, [&job, schedule](const Problem& problem, Context& context) {
@@ -180,7 +181,8 @@ NamedPlanner contender(const PlanningJob& job, const std::string& name, const Ch
             },
             planner.shares};
   }
-  const auto plan = [&planner, schedule](const Problem& problem, Context& context) -> Outcome {
+  const auto plan = [&planner, schedule, learned](const Problem& problem, Context& context) -> Outcome {
+    if (problem.locked.empty() && planner.learned && learned) return learned(problem, context);
     if (problem.locked.empty()) return planner.plan(problem, schedule, context);
     return {.status = Status::kUnsupported,
             .why = "planner '" + planner.name + "' does not keep locked stages; auto does"};
@@ -300,7 +302,7 @@ struct Search {
 
 Planned plan_model(const PlanningJob& job, const PlanOptions& options) {
   if (job.placement) return plan_placement(job, *job.placement, options.schedule);
-  const NamedPlanner planner = contender(job, options.planner, options.schedule);
+  const NamedPlanner planner = contender(job, options.planner, options.schedule, options.learned);
   Search search(job, options.search);
   search.context.budget = options.budget;
   search.context.planner = planner.name;
@@ -311,7 +313,7 @@ Planned plan_model(const PlanningJob& job, const PlanOptions& options) {
   const std::optional<NearMiss>& closest = planned.outcome.closest;
   if (planned.outcome.status == Status::kInfeasible && closest && options.remedies) {
     const bool named = !closest->planner.empty() && closest->planner != "start";
-    const NamedPlanner maker = named ? contender(job, closest->planner, options.schedule) : planner;
+    const NamedPlanner maker = named ? contender(job, closest->planner, options.schedule, options.learned) : planner;
     std::vector<std::uint32_t> shares{maker.shares};
     if (maker.name != planner.name) {
       shares.clear();
@@ -402,7 +404,7 @@ Comparison compare_planners(const PlanningJob& job, const CompareOptions& option
   }
   if (!job.stages.empty()) names.insert(names.begin(), std::string(kByHand));
   std::vector<NamedPlanner> planners;
-  for (const std::string& name : names) planners.push_back(contender(job, name, options.schedule));
+  for (const std::string& name : names) planners.push_back(contender(job, name, options.schedule, options.learned));
   Search search(job, options.search);
   search.context.budget = options.budget;
   std::vector<Duration> times(planners.size());
@@ -444,7 +446,7 @@ Comparison compare_planners(const PlanningJob& job, const CompareOptions& option
   if (!result.best && !result.interrupted && !closest_maker.empty() && closest_maker != "start") {
     std::vector<std::uint32_t> shares;
     for (const NamedPlanner& planner : planners) shares.push_back(planner.shares);
-    result.shortage = search.explain(contender(job, closest_maker, options.schedule), shares, closest_plan);
+    result.shortage = search.explain(contender(job, closest_maker, options.schedule, options.learned), shares, closest_plan);
   }
   return result;
 }

@@ -51,6 +51,9 @@ struct SearchOptions {
   const std::atomic<bool>* cancelled = nullptr;  // may be null: once true, the best so far is the answer
 };
 
+// The planner of the catalog that needs libtorch, from a program that has it.
+using LearnedPlanner = std::function<Outcome(const Problem&, Context&)>;
+
 // What stands for a planner where the stages are those that people chose (PlanningJob::stages).
 inline constexpr std::string_view kByHand = "stages";
 
@@ -62,6 +65,7 @@ struct PlanOptions {
   bool remedies =
       true;  // where nothing fits, what would do is looked for, by planning up to eight times again
   std::size_t pick = 0;  // of Outcome::choices, from 1, in place of the fastest
+  LearnedPlanner learned = {};
 };
 
 struct Planned {
@@ -113,6 +117,7 @@ struct CompareOptions {
   Budget budget = {};
   std::function<Duration()> clock = {};  // for planning times, from any thread; may be empty
   SearchOptions search = {};
+  LearnedPlanner learned = {};
 };
 
 struct Comparison {

@@ -7,6 +7,7 @@
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
 #include "espalier/cli/shortage.h"
+#include "espalier/cli/runtime_verbs.h"
 #include "espalier/cli/verbs.h"
 #include "espalier/report/svg.h"
 
@@ -15,6 +16,7 @@ namespace {
 
 struct CompareFlags {
   JobFlags job;
+  LearnedFlags learned;
   std::vector<std::string> planners;
   std::vector<std::string> plans;
   std::string schedule;  // empty: 1F1B, and whatever `auto` finds
@@ -107,7 +109,7 @@ void print(Console& console, const PlanningJob& job, const Comparison& compariso
 
 int compare(Program& program, const CompareFlags& flags) {
   Console& console = program.console;
-  for (const std::string& name : flags.planners) find_planner(name);
+  const LearnedPlanner learned = learned_planner(program, "compare", flags.planners, flags.learned);
   const ChosenOrders schedule = flags.schedule.empty() ? ChosenOrders() : choose_orders(flags.schedule);
   select_columns(comparison_table({}, TableReaders::kMachines), flags.columns);
   std::vector<std::string> inputs = flags.job.inputs();
@@ -119,7 +121,8 @@ int compare(Program& program, const CompareFlags& flags) {
                                                        .schedule = schedule,
                                                        .budget = {.max_states = flags.search.budget},
                                                        .clock = now,
-                                                       .search = flags.search.options(console)});
+                                                       .search = flags.search.options(console),
+                                                       .learned = learned});
   console.finish();
   if (console.json) {
     print_json_line(console, to_json(job, comparison));
@@ -163,6 +166,7 @@ void add_compare(Program& program) {
       ->type_name("RULE|FILE");
   flags->job.add_order(verb);
   flags->search.add(verb);
+  flags->learned.add(verb);
   verb->add_option("--svg", flags->svg, "write all timelines, one below the other")->type_name("FILE");
   verb->add_option("--format", flags->format, "text, markdown or csv")
       ->check(CLI::IsMember({"text", "markdown", "csv"}));

@@ -10,6 +10,7 @@
 #include "espalier/base/check.h"
 #include "espalier/base/json.h"
 #include "espalier/cli/shortage.h"
+#include "espalier/cli/runtime_verbs.h"
 #include "espalier/cli/verbs.h"
 #include "espalier/report/table_json.h"
 
@@ -21,6 +22,7 @@ constexpr std::size_t kRowsOfAccount = 8;
 
 struct FitFlags {
   JobFlags job;
+  LearnedFlags learned;
   std::string planner = "auto";
   SearchFlags search{.budget = kUsualBudget};
   std::vector<std::string> changes;
@@ -118,12 +120,14 @@ Json to_json(const PlanningJob& job, const Fit& fit) {
 
 int fit(Program& program, const FitFlags& flags) {
   Console& console = program.console;
-  find_planner(flags.planner);  // what is misspelt is told before the model is read
+  // What is misspelt is told before the model is read.
+  const LearnedPlanner learned = learned_planner(program, "fit", std::span(&flags.planner, 1), flags.learned);
   const PlanningJob job = prepare_job(flags.job.to_options(program));
   const PlanOptions options{.planner = job.stages.empty() ? flags.planner : std::string(kByHand),
                             .schedule = {},
                             .budget = {.max_states = flags.search.budget},
-                            .search = flags.search.options(console)};
+                            .search = flags.search.options(console),
+                            .learned = learned};
   Fit result;
   std::vector<WhatIf> asked;
   for (const std::string& change : flags.changes) {
@@ -173,6 +177,7 @@ void add_fit(Program& program) {
       ->type_name("CHANGE");
   verb->add_flag("--only-asked", flags->only_asked, "try no other changes than those of --what-if");
   flags->search.add(verb);
+  flags->learned.add(verb);
   verb->callback([&program, flags] { program.chosen = [&program, flags] { return fit(program, *flags); }; });
 }
 

@@ -9,6 +9,7 @@
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
 #include "espalier/cli/shortage.h"
+#include "espalier/cli/runtime_verbs.h"
 #include "espalier/cli/verbs.h"
 #include "espalier/report/table_json.h"
 
@@ -17,6 +18,7 @@ namespace {
 
 struct PlanFlags {
   JobFlags job;
+  LearnedFlags learned;
   std::string planner = "auto";
   std::string schedule;  // empty: that of the plan to start from, else 1F1B, and whatever `auto` finds
   SearchFlags search;
@@ -118,7 +120,8 @@ Json to_json(const PlanningJob& job, const Planned& planned, const std::string& 
 
 int plan(Program& program, const PlanFlags& flags) {
   Console& console = program.console;
-  find_planner(flags.planner);  // what is misspelt is told before the model is read
+  // What is misspelt is told before the model is read.
+  const LearnedPlanner learned = learned_planner(program, "plan", std::span(&flags.planner, 1), flags.learned);
   const JobOptions& options = flags.job.options;
   const bool by_hand = !options.stages.empty();
   if (by_hand && flags.planner != "auto") {
@@ -142,7 +145,8 @@ int plan(Program& program, const PlanFlags& flags) {
                                            .schedule = schedule.value_or(ChosenOrders()),
                                            .budget = {.max_states = flags.search.budget},
                                            .search = flags.search.options(console),
-                                           .pick = flags.pick});
+                                           .pick = flags.pick,
+                                           .learned = learned});
   console.finish();
   if (!planned.judged) {
     if (console.json) print_json_line(console, to_json(job, planned, ""));
@@ -188,6 +192,7 @@ void add_plan(Program& program) {
       ->type_name("NAME|FILE");
   flags->job.add_order(verb);
   flags->search.add(verb);
+  flags->learned.add(verb);
   verb->add_option("--start", flags->job.options.start,
                    "a plan file to improve; its stages with \"locked\": true are kept as they are")
       ->type_name("FILE");

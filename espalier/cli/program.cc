@@ -77,7 +77,7 @@ int call(const std::vector<std::string>& arguments, Console& console, const Mach
   Program program{app, console, chosen, arguments, machine, runtime};
   for (auto* add :
        {add_inspect, add_profile, add_calibrate, add_plan, add_fit, add_planners, add_simulate, add_compare,
-        add_run, add_launch, add_verify, add_diff, add_zoo, add_literal, add_orders}) {
+        add_run, add_launch, add_verify, add_diff, add_zoo, add_literal, add_orders, add_learn}) {
     add(program);
   }
   if (arguments.empty()) {

@@ -1,6 +1,33 @@
 #include "espalier/cli/runtime_verbs.h"
 
+#include <algorithm>
+
+#include "espalier/app/catalog.h"
+#include "espalier/base/check.h"
+
 namespace espalier::cli {
+
+void LearnedFlags::add(CLI::App* verb) {
+  verb->add_option("--policy", policy, "planner gdp: a policy of `espalier learn`; default: the one that comes along")
+      ->type_name("FILE");
+  verb->add_option("--fine-tune", fine_tune, "planner gdp: learn this model for so many updates first; default: 0")
+      ->type_name("N");
+}
+
+LearnedPlanner learned_planner(Program& program, const std::string& verb,
+                               std::span<const std::string> planners, const LearnedFlags& flags) {
+  const bool asked = std::any_of(planners.begin(), planners.end(),
+                                 [](const std::string& name) { return find_planner(name).learned; });
+  if (!asked) {
+    if (!flags.policy.empty() || flags.fine_tune > 0) {
+      throw InputError(std::string(flags.policy.empty() ? "--fine-tune" : "--policy") +
+                       ": is for --planner gdp, which is not asked for");
+    }
+    return {};
+  }
+  if (program.runtime == nullptr) hand_over(verb, program.arguments);
+  return program.runtime->learned(flags);
+}
 
 void ExecutionFlags::add_inputs(CLI::App* verb) {
   verb->add_option("plan", plan, "a plan file")->required()->type_name("FILE");

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "espalier/cli/runtime_program.h"
 #include "espalier/cli/verbs.h"
@@ -54,13 +56,39 @@ struct CalibrateFlags {
   bool quiet = false;
 };
 
-// Each returns the exit code.
+// How the planner that was trained answers.
+struct LearnedFlags {
+  std::string policy;           // a file of `learn`; empty: the one that comes with the program
+  std::uint64_t fine_tune = 0;  // updates on this graph before it answers
+
+  void add(CLI::App* verb);  // --policy, --fine-tune
+};
+
+struct LearnFlags {
+  std::string action;  // "pretrain", "finetune", "apply", "curve"
+  JobFlags job;        // the model: of finetune and apply; of curve a checkpoint
+  LearnedFlags learned;
+  std::vector<std::string> without;
+  std::string output, checkpoint, svg, device;
+  std::uint64_t graphs = 400, rounds = 60, looks = 6000, samples = 32, seed = 1;
+  std::optional<std::uint64_t> updates;  // none: as many as usual for the action
+  SearchFlags search;
+};
+
+// Each returns the exit code, but for the planner.
 struct RuntimeVerbs {
   int (*run)(Program&, const RunFlags&);
   int (*verify)(Program&, const VerifyFlags&);
   int (*profile)(Program&, const ProfileFlags&);
   int (*calibrate)(Program&, const CalibrateFlags&);
+  int (*learn)(Program&, const LearnFlags&);
+  LearnedPlanner (*learned)(const LearnedFlags&);
 };
+
+// The learned planner, where one of these planners of the catalog is it; else an empty function. A program
+// without libtorch becomes espalier-runtime for it. Throws InputError for flags that nobody asked to use.
+LearnedPlanner learned_planner(Program& program, const std::string& verb,
+                               std::span<const std::string> planners, const LearnedFlags& flags);
 
 // `verb`, if it is called, is carried out by this program where it has a runtime, else by espalier-runtime.
 template <typename Flags>

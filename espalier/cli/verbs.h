@@ -52,6 +52,7 @@ void add_diff(Program& program);
 void add_zoo(Program& program);
 void add_literal(Program& program);
 void add_orders(Program& program);
+void add_learn(Program& program);
 
 // A verb with --json, --no-color and an example under its help.
 CLI::App* add_verb(Program& program, const std::string& name, const std::string& what,

@@ -105,7 +105,7 @@ std::vector<HostsPart> parse_parts(std::string_view text) {
 
 std::span<const DeviceKind> device_presets() {
   constexpr Peaks kV100{15.7, 15.7, 15.7, 125}, kA100{19.5, 156, 312, 312}, kH100{67, 494.7, 989.4, 989.4};
-  static const std::array<DeviceKind, 15> kPresets{
+  static const std::array<DeviceKind, 16> kPresets{
       gpu("V100-16GB", usable(15.78), kV100, 900 * kGiga, 80),
       gpu("V100-32GB", usable(31.74), kV100, 900 * kGiga, 80),
       gpu("A100-40GB", usable(39.39), kA100, 1555 * kGiga, 108),
@@ -114,6 +114,7 @@ std::span<const DeviceKind> device_presets() {
       gpu("H200", usable(139.80), kH100, 4800 * kGiga, 132),
       gpu("B200", usable(178.35), {80, 1100, 2250, 2250}, 8000 * kGiga, 148),
       gpu("MI300X", usable(191.98), {163.4, 653.7, 1307.4, 1307.4}, 5300 * kGiga, 304),
+      gpu("P100-16GB", usable(15.89), {9.3, 9.3, 9.3, 18.7}, 732 * kGiga, 56),
       gpu("T4", usable(14.75), {8.1, 8.1, 8.1, 65}, 320 * kGiga, 40),
       gpu("L4", usable(22.03), {30.3, 60.5, 121, 121}, 300 * kGiga, 58),
       gpu("L40S", usable(44.42), {91.6, 183, 362.05, 362.05}, 864 * kGiga, 142),
@@ -150,12 +151,13 @@ Group usual_host(const DeviceKind& kind, std::string name) {
     std::string_view kind;  // begins the name
     std::int64_t gigabytes, latency_us;
   };
-  constexpr std::array<Link, 11> kLinks{{{"V100", 150, 5},
+  constexpr std::array<Link, 12> kLinks{{{"V100", 150, 5},
                                          {"A100", 300, 5},
                                          {"H100", 450, 5},
                                          {"H200", 450, 5},
                                          {"B200", 900, 5},
                                          {"MI300X", 64, 5},
+                                         {"P100", 16, 10},
                                          {"T4", 16, 10},
                                          {"L4", 32, 10},  // and L40S
                                          {"A10-", 32, 10},

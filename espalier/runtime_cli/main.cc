@@ -3,6 +3,11 @@
 
 int main(int argc, char** argv) {
   using namespace espalier::cli;
-  const RuntimeVerbs runtime{.run = run, .verify = verify, .profile = profile, .calibrate = calibrate};
+  const RuntimeVerbs runtime{.run = run,
+                             .verify = verify,
+                             .profile = profile,
+                             .calibrate = calibrate,
+                             .learn = learn,
+                             .learned = learned};
   return program_main(argc, argv, &runtime);
 }

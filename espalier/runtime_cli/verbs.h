@@ -10,5 +10,7 @@ int run(Program& program, const RunFlags& flags);
 int verify(Program& program, const VerifyFlags& flags);
 int profile(Program& program, const ProfileFlags& flags);
 int calibrate(Program& program, const CalibrateFlags& flags);
+int learn(Program& program, const LearnFlags& flags);
+LearnedPlanner learned(const LearnedFlags& flags);
 
 }  // namespace espalier::cli

@@ -34,7 +34,22 @@ TensorId ModelBuilder::stored(const std::string& name, std::vector<std::int64_t>
 }
 
 TensorId ModelBuilder::parameter(const std::string& name, std::vector<std::int64_t> sizes) {
-  return stored(name, std::move(sizes), DType::kF32, TensorRole::kParameter);
+  for (const auto& [module, of] : shared_modules_) {
+    if (name.starts_with(module)) return parameters_.at(of + name.substr(module.size()));
+  }
+  const TensorId made = stored(name, std::move(sizes), DType::kF32, TensorRole::kParameter);
+  parameters_.emplace(name, made);
+  return made;
+}
+
+void ModelBuilder::share_parameters(std::string module, std::string of) {
+  shared_modules_.emplace_back(std::move(module) + ".", std::move(of) + ".");
+}
+
+TensorId ModelBuilder::detach(const std::string& name, TensorId x) {
+  const TensorId same = view(name, "aten.detach.default", x, sizes(x));
+  parts_.tensors[same.index()].requires_grad = false;
+  return same;
 }
 
 TensorId ModelBuilder::buffer(const std::string& name, std::vector<std::int64_t> sizes, DType dtype) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -28,6 +29,9 @@ class ModelBuilder {
   TensorId input(const std::string& name, Sizes sizes, DType dtype = DType::kF32);
   TensorId parameter(const std::string& name, std::vector<std::int64_t> sizes);
   TensorId buffer(const std::string& name, std::vector<std::int64_t> sizes, DType dtype = DType::kF32);
+  // From now on a parameter "module.x" is the parameter "of.x" that exists: modules unrolled over time share
+  // what they learn.
+  void share_parameters(std::string module, std::string of);
 
   // ---- Modules
 
@@ -58,6 +62,8 @@ class ModelBuilder {
   // ---- Operators, "module.name", which no other is called
 
   enum class Memory : std::uint8_t { kOwn, kView };  // of the outputs: their own, or the first input's
+  // The same values, through which no gradient flows.
+  TensorId detach(const std::string& name, TensorId x);
   // With one output of its first input's type.
   TensorId add(const std::string& name, std::string_view target, std::vector<TensorId> inputs, Sizes sizes,
                Memory memory = Memory::kOwn);
@@ -167,6 +173,8 @@ class ModelBuilder {
 
   GraphParts parts_;
   std::string module_path_;
+  std::unordered_map<std::string, TensorId> parameters_;             // by name
+  std::vector<std::pair<std::string, std::string>> shared_modules_;  // "module." and "of."
   std::unordered_set<std::string> names_;  // of operators
   std::size_t storages_ = 0;
 };

@@ -232,15 +232,13 @@ Graph build(const Llama& model) {
 
 Graph build(const TransformerXl& model) {
   expect_sizes("transformer-xl", {model.layers, model.hidden, model.heads, model.feed_forward,
-                                  model.positions, model.vocabulary});
+                                  model.positions, model.vocabulary, model.segments});
   expect_heads("transformer-xl", model.heads, model.hidden);
   if (model.hidden % 2 != 0)
     throw InputError("transformer-xl: the hidden size is even, a sine and a cosine each");
   ModelBuilder out("transformer-xl", kAnyBatch);
   const SizeExpr batch = SizeExpr::batch();
   const std::int64_t head = model.hidden / model.heads;
-  const TensorId words = out.input("words", {batch, model.positions}, DType::kI64);
-  const TensorId labels = out.input("labels", {batch, model.positions}, DType::kI64);
   const TensorId table = out.parameter("embedding.weight", {model.vocabulary, model.hidden});
   const TensorId ones =
       out.generate("ones", "aten.ones.default", {model.positions, 2 * model.positions}, DType::kBool);
@@ -248,17 +246,41 @@ Graph build(const TransformerXl& model) {
       relative_positions(out, model), out.parameter("u", {model.heads, 1, head}),
       out.parameter("v", {model.heads, 1, head}),
       out.derive("mask", "aten.triu.default", {ones}, {model.positions, 2 * model.positions})};
-  TensorId x = out.look_up("embedding", table, words);
-  for (std::int64_t l = 0; l < model.layers; ++l) {
-    const TensorId memory = out.input("memory." + std::to_string(l), out.sizes(x));
-    out.enter("layers." + std::to_string(l));
-    x = transformer_xl_layer(out, x, memory, model, by);
+  std::vector<TensorId> memories, losses;
+  for (std::int64_t s = 0; s < model.segments; ++s) {
+    const std::string of = s == 0 ? "" : ".segment_" + std::to_string(s);  // the first has the plain names
+    out.enter(s == 0 ? "" : "layers.0" + of);
+    const TensorId words = out.input("words" + of, {batch, model.positions}, DType::kI64);
+    const TensorId labels = out.input("labels" + of, {batch, model.positions}, DType::kI64);
+    TensorId x = out.look_up("embedding", table, words);
+    std::vector<TensorId> states;
+    for (std::int64_t l = 0; l < model.layers; ++l) {
+      const std::string layer = "layers." + std::to_string(l);
+      states.push_back(x);
+      const TensorId memory =
+          s == 0 ? out.input("memory." + std::to_string(l), out.sizes(x)) : memories[static_cast<std::size_t>(l)];
+      out.enter(layer + of);
+      if (s > 0) out.share_parameters(layer + of, layer);
+      x = transformer_xl_layer(out, x, memory, model, by);
+    }
+    memories.clear();
+    for (std::size_t l = 0; l < states.size() && s + 1 < model.segments; ++l) {
+      out.enter("layers." + std::to_string(l) + of);
+      memories.push_back(out.detach("memory", states[l]));
+    }
+    out.enter("head" + of);
+    if (s > 0) out.share_parameters("head" + of, "head");
+    const TensorId bias = out.parameter("head" + of + ".logits.bias", {model.vocabulary});
+    const TensorId logits = out.add("logits", "aten.linear.default", {x, table, bias},
+                                    {batch, model.positions, model.vocabulary});
+    losses.push_back(out.cross_entropy("loss", logits, labels));
   }
-  out.enter("head");
-  const TensorId bias = out.parameter("head.logits.bias", {model.vocabulary});
-  const TensorId logits =
-      out.add("logits", "aten.linear.default", {x, table, bias}, {batch, model.positions, model.vocabulary});
-  return out.finish(out.cross_entropy("loss", logits, labels));
+  TensorId loss = losses.front();
+  for (std::size_t s = 1; s < losses.size(); ++s) {
+    out.enter("head.segment_" + std::to_string(s));
+    loss = out.map("loss_sum", "aten.add.Tensor", {loss, losses[s]});
+  }
+  return out.finish(loss);
 }
 
 // ---- Llama's layers, for what is built around them

@@ -71,8 +71,12 @@ struct Llama {
 // softmax((q + u)·kᵀ + shift((q + v)·rᵀ)), one u and one v for all layers. Norms behind each half of a layer,
 // the output tied to the embedding. P = positions of the segment, and of its memory.
 //
+// With more than one segment a step goes on through S of them: the states of one, detached, are the memory of
+// the next, weights are shared, the loss is the sum of theirs. So layer l of segment s waits for layer l - 1
+// of segments s and s - 1: a wave through layers and segments.
+//
 //   parameters = V·h + V + 2h + L·(5h² + 2h·f + 5h + f)
-//   flops = L·(12·P·h² + 4·P·h² + 2·P·h² + 12·P²·h + 4·P·h·f) + 2·P·h·V
+//   flops = S·(L·(12·P·h² + 4·P·h² + 2·P·h² + 12·P²·h + 4·P·h·f) + 2·P·h·V)
 //
 // 12·P·h² are q, k and v of memory and segment; 4·P·h², once for all samples, the 2P distances; 12·P²·h the
 // three products of P by 2P. The usual one is the 12-layer model of enwik8: 41,055,436 parameters ("41M").
@@ -83,6 +87,7 @@ struct TransformerXl {
   std::int64_t feed_forward = 2048;
   std::int64_t positions = 512;
   std::int64_t vocabulary = 204;
+  std::int64_t segments = 1;
 };
 
 // Throw InputError where a size is below 1, heads do not divide the hidden size, or the heads of keys and

@@ -1,0 +1,53 @@
+#include <memory>
+
+#include "espalier/cli/runtime_verbs.h"
+
+namespace espalier::cli {
+
+void add_learn(Program& program) {
+  auto flags = std::make_shared<LearnFlags>();
+  CLI::App* verb = add_verb(program, "learn", "train a policy that places operators, and ask it",
+                            "espalier learn apply tests/fixtures/three_branch.pt2 --cluster 4xV100-16GB");
+  verb->add_option("action", flags->action,
+                   "pretrain (on generated graphs), finetune (on one model), apply (what a policy answers, "
+                   "beside other placers), curve (of a checkpoint)")
+      ->required()
+      ->type_name("ACTION")
+      ->check(CLI::IsMember({"pretrain", "finetune", "apply", "curve"}));
+  verb->add_option("model", flags->job.options.model, "finetune and apply: a model; curve: a checkpoint")
+      ->type_name("FILE");
+  flags->job.add_planning(verb);
+  verb->add_option("-j,--jobs", flags->search.jobs, "threads; the result is the same; default: one per core")
+      ->type_name("N")
+      ->check(worker_count());
+  verb->add_option("--policy", flags->learned.policy, "the policy to begin with; default: the one that comes along")
+      ->type_name("FILE");
+  verb->add_option("--graphs", flags->graphs, "pretrain: graphs to draw; default: 400")
+      ->type_name("N")
+      ->check(positive());
+  verb->add_option("--without", flags->without, "pretrain: models of the zoo to leave out, such as gnmt,rnnlm")
+      ->delimiter(',')
+      ->type_name("NAME,…");
+  verb->add_option("--looks", flags->looks, "pretrain: placements that a search may look at for each graph's target; default: 6000")
+      ->type_name("N")
+      ->check(positive());
+  verb->add_option("--rounds", flags->rounds, "pretrain: rounds of imitating the targets; default: 60")
+      ->type_name("N");
+  verb->add_option("--updates", flags->updates, "updates by reinforcement; default: 4000, finetune: 50")
+      ->type_name("N");
+  verb->add_option("--samples", flags->samples, "placements to draw of what the policy answers; default: 32")
+      ->type_name("N")
+      ->check(positive());
+  verb->add_option("--seed", flags->seed, "of graphs, weights and draws; default: 1")->type_name("N");
+  verb->add_option("--checkpoint", flags->checkpoint,
+                   "pretrain, finetune: a file that is kept up to date, and gone on from where it is there")
+      ->type_name("FILE");
+  verb->add_option("--device", flags->device, "where the net computes: cpu, cuda or cuda:1; default: cpu")
+      ->type_name("NAME");
+  verb->add_option("-o,--output", flags->output, "pretrain, finetune: the policy to write")
+      ->type_name("FILE");
+  verb->add_option("--svg", flags->svg, "curve: the picture to write")->type_name("FILE");
+  execute_when_called(program, verb, &RuntimeVerbs::learn, flags);
+}
+
+}  // namespace espalier::cli

@@ -1,0 +1,46 @@
+#pragma once
+
+// GDP (Zhou et al., arXiv 1910.01578) as a placer: an answer of a policy that was trained on other graphs
+// (zero-shot), the same after some updates on this one (fine-tuned), or a fresh policy that learns this graph
+// alone (GDP-one).
+//
+// Deviations, and what of the paper is known: docs/planners/learned.md.
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+#include "espalier/learned/learner.h"
+#include "espalier/planners/placement/placer.h"
+
+namespace espalier::placement {
+
+struct GdpOptions {
+  // Placements are judged, and fit, as placers promise.
+  TaskOptions task = {.rules = {.memory = Rules::Memory::kAllHeld}};
+  const Policy* policy = nullptr;  // trained before; null: a fresh one
+  PolicyShape shape = {};          // of a fresh one
+  std::uint64_t updates = 400;     // on this graph; 0 with a trained policy: its answer as it is
+  LearningOptions learning = {};   // but for `updates`
+  std::size_t samples = 32;        // of the policy at the end, beside its most probable placement
+  // Called after each update; may be empty.
+  std::function<void(const LearningPoint&)> told = {};
+};
+
+// How many clusters a policy places: 256, and 384 from eight devices on.
+std::size_t usual_clusters(std::size_t devices);
+
+// The best that was judged and fits; what does not fit of the last samples is repaired. `estimate` is the
+// engine's step. Takes a state for each simulator call; learns as long as there are any left.
+Placed gdp(const PlacerInput& input, const GdpOptions& options, Context& context);
+
+// What a policy answers for a task: the best of some samples and the most probable placement, those that do
+// not fit repaired. One forward pass, samples + 1 simulator calls.
+struct PolicyAnswer {
+  std::optional<Sample> best;  // that fits
+  Sample most_probable;        // as the policy has it, whether it fits or not
+};
+PolicyAnswer ask(const Policy& policy, const PlacementTask& task, std::size_t samples, std::uint64_t seed,
+                 ThreadPool* pool);
+
+}  // namespace espalier::placement

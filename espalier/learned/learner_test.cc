@@ -1,0 +1,181 @@
+#include "espalier/learned/learner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+
+#include "espalier/base/files.h"
+#include "espalier/learned/gdp.h"
+#include "espalier/learned/workload.h"
+#include "espalier/planners/placement/memory_ledger.h"
+#include "testing/refusal.h"
+
+namespace espalier::placement {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::refusal;
+
+// Two towers and a head: some hundred operators, at best both towers side by side.
+const Workload& towers() {
+  static const Workload kWorkload = make_workload({"towers",
+                                                   "mmt",
+                                                   {{"branches", 2}, {"layers", 1}},
+                                                   BatchSize(16),
+                                                   "2xP100-16GB",
+                                                   {}});
+  return kWorkload;
+}
+const PlacementTask& task() {
+  static const PlacementTask kTask(towers().graph, towers().instance, {.clusters = {.clusters = 16}});
+  return kTask;
+}
+constexpr PolicyShape kSmall{.width = 16, .heads = 2, .segment = 16};
+
+Context calls(std::uint64_t most) {
+  Context context;
+  context.budget.max_states = most;
+  return context;
+}
+
+std::string temporary(const std::string& name) {
+  return (std::filesystem::temp_directory_path() / ("espalier_learner_test_" + name)).string();
+}
+
+TEST(Draws, FollowTheirProbabilities) {
+  const std::vector<float> rows{0.7F, 0.2F, 0.1F, 0, 1, 0};
+  std::vector<int> counts(3);
+  for (const NodeDevices& drawn : draw(rows, 3, 20'000, 1)) {
+    ++counts[drawn[0].index()];
+    ASSERT_EQ(drawn[1], DeviceId(1));
+  }
+  EXPECT_NEAR(counts[0], 14'000, 400);
+  EXPECT_NEAR(counts[1], 4'000, 400);
+  EXPECT_EQ(draw(rows, 3, 5, 9), draw(rows, 3, 5, 9));
+}
+
+TEST(Learner, SamplesGetFasterWithANetAndWithATable) {
+  for (const bool table : {false, true}) {
+    Policy policy = table ? Policy::table() : Policy(kSmall, 1);
+    Learner learner(policy, {&task()}, {.updates = 60});
+    Context context = calls(60 * 16);
+    while (learner.update(context)) {
+    }
+    const std::vector<LearningPoint>& curve = learner.progress(0).curve;
+    ASSERT_EQ(curve.size(), 60U);
+    EXPECT_LT(curve.back().mean, 0.8 * curve.front().mean);
+    EXPECT_LE(curve.back().best, curve.back().mean);
+    EXPECT_LT(curve.back().best, 0.75);  // one device: 1; both towers at once: little over a half
+  }
+}
+
+TEST(Learner, ThreadsDoNotChangeWhatIsLearnt) {
+  const auto learnt = [](ThreadPool* pool) {
+    Policy policy(kSmall, 1);
+    Learner learner(policy, {&task()}, {.updates = 5});
+    Context context = calls(5 * 16);
+    context.pool = pool;
+    while (learner.update(context)) {
+    }
+    return learner.progress(0).curve;
+  };
+  ThreadPool two(2);
+  EXPECT_EQ(learnt(nullptr), learnt(&two));
+}
+
+TEST(Learner, GoesOnFromACheckpointToTheSameBytes) {
+  const std::string file = temporary("checkpoint.safetensors");
+  const LearningOptions options{.updates = 8, .repeat_best = true};
+  Policy whole(kSmall, 1);
+  Learner through(whole, {&task()}, options);
+  Context context = calls(8 * 16);
+  while (through.update(context)) {
+  }
+  Policy broken(kSmall, 1);
+  {
+    Learner first(broken, {&task()}, options);
+    Context part = calls(3 * 16);
+    while (first.update(part)) {
+    }
+    first.save(file);
+  }
+  Policy other(kSmall, 77);  // whose weights do not matter
+  Learner second(other, {&task()}, options);
+  second.restore(file);
+  Context rest = calls(5 * 16);
+  while (second.update(rest)) {
+  }
+  EXPECT_EQ(second.progress(0).curve, through.progress(0).curve);
+  EXPECT_EQ(other.probabilities(task().input()), whole.probabilities(task().input()));
+  EXPECT_EQ(read_learning_curve(file).size(), 3U);
+
+  Learner elsewhere(other, {&task(), &task()}, options);
+  EXPECT_THAT(refusal([&] { elsewhere.restore(file); }), HasSubstr("expected 2 graphs"));
+  Learner seeded(other, {&task()}, {.updates = 8, .seed = 5});
+  EXPECT_THAT(refusal([&] { seeded.restore(file); }), HasSubstr("expected 5"));
+  std::remove(file.c_str());
+}
+
+TEST(Learner, ImitatesAPlacement) {
+  NodeDevices target;
+  for (std::size_t n = 0; n < task().input().nodes; ++n) target.emplace_back(n % 2);
+  Policy policy(kSmall, 1);
+  Learner learner(policy, {&task()}, {.tables = true});
+  learner.imitate({target}, 150, 0.9, 3e-3);
+  EXPECT_EQ(learner.imitated(), 150U);
+  const std::vector<float> rows = policy.probabilities(task().input());
+  EXPECT_EQ(most_probable(rows, 2), target);
+}
+
+TEST(Policies, WrittenOnesReadBack) {
+  const std::string file = temporary("policy.safetensors");
+  const PolicyShape shape{.width = 24, .sage_layers = 1, .attention_layers = 2, .heads = 3, .segment = 8, .refinements = 1, .gate = Gate::kNode, .centred = false};
+  const Policy policy(shape, 4);
+  policy.write(file, {{"remark", "of a test"}});
+  const Policy read = Policy::read(file);
+  EXPECT_EQ(read.shape(), shape);
+  EXPECT_EQ(read.probabilities(task().input()), policy.probabilities(task().input()));
+  EXPECT_EQ(policy.clone().probabilities(task().input()), policy.probabilities(task().input()));
+
+  EXPECT_THAT(refusal([] { Policy(kSmall, 1, "tpu:3"); }), HasSubstr("tpu:3"));
+  write_file_atomically(file, "no policy");
+  EXPECT_THAT(refusal([&] { Policy::read(file); }), HasSubstr(file));
+  std::remove(file.c_str());
+}
+
+// ---- The placer
+
+TEST(Gdp, AnswersFitAndFineTuningIsNoSlower) {
+  const PlacerInput input{towers().graph, towers().instance};
+  const Policy policy(kSmall, 2);
+  GdpOptions options{.policy = &policy, .updates = 0};
+  Context zero_shot = calls(1'000), tuned = calls(1'000);
+  const Placed first = gdp(input, options, zero_shot);
+  ASSERT_TRUE(first.assignment.has_value());
+  EXPECT_EQ(zero_shot.states, 33U);
+  options.updates = 20;
+  const Placed second = gdp(input, options, tuned);
+  ASSERT_TRUE(second.assignment.has_value());
+  EXPECT_EQ(tuned.states, 33U + 20 * 16);
+  EXPECT_LE(*second.estimate, *first.estimate);
+  EXPECT_TRUE(check_memory(towers().instance, *second.assignment).empty());
+}
+
+TEST(Gdp, RepairsWhereMemoryBinds) {
+  const Workload tight = make_workload({"tight", "mmt", {{"branches", 2}, {"layers", 1}}, BatchSize(16), "2xP100-16GB", {}});
+  Instance instance = tight.instance;
+  MemoryLedger ledger(instance);
+  for (std::size_t u = 0; u < instance.units(); ++u) ledger.place(UnitId(u), DeviceId(0));
+  std::fill(instance.memory.begin(), instance.memory.end(), Bytes(ledger.needs(DeviceId(0)).count() * 65 / 100));
+  Context context = calls(1'000);
+  const Policy policy(kSmall, 2);
+  const Placed placed = gdp({tight.graph, instance}, {.policy = &policy, .updates = 0}, context);
+  ASSERT_TRUE(placed.assignment.has_value()) << placed.why;
+  EXPECT_TRUE(check_memory(instance, *placed.assignment).empty());
+}
+
+}  // namespace
+}  // namespace espalier::placement

@@ -1,0 +1,108 @@
+#include "espalier/learned/placement_task.h"
+
+#include <algorithm>
+
+#include "espalier/base/rng.h"
+#include "espalier/planners/placement/repair.h"
+#include "espalier/planners/placement/simple.h"
+
+namespace espalier::placement {
+namespace {
+
+Bytes sum(const std::vector<Bytes>& all) {
+  Bytes total;
+  for (const Bytes each : all) total += each;
+  return total;
+}
+
+Duration best_alone(const Instance& instance) {
+  Duration best = Duration::max();
+  for (std::size_t d = 0; d < instance.devices(); ++d) {
+    Duration time;
+    for (std::size_t t = 0; t < instance.tasks(); ++t) time += instance.time_on(TaskId(t), DeviceId(d));
+    best = std::min(best, time);
+  }
+  return std::max(best, nanoseconds(1));
+}
+
+Clusters cluster_layers(const Graph& graph, const Instance& instance, ClusterOptions options) {
+  if (options.parts.empty()) options.parts = layers_of(instance, graph);
+  return cluster_units(instance, options);
+}
+
+}  // namespace
+
+PlacementTask::PlacementTask(const Graph& graph, const Instance& instance, const TaskOptions& options)
+    : clusters_(cluster_layers(graph, instance, options.clusters)),
+      input_(make_policy_input(instance, graph, clusters_, options.order)),
+      engine_(instance, options.rules),
+      memory_(sum(instance.memory)),
+      alone_(best_alone(instance)) {}
+
+double score(const PlacementTask& task, const Evaluated& evaluated, InvalidPrice price) {
+  const double time = ratio(evaluated.time, task.alone());
+  if (evaluated.fits) return time;
+  if (price == InvalidPrice::kConstant) return ratio(milliseconds(100'000), task.alone());
+  const double lack = static_cast<double>(evaluated.lack.count()) /
+                      std::max(1.0, static_cast<double>(task.memory().count()));
+  return time * (2 + 20 * lack);
+}
+
+std::vector<Sample> judge(const PlacementTask& task, std::vector<NodeDevices> placements, Repairs repairs,
+                          ThreadPool* pool) {
+  const auto on_all = [&](std::size_t count, const std::function<void(std::size_t)>& f) {
+    if (pool) return pool->for_each(count, f);
+    for (std::size_t i = 0; i < count; ++i) f(i);
+  };
+  std::vector<Sample> samples(placements.size());
+  const std::size_t shares = std::min<std::size_t>(pool ? 4 * pool->threads() : 1, placements.size());
+  on_all(shares, [&](std::size_t share) {
+    Scratch scratch;
+    for (std::size_t i = share; i < placements.size(); i += shares) {
+      Sample& sample = samples[i];
+      sample.devices = std::move(placements[i]);
+      sample.assignment = assignment_of_clusters(task.clusters(), sample.devices);
+      sample.evaluated = task.engine().evaluate(sample.assignment, scratch);
+      if (repairs == Repairs::kNone || sample.evaluated.fits) continue;
+      Repaired repaired = repair(task.instance(), sample.assignment);
+      if (!repaired.assignment) continue;
+      sample.assignment = std::move(*repaired.assignment);
+      sample.evaluated = task.engine().evaluate(sample.assignment, scratch);
+    }
+  });
+  return samples;
+}
+
+std::vector<NodeDevices> draw(std::span<const float> probability, std::size_t devices, std::size_t count,
+                              std::uint64_t seed) {
+  const std::size_t nodes = probability.size() / devices;
+  std::vector<NodeDevices> placements(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    Rng rng(stream_key(seed, {i}));
+    placements[i].reserve(nodes);
+    for (std::size_t n = 0; n < nodes; ++n) {
+      const float* row = probability.data() + n * devices;
+      double left = rng.unit();
+      std::size_t chosen = devices;
+      for (std::size_t d = 0; d < devices; ++d) {
+        if (row[d] <= 0) continue;
+        chosen = d;  // the last that is possible takes what rounding leaves
+        left -= static_cast<double>(row[d]);
+        if (left < 0) break;
+      }
+      placements[i].emplace_back(chosen);
+    }
+  }
+  return placements;
+}
+
+NodeDevices most_probable(std::span<const float> probability, std::size_t devices) {
+  NodeDevices placement;
+  for (std::size_t begin = 0; begin < probability.size(); begin += devices) {
+    const auto row = probability.subspan(begin, devices);
+    placement.emplace_back(std::max_element(row.begin(), row.end()) - row.begin());
+  }
+  return placement;
+}
+
+}  // namespace espalier::placement

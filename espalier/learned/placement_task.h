@@ -1,0 +1,76 @@
+#pragma once
+
+// A graph that a policy learns to place: what the net sees of it, and who judges its placements.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "espalier/learned/clusters.h"
+#include "espalier/learned/policy_input.h"
+#include "espalier/placement/engine.h"
+
+namespace espalier::placement {
+
+struct TaskOptions {
+  ClusterOptions clusters = {};
+  TraversalOrder order = TraversalOrder::kTopoGenerations;  // of segments
+  Rules rules = {};
+};
+
+// Refers to the instance; any number of threads may read it.
+class PlacementTask {
+ public:
+  PlacementTask(const Graph& graph, const Instance& instance, const TaskOptions& options);
+
+  const Instance& instance() const { return engine_.instance(); }
+  const Engine& engine() const { return engine_; }  // a device runs what is ready in the order of the graph
+  const Clusters& clusters() const { return clusters_; }
+  const PolicyInput& input() const { return input_; }
+  Bytes memory() const { return memory_; }  // of all devices
+
+  // The step of all units on the device where it is least, whether they fit or not: the unit of scores.
+  Duration alone() const { return alone_; }
+
+ private:
+  Clusters clusters_;
+  PolicyInput input_;
+  Engine engine_;
+  Bytes memory_;
+  Duration alone_;
+};
+
+// A device for each node of a policy's input.
+using NodeDevices = std::vector<DeviceId>;
+
+struct Sample {
+  NodeDevices devices;
+  Assignment assignment;  // of units: that of the nodes, or what repair made of it
+  Evaluated evaluated;
+};
+
+// How invalid placements are priced.
+enum class InvalidPrice : std::uint8_t {
+  kGraded,    // time · (2 + 20 · what lacks / all memory)
+  kConstant,  // 100 s, as a run that fails counts in HDP
+};
+
+// What is minimised: the step, or the price of a placement that does not fit, over alone().
+double score(const PlacementTask& task, const Evaluated& evaluated, InvalidPrice price = InvalidPrice::kGraded);
+
+enum class Repairs : std::uint8_t { kNone, kInvalid };  // repair.h moves units of what does not fit
+
+// Judges placements of nodes, on all threads of the pool (none: the caller's).
+std::vector<Sample> judge(const PlacementTask& task, std::vector<NodeDevices> placements, Repairs repairs,
+                          ThreadPool* pool);
+
+// Draws placements of nodes: each node's device from its row of `probability` (nodes × devices, rows add up to
+// 1), independently. The same for the same seed.
+std::vector<NodeDevices> draw(std::span<const float> probability, std::size_t devices, std::size_t count,
+                              std::uint64_t seed);
+
+// Each node's most probable device, the smallest of equals.
+NodeDevices most_probable(std::span<const float> probability, std::size_t devices);
+
+}  // namespace espalier::placement

@@ -1,0 +1,196 @@
+#include "espalier/learned/policy.h"
+
+#include <ATen/Context.h>
+
+#include <array>
+
+#include "espalier/base/check.h"
+#include "espalier/base/files.h"
+#include "espalier/base/json.h"
+#include "espalier/learned/policy_parts.h"
+
+namespace espalier::placement {
+namespace {
+
+constexpr const char* kFormat = "espalier.policy/1";
+constexpr std::array<std::pair<Gate, std::string_view>, 3> kGates{
+    {{Gate::kNone, "none"}, {Gate::kNode, "node"}, {Gate::kGraph, "graph"}}};
+
+at::Device device_named(const std::string& text) {
+  std::optional<at::Device> device;
+  try {
+    device.emplace(text);
+  } catch (const c10::Error&) {
+    throw InputError("there is no device '" + text + "'; expected cpu, cuda or cuda:N");
+  }
+  const bool known = device->is_cpu() || (device->is_cuda() && at::hasCUDA());
+  if (!known) throw InputError("this machine has no device '" + text + "'; expected cpu");
+  return *device;
+}
+
+std::string text_of(const PolicyShape& shape) {
+  Json json = {{"format", kFormat},
+               {"width", shape.width},
+               {"sage_layers", shape.sage_layers},
+               {"attention_layers", shape.attention_layers},
+               {"heads", shape.heads},
+               {"segment", shape.segment},
+               {"refinements", shape.refinements},
+               {"gate", to_text(shape.gate)},
+               {"centred", shape.centred}};
+  return json.dump();
+}
+
+PolicyShape parse_shape(const std::string& text, const std::string& where) {
+  const Json json = parse_json(text, where);
+  const JsonCursor cursor(json, where);
+  cursor.expect_format(kFormat);
+  cursor.only({"format", "width", "sage_layers", "attention_layers", "heads", "segment", "refinements", "gate",
+               "centred"});
+  PolicyShape shape;
+  shape.width = cursor.at("width").integer(1, 4096);
+  shape.sage_layers = cursor.at("sage_layers").integer(0, 64);
+  shape.attention_layers = cursor.at("attention_layers").integer(0, 64);
+  shape.heads = cursor.at("heads").integer(1, 64);
+  shape.segment = cursor.at("segment").integer(1, 65'536);
+  shape.refinements = cursor.at("refinements").integer(0, 64);
+  const std::optional<Gate> gate = parse_gate(cursor.at("gate").string());
+  if (!gate) cursor.at("gate").fail("expected none, node or graph");
+  shape.gate = *gate;
+  shape.centred = cursor.at("centred").boolean();
+  if (shape.width % shape.heads != 0) cursor.at("heads").fail("expected a divisor of width");
+  return shape;
+}
+
+}  // namespace
+
+std::string_view to_text(Gate gate) {
+  for (const auto& [each, text] : kGates) {
+    if (each == gate) return text;
+  }
+  ESP_CHECK(false);
+  return {};
+}
+
+std::optional<Gate> parse_gate(std::string_view text) {
+  for (const auto& [gate, name] : kGates) {
+    if (name == text) return gate;
+  }
+  return std::nullopt;
+}
+
+Policy::Parts::Entry& Policy::Parts::entry(const PolicyInput& input) {
+  for (Entry& known : entries_) {
+    if (known.of == &input) return known;
+  }
+  const at::Device device = net ? net->device() : at::Device(at::kCPU);
+  Entry& made = entries_.emplace_back(Entry{&input, {input, net ? net->shape() : PolicyShape{}, device}, {}});
+  if (!net || with_tables) {
+    made.table = at::zeros({made.input.nodes, made.input.devices}, at::TensorOptions(at::kFloat).device(device));
+    made.table.set_requires_grad(true);
+  }
+  return made;
+}
+
+at::Tensor Policy::Parts::logits(const PolicyInput& input) {
+  const Entry& known = entry(input);
+  if (net && !known.table.defined()) return net->logits(known.input);
+  const at::Tensor table = centred(known.table, known.input);
+  if (net) return net->logits(known.input) + table;
+  const at::Tensor& logits = table;
+  return known.input.any_barred ? logits + known.input.barred : logits;
+}
+
+at::Tensor Policy::Parts::weight_of(const PolicyInput& input) {
+  const NetInput& known = entry(input).input;
+  return (known.work.squeeze(1) + 1.0 / static_cast<double>(known.nodes)) / 2;
+}
+
+void Policy::Parts::forget(const PolicyInput& input) {
+  std::erase_if(entries_, [&](const Entry& known) { return known.of == &input; });
+}
+
+NamedTensors Policy::Parts::weights() const {
+  NamedTensors all = net ? net->weights() : NamedTensors{};
+  std::size_t tables = 0;
+  for (const Entry& entry : entries_) {
+    if (entry.table.defined()) all.emplace_back("table." + std::to_string(tables++), entry.table);
+  }
+  return all;
+}
+
+Policy::Policy() : parts_(std::make_unique<Parts>()) {}
+Policy::Policy(Policy&&) noexcept = default;
+Policy& Policy::operator=(Policy&&) noexcept = default;
+Policy::~Policy() = default;
+
+Policy::Policy(const PolicyShape& shape, std::uint64_t seed, const std::string& device) : Policy() {
+  parts_->device_name = device;
+  parts_->net.emplace(shape, seed, device_named(device));
+}
+
+Policy Policy::clone() const {
+  if (is_table()) return table();
+  Policy other(shape(), 0, device());
+  at::NoGradGuard guard;
+  const NamedTensors &from = parts_->net->weights(), &to = other.parts_->net->weights();
+  for (std::size_t i = 0; i < from.size(); ++i) to[i].second.copy_(from[i].second);
+  return other;
+}
+
+const std::string& Policy::device() const {
+  return parts_->device_name;
+}
+
+Policy Policy::table() {
+  return {};
+}
+
+Policy Policy::read(const std::string& path, const std::string& device) {
+  return parse(read_file(path), path, device);
+}
+
+Policy Policy::parse(std::string_view bytes, const std::string& path, const std::string& device) {
+  const SafetensorsReader file(bytes, path);
+  for (const auto& [key, value] : file.metadata()) {
+    if (key != "policy") continue;
+    Policy policy(parse_shape(value, path + ": policy"), 0, device);
+    read_tensors(file, path, policy.parts_->weights());
+    return policy;
+  }
+  throw InputError(path + ": has no metadata 'policy'; expected a file that `espalier learn` wrote");
+}
+
+void Policy::write(const std::string& path, const SafetensorsMetadata& remarks) const {
+  ESP_CHECK(!is_table());
+  SafetensorsMetadata metadata{{"policy", text_of(shape())}};
+  metadata.insert(metadata.end(), remarks.begin(), remarks.end());
+  write_tensors(path, parts_->weights(), metadata);
+}
+
+bool Policy::is_table() const {
+  return !parts_->net;
+}
+
+const PolicyShape& Policy::shape() const {
+  ESP_CHECK(parts_->net.has_value());
+  return parts_->net->shape();
+}
+
+std::size_t Policy::weights() const {
+  std::size_t count = 0;
+  for (const auto& [name, weight] : parts_->weights()) count += static_cast<std::size_t>(weight.numel());
+  return count;
+}
+
+std::vector<float> Policy::probabilities(const PolicyInput& input) const {
+  at::NoGradGuard guard;
+  const bool kept = is_table();
+  const at::Tensor rows =
+      at::softmax(parts_->logits(input), 1).to(at::kCPU, at::kFloat).contiguous();
+  if (!kept) parts_->forget(input);
+  const float* begin = rows.const_data_ptr<float>();
+  return {begin, begin + rows.numel()};
+}
+
+}  // namespace espalier::placement

@@ -1,0 +1,26 @@
+#include "espalier/learned/pretrained.h"
+
+#include <string_view>
+
+// The assembler takes the file's bytes as they are; CMakeLists.txt says where it is and that this file
+// depends on it.
+__asm__(
+    ".section .rodata\n"
+    ".balign 8\n"
+    "espalier_gdp_policy_begin:\n"
+    ".incbin \"" ESPALIER_GDP_POLICY
+    "\"\n"
+    "espalier_gdp_policy_end:\n"
+    ".previous\n");
+extern "C" {
+extern const char espalier_gdp_policy_begin[], espalier_gdp_policy_end[];
+}
+
+namespace espalier::placement {
+
+Policy pretrained_policy(const std::string& device) {
+  const std::string_view bytes(espalier_gdp_policy_begin, espalier_gdp_policy_end - espalier_gdp_policy_begin);
+  return Policy::parse(bytes, "the policy that comes along", device);
+}
+
+}  // namespace espalier::placement

@@ -1,0 +1,47 @@
+#pragma once
+
+// Weights that learn: Adam (Kingma, Ba, ICLR'15) on named tensors, and their form in safetensors files.
+//
+// Includes libtorch; learned/ only.
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "espalier/base/safetensors.h"
+
+namespace espalier::placement {
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+class Adam {
+ public:
+  // Of leaves that require gradients; they are changed in place.
+  explicit Adam(NamedTensors weights);
+
+  // One step down the loss's gradients, which are first scaled to a norm of at most `most_norm`. Returns the
+  // norm that they had. A step whose gradients are not finite is left out.
+  double step(const at::Tensor& loss, double learning_rate, double most_norm);
+
+  std::uint64_t steps() const { return steps_; }
+
+  // Moments as tensors "adam.m.NAME" and "adam.v.NAME", to be written, and read back with the steps.
+  NamedTensors state() const;
+  void restore(const SafetensorsReader& file, std::uint64_t steps);
+
+ private:
+  NamedTensors weights_;
+  std::vector<at::Tensor> first_, second_;
+  std::uint64_t steps_ = 0;
+};
+
+// Writes float tensors, atomically.
+void write_tensors(const std::string& path, const NamedTensors& tensors, const SafetensorsMetadata& metadata);
+
+// Copies tensors of these names from the file. Throws InputError naming what is missing or has other sizes.
+void read_tensors(const SafetensorsReader& file, const std::string& path, const NamedTensors& tensors);
+
+}  // namespace espalier::placement

@@ -1,0 +1,288 @@
+// Policies that place operators: trained on generated graphs, on one model, asked, and drawn.
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+
+#include "espalier/base/check.h"
+#include "espalier/base/files.h"
+#include "espalier/base/json.h"
+#include "espalier/learned/gdp.h"
+#include "espalier/learned/pretrained.h"
+#include "espalier/learned/pretraining.h"
+#include "espalier/planners/placement/layer_split.h"
+#include "espalier/planners/placement/placement_bounds.h"
+#include "espalier/planners/placement/placement_planner.h"
+#include "espalier/planners/placement/simple.h"
+#include "espalier/report/curve_plot.h"
+#include "espalier/report/table.h"
+#include "espalier/report/table_json.h"
+#include "espalier/runtime_cli/verbs.h"
+
+namespace espalier::cli {
+namespace {
+
+using namespace placement;  // NOLINT(google-build-using-namespace): this file is about nothing else
+
+Policy policy_of(const LearnedFlags& flags, const std::string& device) {
+  const std::string where = device.empty() ? "cpu" : device;
+  return flags.policy.empty() ? pretrained_policy(where) : Policy::read(flags.policy, where);
+}
+
+void expect_output(const LearnFlags& flags) {
+  if (flags.output.empty())
+    throw InputError("learn " + flags.action + ": -o names the policy to write, such as -o policy.safetensors");
+  check_outputs({{"--output", flags.output}, {"--checkpoint", flags.checkpoint}}, flags.job.inputs());
+}
+
+void expect_model(const LearnFlags& flags, const char* example) {
+  if (flags.job.options.model.empty())
+    throw InputError("learn " + flags.action + ": expected a file, as in `espalier learn " + example + "`");
+}
+
+// The model of a job as placers see it: one micro-batch of the whole batch, or the largest that it allows.
+struct Asked {
+  PlanningJob job;
+  Instance instance;
+  PlacementTask task;
+
+  explicit Asked(PlanningJob of)
+      : job(std::move(of)),
+        instance(make_instance(job.graph, job.cluster, job.costs, job.training, {.micro_batch = size_of(job)})),
+        task(job.graph, instance,
+             {.clusters = {.clusters = usual_clusters(instance.devices())}, .order = job.order}) {}
+
+  static BatchSize size_of(const PlanningJob& job) {
+    const Training& training = job.training;
+    return training.micro_batches.empty() ? training.batch : training.micro_batches.back();
+  }
+};
+
+std::unique_ptr<Asked> asked(Program& program, const LearnFlags& flags) {
+  return std::make_unique<Asked>(prepare_job(flags.job.to_options(program)));
+}
+
+int pretrain_verb(Program& program, const LearnFlags& flags) {
+  expect_output(flags);
+  Console& console = program.console;
+  for (const std::string& name : flags.without) find_zoo_model(name);
+  const SearchOptions search = flags.search.options(console);
+  ThreadPool pool(search.threads);
+  const TrainingSetOptions of_set{.graphs = flags.graphs, .without = flags.without, .looks = flags.looks, .seed = flags.seed * 1000};
+  const TrainingSet set = make_training_set(of_set, &pool, [&](std::size_t done) {
+    console.progress(static_cast<double>(done) / static_cast<double>(flags.graphs), "searching targets");
+  });
+  if (set.empty()) throw InputError("learn pretrain: none of the graphs can be placed; ask for more of them");
+  PretrainingOptions options;
+  options.rounds = flags.rounds;
+  options.updates = flags.updates.value_or(options.updates);
+  options.checkpoint = flags.checkpoint;
+  options.seed = flags.seed;
+  Context context;
+  context.budget.max_states = ~std::uint64_t{0};
+  context.pool = &pool;
+  context.cancelled = search.cancelled;
+  double over = 0, valid = 0;
+  std::uint64_t counted = 0;
+  const Policy policy = pretrain(set, options, context, [&](const PretrainingStep& step) {
+    if (!step.imitates) {
+      // Of the last some hundred updates.
+      const double share = counted < 200 ? 1.0 / static_cast<double>(++counted) : 1.0 / 200;
+      over += share * (step.mean_over_target - over);
+      valid += share * (step.valid - valid);
+    }
+    console.progress(static_cast<double>(step.step) / static_cast<double>(step.steps),
+                     step.imitates ? "imitating" : fmt::format("reinforcing: {:.2f} times the targets", over));
+  });
+  console.finish();
+  std::string without;
+  for (const std::string& name : flags.without) without += (without.empty() ? "" : ",") + name;
+  policy.write(flags.output, {{"training_set", fmt::format("{} graphs of the zoo by draw_workload, seeds {} on{}", set.size(),
+                                                           of_set.seed, without.empty() ? "" : ", without " + without)}});
+  if (console.json) {
+    print_json_line(console, {{"policy", flags.output}, {"graphs", set.size()}, {"weights", policy.weights()},
+                              {"last_over_target", over}, {"last_valid", valid}});
+  } else {
+    console.out() << fmt::format("{} of {} graphs can be placed; {} weights learnt from them\n", set.size(), flags.graphs,
+                                 policy.weights());
+    if (counted > 0) {
+      console.out() << fmt::format("at the end a sample takes {:.2f} times the searched placement, {:.0f} % fit\n", over,
+                                   100 * valid);
+    }
+    console.out() << "wrote " << flags.output << '\n';
+  }
+  return context.stop() ? kInterrupted : kDone;
+}
+
+std::vector<Curve> curves_of(const std::vector<LearningPoint>& points) {
+  Curve best{"best step so far / one device's", {}}, mean{"mean step of an update's samples / one device's", {}},
+      valid{"part of them that fits", {}};
+  for (const LearningPoint& point : points) {
+    const auto calls = static_cast<double>(point.calls);
+    if (point.best > 0) best.points.emplace_back(calls, point.best);
+    mean.points.emplace_back(calls, point.mean);
+    valid.points.emplace_back(calls, point.valid);
+  }
+  return {best, mean, valid};
+}
+
+void print_curves(Console& console, const std::vector<LearningPoint>& points) {
+  for (const Curve& curve : curves_of(points)) {
+    if (curve.points.empty()) continue;
+    console.out() << fmt::format("{:<48} {} {:.4g} to {:.4g}\n", curve.name, curve_text(curve, 40),
+                                 curve.points.front().second, curve.points.back().second);
+  }
+}
+
+int finetune_verb(Program& program, const LearnFlags& flags) {
+  expect_model(flags, "finetune model.pt2 -o policy.safetensors");
+  expect_output(flags);
+  Console& console = program.console;
+  const std::unique_ptr<Asked> model = asked(program, flags);
+  Policy policy = policy_of(flags.learned, flags.device);
+  const SearchOptions search = flags.search.options(console);
+  ThreadPool pool(search.threads);
+  LearningOptions options;
+  options.tables = false;  // what is learnt is to serve others
+  options.learning_rate = 1e-3;
+  options.last_learning_rate = 1e-4;
+  options.updates = flags.updates.value_or(50);
+  options.seed = flags.seed;
+  Context context;
+  context.budget.max_states = ~std::uint64_t{0};
+  context.pool = &pool;
+  context.cancelled = search.cancelled;
+  std::vector<LearningPoint> points;
+  {
+    Learner learner(policy, {&model->task}, options);
+    if (!flags.checkpoint.empty() && std::filesystem::exists(flags.checkpoint)) learner.restore(flags.checkpoint);
+    while (learner.updates() < options.updates && learner.update(context)) {
+      if (!flags.checkpoint.empty()) learner.save(flags.checkpoint);
+      const LearningPoint& point = learner.progress(0).curve.back();
+      console.progress(static_cast<double>(point.update) / static_cast<double>(options.updates),
+                       fmt::format("best {:.4f}, samples {:.4f}", point.best, point.mean));
+    }
+    points = learner.progress(0).curve;
+  }
+  console.finish();
+  policy.write(flags.output, {{"tuned_for", model->job.graph.name()}});
+  if (console.json) {
+    Json rows = Json::array();
+    for (const LearningPoint& point : points)
+      rows.push_back({{"calls", point.calls}, {"best", point.best}, {"mean", point.mean}, {"valid", point.valid}});
+    print_json_line(console, {{"policy", flags.output}, {"curve", rows}});
+  } else {
+    print_curves(console, points);
+    console.out() << "wrote " << flags.output << '\n';
+  }
+  return context.stop() ? kInterrupted : kDone;
+}
+
+struct AnswerRow {
+  std::string who;
+  std::optional<Evaluated> evaluated;
+  Duration took = {};
+};
+
+int apply_verb(Program& program, const LearnFlags& flags) {
+  expect_model(flags, "apply model.pt2 --cluster 4xV100-16GB");
+  Console& console = program.console;
+  const std::unique_ptr<Asked> model = asked(program, flags);
+  const Policy policy = policy_of(flags.learned, flags.device);
+  const PlacementTask& task = model->task;
+  ThreadPool pool(flags.search.options(console).threads);
+  Scratch scratch;
+  std::vector<AnswerRow> rows;
+  const auto add = [&](const std::string& who, const std::function<std::optional<Evaluated>()>& place) {
+    const auto begin = std::chrono::steady_clock::now();
+    AnswerRow row{who, place()};
+    row.took = Duration(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
+    rows.push_back(std::move(row));
+  };
+  PolicyAnswer answer;
+  add(fmt::format("policy, best of {}", flags.samples), [&]() -> std::optional<Evaluated> {
+    answer = ask(policy, task, flags.samples, flags.seed, &pool);
+    return answer.best ? std::optional(answer.best->evaluated) : std::nullopt;
+  });
+  rows.push_back({"policy, most probable", answer.most_probable.evaluated});
+  add("best split between layers", [&]() -> std::optional<Evaluated> {
+    Context context;
+    const std::vector<std::uint32_t> layers = layers_of(model->instance, model->job.graph);
+    const std::optional<FittingAssignment> split = best_layer_split(task.engine(), layers, context);
+    return split ? std::optional(task.engine().evaluate(split->assignment, scratch)) : std::nullopt;
+  });
+  for (const char* name : {"one-device", "heft", "m-etf", "metis"}) {
+    add(name, [&]() -> std::optional<Evaluated> {
+      Context context;
+      const Placed placed = find_placer(name).place({model->job.graph, model->instance}, context);
+      if (!placed.assignment) return std::nullopt;
+      return task.engine().evaluate(*placed.assignment, scratch);
+    });
+  }
+  const Duration bound = placement_bound(model->instance, task.engine().rules()).time;
+  Table table{{{"placer", "placer"}, {"step", "step"}, {"over bound", "over_bound"}, {"fits", "fits"}, {"took", "took"}}, {}};
+  for (const AnswerRow& row : rows) {
+    table.rows.push_back({row.who, row.evaluated ? to_text(row.evaluated->time) : "-",
+                          row.evaluated ? fmt::format("{:.3f}", ratio(row.evaluated->time, std::max(bound, nanoseconds(1)))) : "-",
+                          row.evaluated ? (row.evaluated->fits ? "yes" : "no") : "-",
+                          row.took.count() > 0 ? to_text(row.took) : "-"});
+  }
+  if (console.json) {
+    print_json_line(console, {{"bound_ns", bound.count()}, {"placers", espalier::to_json(table)}});
+  } else {
+    console.out() << fmt::format("{}: {} operators in {} clusters, {} devices; a step operator by operator, bound {}\n",
+                                 model->job.graph.name(), model->job.graph.operators().size(), task.clusters().count,
+                                 model->instance.devices(), to_text(bound))
+                  << print_text(table) << "`espalier plan --planner gdp` writes such a placement\n";
+  }
+  console.notes(model->job.notes);
+  console.warnings(model->job.warnings);
+  return answer.best ? kDone : kNoAnswer;
+}
+
+int curve_verb(Program& program, const LearnFlags& flags) {
+  expect_model(flags, "curve checkpoint.safetensors");
+  Console& console = program.console;
+  if (!flags.svg.empty()) check_outputs({{"--svg", flags.svg}}, {flags.job.options.model});
+  const std::vector<LearningPoint> points = read_learning_curve(flags.job.options.model);
+  if (console.json) {
+    Json rows = Json::array();
+    for (const LearningPoint& point : points)
+      rows.push_back({{"update", point.update}, {"calls", point.calls}, {"best", point.best}, {"mean", point.mean}, {"valid", point.valid}});
+    print_json_line(console, {{"curve", rows}});
+  } else {
+    console.out() << fmt::format("{}: {} updates\n", flags.job.options.model, points.size());
+    print_curves(console, points);
+  }
+  if (!flags.svg.empty()) {
+    write_file_atomically(flags.svg, svg_curves("Learning to place", "simulator calls", curves_of(points)));
+    if (!console.json) console.out() << "wrote " << flags.svg << '\n';
+  }
+  return kDone;
+}
+
+}  // namespace
+
+int learn(Program& program, const LearnFlags& flags) {
+  if (flags.action == "pretrain") return pretrain_verb(program, flags);
+  if (flags.action == "finetune") return finetune_verb(program, flags);
+  if (flags.action == "apply") return apply_verb(program, flags);
+  return curve_verb(program, flags);
+}
+
+LearnedPlanner learned(const LearnedFlags& flags) {
+  const auto policy = std::make_shared<const Policy>(policy_of(flags, "cpu"));
+  return [policy, updates = flags.fine_tune](const Problem& problem, Context& context) {
+    const Placer placer{
+        "gdp", "", "",
+        [&](const PlacerInput& input, Context& shared) {
+          return gdp(input, {.policy = policy.get(), .updates = updates}, shared);
+        },
+        1};
+    return plan_by_placer(problem, placer, {.order = problem.order}, context);
+  };
+}
+
+}  // namespace espalier::cli
