@@ -313,7 +313,8 @@ Planned plan_model(const PlanningJob& job, const PlanOptions& options) {
   const std::optional<NearMiss>& closest = planned.outcome.closest;
   if (planned.outcome.status == Status::kInfeasible && closest && options.remedies) {
     const bool named = !closest->planner.empty() && closest->planner != "start";
-    const NamedPlanner maker = named ? contender(job, closest->planner, options.schedule, options.learned) : planner;
+    const NamedPlanner maker =
+        named ? contender(job, closest->planner, options.schedule, options.learned) : planner;
     std::vector<std::uint32_t> shares{maker.shares};
     if (maker.name != planner.name) {
       shares.clear();
@@ -404,7 +405,8 @@ Comparison compare_planners(const PlanningJob& job, const CompareOptions& option
   }
   if (!job.stages.empty()) names.insert(names.begin(), std::string(kByHand));
   std::vector<NamedPlanner> planners;
-  for (const std::string& name : names) planners.push_back(contender(job, name, options.schedule, options.learned));
+  for (const std::string& name : names)
+    planners.push_back(contender(job, name, options.schedule, options.learned));
   Search search(job, options.search);
   search.context.budget = options.budget;
   std::vector<Duration> times(planners.size());
@@ -446,7 +448,8 @@ Comparison compare_planners(const PlanningJob& job, const CompareOptions& option
   if (!result.best && !result.interrupted && !closest_maker.empty() && closest_maker != "start") {
     std::vector<std::uint32_t> shares;
     for (const NamedPlanner& planner : planners) shares.push_back(planner.shares);
-    result.shortage = search.explain(contender(job, closest_maker, options.schedule, options.learned), shares, closest_plan);
+    result.shortage = search.explain(contender(job, closest_maker, options.schedule, options.learned), shares,
+                                     closest_plan);
   }
   return result;
 }

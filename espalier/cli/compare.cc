@@ -6,8 +6,8 @@
 #include "espalier/app/catalog.h"
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
-#include "espalier/cli/shortage.h"
 #include "espalier/cli/runtime_verbs.h"
+#include "espalier/cli/shortage.h"
 #include "espalier/cli/verbs.h"
 #include "espalier/report/svg.h"
 

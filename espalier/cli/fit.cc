@@ -9,8 +9,8 @@
 #include "espalier/app/what_if.h"
 #include "espalier/base/check.h"
 #include "espalier/base/json.h"
-#include "espalier/cli/shortage.h"
 #include "espalier/cli/runtime_verbs.h"
+#include "espalier/cli/shortage.h"
 #include "espalier/cli/verbs.h"
 #include "espalier/report/table_json.h"
 

@@ -20,15 +20,18 @@ void add_learn(Program& program) {
   verb->add_option("-j,--jobs", flags->search.jobs, "threads; the result is the same; default: one per core")
       ->type_name("N")
       ->check(worker_count());
-  verb->add_option("--policy", flags->learned.policy, "the policy to begin with; default: the one that comes along")
+  verb->add_option("--policy", flags->learned.policy,
+                   "the policy to begin with; default: the one that comes along")
       ->type_name("FILE");
   verb->add_option("--graphs", flags->graphs, "pretrain: graphs to draw; default: 400")
       ->type_name("N")
       ->check(positive());
-  verb->add_option("--without", flags->without, "pretrain: models of the zoo to leave out, such as gnmt,rnnlm")
+  verb->add_option("--without", flags->without,
+                   "pretrain: models of the zoo to leave out, such as gnmt,rnnlm")
       ->delimiter(',')
       ->type_name("NAME,…");
-  verb->add_option("--looks", flags->looks, "pretrain: placements that a search may look at for each graph's target; default: 6000")
+  verb->add_option("--looks", flags->looks,
+                   "pretrain: placements that a search may look at for each graph's target; default: 6000")
       ->type_name("N")
       ->check(positive());
   verb->add_option("--rounds", flags->rounds, "pretrain: rounds of imitating the targets; default: 60")

@@ -8,8 +8,8 @@
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
-#include "espalier/cli/shortage.h"
 #include "espalier/cli/runtime_verbs.h"
+#include "espalier/cli/shortage.h"
 #include "espalier/cli/verbs.h"
 #include "espalier/report/table_json.h"
 
@@ -121,7 +121,8 @@ Json to_json(const PlanningJob& job, const Planned& planned, const std::string& 
 int plan(Program& program, const PlanFlags& flags) {
   Console& console = program.console;
   // What is misspelt is told before the model is read.
-  const LearnedPlanner learned = learned_planner(program, "plan", std::span(&flags.planner, 1), flags.learned);
+  const LearnedPlanner learned =
+      learned_planner(program, "plan", std::span(&flags.planner, 1), flags.learned);
   const JobOptions& options = flags.job.options;
   const bool by_hand = !options.stages.empty();
   if (by_hand && flags.planner != "auto") {

@@ -8,9 +8,11 @@
 namespace espalier::cli {
 
 void LearnedFlags::add(CLI::App* verb) {
-  verb->add_option("--policy", policy, "planner gdp: a policy of `espalier learn`; default: the one that comes along")
+  verb->add_option("--policy", policy,
+                   "planner gdp: a policy of `espalier learn`; default: the one that comes along")
       ->type_name("FILE");
-  verb->add_option("--fine-tune", fine_tune, "planner gdp: learn this model for so many updates first; default: 0")
+  verb->add_option("--fine-tune", fine_tune,
+                   "planner gdp: learn this model for so many updates first; default: 0")
       ->type_name("N");
 }
 

@@ -183,7 +183,8 @@ class Round {
     const std::size_t before = count();
     std::vector<std::uint32_t> number(before);
     std::size_t next = 0;
-    for (std::uint32_t c = 0; c < before; ++c) {  // roots are the smallest of theirs: numbered before the rest
+    for (std::uint32_t c = 0; c < before;
+         ++c) {  // roots are the smallest of theirs: numbered before the rest
       if (root(c) != c) {
         number[c] = number[root(c)];
         continue;

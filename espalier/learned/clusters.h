@@ -38,10 +38,10 @@ struct Clusters {
   friend bool operator==(const Clusters&, const Clusters&) = default;
 };
 
-// First who must not be parted, then rounds of joining a cluster to its neighbour with the longest message for the work of both (as size-
-// constrained label propagation does: Meyerhenke, Sanders, Schulz, SEA'14), then neighbours in the order of
-// tasks. There may be more clusters than aimed at where the caps leave no other way, never fewer than the
-// aim or the units. O(rounds · edges · log edges).
+// First who must not be parted, then rounds of joining a cluster to its neighbour with the longest message
+// for the work of both (as size- constrained label propagation does: Meyerhenke, Sanders, Schulz, SEA'14),
+// then neighbours in the order of tasks. There may be more clusters than aimed at where the caps leave no
+// other way, never fewer than the aim or the units. O(rounds · edges · log edges).
 Clusters cluster_units(const Instance& instance, const ClusterOptions& options);
 
 // Each unit where its cluster stands.

@@ -26,22 +26,26 @@ std::vector<float> by_layers(const PolicyInput& input, const std::vector<float>&
     weight[input.layer[n]] += static_cast<double>(input.work[n]);
     for (std::size_t d = 0; d < input.devices; ++d) {
       const double chance = static_cast<double>(probability[n * input.devices + d]);
-      mean[input.layer[n] * input.devices + d] += static_cast<double>(input.work[n]) * std::log(chance + 1e-12);
+      mean[input.layer[n] * input.devices + d] +=
+          static_cast<double>(input.work[n]) * std::log(chance + 1e-12);
     }
   }
   std::vector<float> rows(probability.size());
   for (std::size_t n = 0; n < input.nodes; ++n) {
     const std::size_t layer = input.layer[n];
     double sum = 0;
-    for (std::size_t d = 0; d < input.devices; ++d) sum += std::exp(mean[layer * input.devices + d] / weight[layer]);
     for (std::size_t d = 0; d < input.devices; ++d)
-      rows[n * input.devices + d] = static_cast<float>(std::exp(mean[layer * input.devices + d] / weight[layer]) / sum);
+      sum += std::exp(mean[layer * input.devices + d] / weight[layer]);
+    for (std::size_t d = 0; d < input.devices; ++d)
+      rows[n * input.devices + d] =
+          static_cast<float>(std::exp(mean[layer * input.devices + d] / weight[layer]) / sum);
   }
   return rows;
 }
 
 // Each row times a factor for each device, to a power, as probabilities again. A row of zeros stays as it is.
-std::vector<float> leaning_rows(const std::vector<float>& probability, const std::vector<double>& factor, double power) {
+std::vector<float> leaning_rows(const std::vector<float>& probability, const std::vector<double>& factor,
+                                double power) {
   std::vector<float> rows = probability;
   for (std::size_t begin = 0; begin < rows.size(); begin += factor.size()) {
     double sum = 0;

@@ -19,7 +19,8 @@ constexpr const char* kLearnerFormat = "espalier.learner/1";
 std::vector<double> rank_advantages(const std::vector<double>& scores) {
   std::vector<std::size_t> order(scores.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return scores[a] < scores[b]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return scores[a] < scores[b]; });
   std::vector<double> advantage(scores.size());
   const double last = std::max<double>(1, static_cast<double>(scores.size()) - 1);
   for (std::size_t begin = 0; begin < order.size();) {
@@ -100,7 +101,9 @@ struct Learner::State {
   }
 
   at::Tensor logits(std::size_t task) { return policy.parts().logits(tasks[task]->input()); }
-  at::Device device() const { return policy.parts().net ? policy.parts().net->device() : at::Device(at::kCPU); }
+  at::Device device() const {
+    return policy.parts().net ? policy.parts().net->device() : at::Device(at::kCPU);
+  }
 
   // The task of an update: each once a round, in an order drawn for the round.
   std::size_t turn(std::uint64_t update, std::uint64_t stream) const {
@@ -150,7 +153,8 @@ struct Learner::State {
                   const at::Tensor& old) {
     const Choices choices = choices_of(*tasks[task], samples, advantage, device());
     const double part = done();
-    const double rate = options.learning_rate * std::pow(options.last_learning_rate / options.learning_rate, part);
+    const double rate =
+        options.learning_rate * std::pow(options.last_learning_rate / options.learning_rate, part);
     const double entropy_weight = options.entropy * (1 - part);
     for (std::size_t epoch = 0; epoch < options.epochs; ++epoch) {
       const at::Tensor raw = logits(task);
@@ -191,11 +195,10 @@ bool Learner::update(Context& context) {
     const at::Tensor rows = at::softmax(state.logits(turn), 1).to(at::kCPU).contiguous();
     probability.assign(rows.const_data_ptr<float>(), rows.const_data_ptr<float>() + rows.numel());
   }
-  std::vector<Sample> samples =
-      judge(task,
-            draw(probability, task.input().devices, state.options.rollouts,
-                 stream_key(state.options.seed, {2, state.updates})),
-            state.options.repairs, context.pool);
+  std::vector<Sample> samples = judge(task,
+                                      draw(probability, task.input().devices, state.options.rollouts,
+                                           stream_key(state.options.seed, {2, state.updates})),
+                                      state.options.repairs, context.pool);
   TaskProgress& own = state.progress[turn];
   own.calls += samples.size();
   LearningPoint point{state.updates + 1, own.calls};
@@ -221,7 +224,9 @@ void Learner::imitate(const std::vector<NodeDevices>& targets, std::uint64_t ste
     const PlacementTask& task = *state.tasks[turn];
     std::vector<std::int64_t> wanted = indices(targets[turn]);
     const at::Tensor target =
-        at::from_blob(wanted.data(), {static_cast<std::int64_t>(wanted.size())}, at::kLong).clone().to(state.device());
+        at::from_blob(wanted.data(), {static_cast<std::int64_t>(wanted.size())}, at::kLong)
+            .clone()
+            .to(state.device());
     const at::Tensor now = log_probabilities(state.logits(turn));
     const auto devices = static_cast<double>(task.input().devices);
     const double rest = devices > 1 ? (1 - confidence) / (devices - 1) : 0;
@@ -262,17 +267,15 @@ void Learner::save(const std::string& path) const {
       curve.push_back({point.update, point.calls, point.best, point.mean, point.valid});
     Json best;
     if (own.best) {
-      best = {{"time", own.best->evaluated.time.count()}, {"devices", indices(own.best->devices)},
+      best = {{"time", own.best->evaluated.time.count()},
+              {"devices", indices(own.best->devices)},
               {"units", indices(own.best->assignment)}};
     }
     tasks.push_back({{"calls", own.calls}, {"reward_sum", own.reward_sum}, {"best", best}, {"curve", curve}});
   }
-  const Json learner = {{"format", kLearnerFormat},
-                        {"seed", state.options.seed},
-                        {"updates", state.updates},
-                        {"imitated", state.imitated},
-                        {"adam_steps", state.adam.steps()},
-                        {"tasks", tasks}};
+  const Json learner = {{"format", kLearnerFormat},         {"seed", state.options.seed},
+                        {"updates", state.updates},         {"imitated", state.imitated},
+                        {"adam_steps", state.adam.steps()}, {"tasks", tasks}};
   NamedTensors tensors = state.policy.parts().weights();
   const NamedTensors moments = state.adam.state();
   tensors.insert(tensors.end(), moments.begin(), moments.end());
@@ -303,10 +306,12 @@ TaskProgress parse_progress(const JsonCursor& json, const PlacementTask& task) {
   const JsonCursor best = json.at("best");
   if (best.json().is_null()) return own;
   const auto devices = [&](const JsonCursor& list, std::size_t expected) {
-    if (list.size() != expected) list.fail("expected " + std::to_string(expected) + " devices: another graph's");
+    if (list.size() != expected)
+      list.fail("expected " + std::to_string(expected) + " devices: another graph's");
     std::vector<DeviceId> ids;
     const auto last = static_cast<std::int64_t>(task.instance().devices()) - 1;
-    for (std::size_t i = 0; i < expected; ++i) ids.emplace_back(static_cast<std::size_t>(list.at(i).integer(0, last)));
+    for (std::size_t i = 0; i < expected; ++i)
+      ids.emplace_back(static_cast<std::size_t>(list.at(i).integer(0, last)));
     return ids;
   };
   Sample sample;
@@ -350,12 +355,14 @@ void Learner::restore(const std::string& path) {
   const Json json = learner_json(file, path);
   const JsonCursor cursor(json, path + ": learner");
   if (static_cast<std::uint64_t>(cursor.at("seed").integer(0, kMost)) != state.options.seed)
-    cursor.at("seed").fail("expected " + std::to_string(state.options.seed) + ": a checkpoint goes on with its own");
+    cursor.at("seed").fail("expected " + std::to_string(state.options.seed) +
+                           ": a checkpoint goes on with its own");
   const JsonCursor tasks = cursor.at("tasks");
   if (tasks.size() != state.tasks.size())
     tasks.fail("expected " + std::to_string(state.tasks.size()) + " graphs, as this call has");
   std::vector<TaskProgress> progress;
-  for (std::size_t i = 0; i < tasks.size(); ++i) progress.push_back(parse_progress(tasks.at(i), *state.tasks[i]));
+  for (std::size_t i = 0; i < tasks.size(); ++i)
+    progress.push_back(parse_progress(tasks.at(i), *state.tasks[i]));
   read_tensors(file, path, state.policy.parts().weights());
   state.adam.restore(file, static_cast<std::uint64_t>(cursor.at("adam_steps").integer(0, kMost)));
   state.updates = static_cast<std::uint64_t>(cursor.at("updates").integer(0, kMost));

@@ -54,9 +54,9 @@ struct LearningOptions {
   std::uint64_t seed = 1;
 };
 
-// The reward settings that are told of GDP (docs/planners/learned.md): reward -√seconds, -10 for what does not
-// fit, less the mean of all earlier ones; entropy 0.01, learning rate 1e-3. They do not learn on graphs of
-// this size; kept for the table that says so.
+// The reward settings that are told of GDP (docs/planners/learned.md): reward -√seconds, -10 for what does
+// not fit, less the mean of all earlier ones; entropy 0.01, learning rate 1e-3. They do not learn on graphs
+// of this size; kept for the table that says so.
 LearningOptions published_learning();
 
 // How far a graph is.

@@ -21,12 +21,8 @@ using testing::refusal;
 
 // Two towers and a head: some hundred operators, at best both towers side by side.
 const Workload& towers() {
-  static const Workload kWorkload = make_workload({"towers",
-                                                   "mmt",
-                                                   {{"branches", 2}, {"layers", 1}},
-                                                   BatchSize(16),
-                                                   "2xP100-16GB",
-                                                   {}});
+  static const Workload kWorkload =
+      make_workload({"towers", "mmt", {{"branches", 2}, {"layers", 1}}, BatchSize(16), "2xP100-16GB", {}});
   return kWorkload;
 }
 const PlacementTask& task() {
@@ -132,7 +128,14 @@ TEST(Learner, ImitatesAPlacement) {
 
 TEST(Policies, WrittenOnesReadBack) {
   const std::string file = temporary("policy.safetensors");
-  const PolicyShape shape{.width = 24, .sage_layers = 1, .attention_layers = 2, .heads = 3, .segment = 8, .refinements = 1, .gate = Gate::kNode, .centred = false};
+  const PolicyShape shape{.width = 24,
+                          .sage_layers = 1,
+                          .attention_layers = 2,
+                          .heads = 3,
+                          .segment = 8,
+                          .refinements = 1,
+                          .gate = Gate::kNode,
+                          .centred = false};
   const Policy policy(shape, 4);
   policy.write(file, {{"remark", "of a test"}});
   const Policy read = Policy::read(file);
@@ -165,11 +168,13 @@ TEST(Gdp, AnswersFitAndFineTuningIsNoSlower) {
 }
 
 TEST(Gdp, RepairsWhereMemoryBinds) {
-  const Workload tight = make_workload({"tight", "mmt", {{"branches", 2}, {"layers", 1}}, BatchSize(16), "2xP100-16GB", {}});
+  const Workload tight =
+      make_workload({"tight", "mmt", {{"branches", 2}, {"layers", 1}}, BatchSize(16), "2xP100-16GB", {}});
   Instance instance = tight.instance;
   MemoryLedger ledger(instance);
   for (std::size_t u = 0; u < instance.units(); ++u) ledger.place(UnitId(u), DeviceId(0));
-  std::fill(instance.memory.begin(), instance.memory.end(), Bytes(ledger.needs(DeviceId(0)).count() * 65 / 100));
+  std::fill(instance.memory.begin(), instance.memory.end(),
+            Bytes(ledger.needs(DeviceId(0)).count() * 65 / 100));
   Context context = calls(1'000);
   const Policy policy(kSmall, 2);
   const Placed placed = gdp({tight.graph, instance}, {.policy = &policy, .updates = 0}, context);

@@ -15,7 +15,8 @@ namespace {
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 template <class T>
-at::Tensor tensor_of(const std::vector<T>& values, std::initializer_list<std::int64_t> sizes, at::Device device) {
+at::Tensor tensor_of(const std::vector<T>& values, std::initializer_list<std::int64_t> sizes,
+                     at::Device device) {
   constexpr at::ScalarType kType = std::is_same_v<T, float> ? at::kFloat : at::kLong;
   return at::from_blob(const_cast<T*>(values.data()), sizes, at::TensorOptions(kType)).clone().to(device);
 }
@@ -179,7 +180,8 @@ Net::Net(const PolicyShape& shape, std::uint64_t seed, at::Device device)
   enter_ = make_linear("enter", static_cast<std::int64_t>(kNodeNumbers), width);
   for (std::int64_t i = 0; i < shape.sage_layers; ++i) {
     const std::string name = "sage." + std::to_string(i);
-    sages_.push_back({make_linear(name + ".message", width, width), make_linear(name + ".update", 2 * width, width)});
+    sages_.push_back(
+        {make_linear(name + ".message", width, width), make_linear(name + ".update", 2 * width, width)});
   }
   for (std::int64_t i = 0; i < shape.attention_layers; ++i) {
     const std::string name = "attention." + std::to_string(i);
@@ -207,7 +209,8 @@ Net::Net(const PolicyShape& shape, std::uint64_t seed, at::Device device)
 
 at::Tensor Net::embed(const NetInput& input) const {
   const at::Tensor entries = type_table_.index_select(0, input.types) * input.type_share;
-  const at::Tensor type = at::zeros({input.nodes, shape_.width}, entries.options()).index_add(0, input.bag_of, entries);
+  const at::Tensor type =
+      at::zeros({input.nodes, shape_.width}, entries.options()).index_add(0, input.bag_of, entries);
   at::Tensor h = at::relu(enter_(input.numbers) + type);
   for (const Sage& sage : sages_) {
     const at::Tensor heard = neighbour_max(at::sigmoid(sage.message(h)), input.from, input.to, input.begin);

@@ -3,7 +3,8 @@
 // GDP's net (Zhou et al., arXiv 1910.01578, §3; what of it is published and what is recalled: docs/planners/
 // learned.md): from a graph's nodes to a row of logits over devices for each, all at once.
 //
-//   numbers, types ─▶ x0 ─▶ GraphSAGE × n ─▶ h ─▶ segment attention × m ─▶ logits = (h · W) · Eᵀ - r ⊙ slowness
+//   numbers, types ─▶ x0 ─▶ GraphSAGE × n ─▶ h ─▶ segment attention × m ─▶ logits = (h · W) · Eᵀ - r ⊙
+//   slowness
 //                            max over σ(W h)        gated by h                       E: devices, embedded
 //
 // symbol  here
@@ -30,19 +31,19 @@ namespace espalier::placement {
 struct NetInput {
   NetInput(const PolicyInput& input, const PolicyShape& shape, at::Device device);
   std::int64_t nodes, devices, segments;
-  at::Tensor numbers;          // [n, kNodeNumbers]
-  at::Tensor types, bag_of;    // [bags]: type and node of each entry
-  at::Tensor type_share;       // [bags, 1]
-  at::Tensor from, to;         // [edges]: neighbour and node, by node
-  at::Tensor begin;            // [n + 1]: where a node's edges begin
-  at::Tensor slots;            // [segments · S]: the node in each place, 0 where there is none
-  at::Tensor place_of;         // [n]: the place of each node
-  at::Tensor mask;             // [segments, 1, 1, 2 S]: 0 where there is a node to attend to, else -inf
-  at::Tensor device_numbers;   // [D, kDeviceNumbers]
-  at::Tensor slowness;         // [n, D]
-  at::Tensor barred;           // [n, D]: -inf where a node may not stand, else 0
-  at::Tensor work;             // [n, 1]
-  at::Tensor kinds;            // [D, D]: row d averages over the devices that are equal to d
+  at::Tensor numbers;         // [n, kNodeNumbers]
+  at::Tensor types, bag_of;   // [bags]: type and node of each entry
+  at::Tensor type_share;      // [bags, 1]
+  at::Tensor from, to;        // [edges]: neighbour and node, by node
+  at::Tensor begin;           // [n + 1]: where a node's edges begin
+  at::Tensor slots;           // [segments · S]: the node in each place, 0 where there is none
+  at::Tensor place_of;        // [n]: the place of each node
+  at::Tensor mask;            // [segments, 1, 1, 2 S]: 0 where there is a node to attend to, else -inf
+  at::Tensor device_numbers;  // [D, kDeviceNumbers]
+  at::Tensor slowness;        // [n, D]
+  at::Tensor barred;          // [n, D]: -inf where a node may not stand, else 0
+  at::Tensor work;            // [n, 1]
+  at::Tensor kinds;           // [D, D]: row d averages over the devices that are equal to d
   bool any_barred = false;
 };
 

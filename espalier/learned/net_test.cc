@@ -64,7 +64,9 @@ TEST(NeighbourMax, EqualsTheMaximumOverEachNodesEdges) {
       at::zeros({nodes, width}).scatter_reduce(0, index, x.index_select(0, longs(from)), "amax", false);
   EXPECT_EQ(largest_difference(ours, theirs), 0);
   const at::Tensor weight = at::arange(nodes * width, at::kFloat).view({nodes, width});
-  const auto gradient = [&](const at::Tensor& y) { return torch::autograd::grad({(y * weight).sum()}, {x})[0]; };
+  const auto gradient = [&](const at::Tensor& y) {
+    return torch::autograd::grad({(y * weight).sum()}, {x})[0];
+  };
   EXPECT_EQ(largest_difference(gradient(ours), gradient(theirs)), 0);
 }
 
@@ -78,7 +80,8 @@ TEST(Net, DoesNotSeeTheNumbersOfNodes) {
   const auto renamed = [&](std::uint32_t n) { return static_cast<std::uint32_t>(nodes - 1 - n); };
   for (std::uint32_t n = 0; n < nodes; ++n) {
     const std::uint32_t old = renamed(n);
-    std::copy_n(input.numbers.begin() + old * kNodeNumbers, kNodeNumbers, turned.numbers.begin() + n * kNodeNumbers);
+    std::copy_n(input.numbers.begin() + old * kNodeNumbers, kNodeNumbers,
+                turned.numbers.begin() + n * kNodeNumbers);
     turned.types.items.push_back(input.types[old].front());
     turned.types.close();
     std::vector<std::uint32_t> neighbours;
@@ -99,7 +102,8 @@ TEST(Net, DoesNotSeeTheNumbersOfNodes) {
 
 // Node 9 of segments of 4 reads segments 1 and 2, and no gradient goes to segment 1 through attention.
 TEST(Net, SegmentsReadTheOneBeforeAndSendItNoGradient) {
-  const PolicyShape shape{.width = 16, .sage_layers = 0, .heads = 2, .segment = 4, .gate = Gate::kNone, .centred = false};
+  const PolicyShape shape{
+      .width = 16, .sage_layers = 0, .heads = 2, .segment = 4, .gate = Gate::kNone, .centred = false};
   const Net net(shape, 1, at::kCPU);
   PolicyInput input = line_input(12, 3, 5);
   const auto row_of_9 = [&] { return net.logits(NetInput(input, shape, at::kCPU))[9].detach().clone(); };
@@ -111,12 +115,13 @@ TEST(Net, SegmentsReadTheOneBeforeAndSendItNoGradient) {
     input = kept;
     return difference;
   };
-  EXPECT_EQ(changed(3), 0);    // two segments away
+  EXPECT_EQ(changed(3), 0);     // two segments away
   EXPECT_GT(changed(6), 1e-7);  // memory
   EXPECT_GT(changed(10), 1e-7);
   NetInput tensors(input, shape, at::kCPU);
   tensors.numbers.set_requires_grad(true);
-  const at::Tensor gradient = torch::autograd::grad({net.logits(tensors)[9].sum()}, {tensors.numbers})[0].abs().sum(1);
+  const at::Tensor gradient =
+      torch::autograd::grad({net.logits(tensors)[9].sum()}, {tensors.numbers})[0].abs().sum(1);
   EXPECT_EQ(gradient[6].item<double>(), 0);
   EXPECT_GT(gradient[10].item<double>(), 0);
 }

@@ -43,8 +43,8 @@ double score(const PlacementTask& task, const Evaluated& evaluated, InvalidPrice
   const double time = ratio(evaluated.time, task.alone());
   if (evaluated.fits) return time;
   if (price == InvalidPrice::kConstant) return ratio(milliseconds(100'000), task.alone());
-  const double lack = static_cast<double>(evaluated.lack.count()) /
-                      std::max(1.0, static_cast<double>(task.memory().count()));
+  const double lack =
+      static_cast<double>(evaluated.lack.count()) / std::max(1.0, static_cast<double>(task.memory().count()));
   return time * (2 + 20 * lack);
 }
 

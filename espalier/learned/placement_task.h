@@ -57,7 +57,8 @@ enum class InvalidPrice : std::uint8_t {
 };
 
 // What is minimised: the step, or the price of a placement that does not fit, over alone().
-double score(const PlacementTask& task, const Evaluated& evaluated, InvalidPrice price = InvalidPrice::kGraded);
+double score(const PlacementTask& task, const Evaluated& evaluated,
+             InvalidPrice price = InvalidPrice::kGraded);
 
 enum class Repairs : std::uint8_t { kNone, kInvalid };  // repair.h moves units of what does not fit
 
@@ -65,8 +66,8 @@ enum class Repairs : std::uint8_t { kNone, kInvalid };  // repair.h moves units 
 std::vector<Sample> judge(const PlacementTask& task, std::vector<NodeDevices> placements, Repairs repairs,
                           ThreadPool* pool);
 
-// Draws placements of nodes: each node's device from its row of `probability` (nodes × devices, rows add up to
-// 1), independently. The same for the same seed.
+// Draws placements of nodes: each node's device from its row of `probability` (nodes × devices, rows add up
+// to 1), independently. The same for the same seed.
 std::vector<NodeDevices> draw(std::span<const float> probability, std::size_t devices, std::size_t count,
                               std::uint64_t seed);
 

@@ -45,8 +45,8 @@ PolicyShape parse_shape(const std::string& text, const std::string& where) {
   const Json json = parse_json(text, where);
   const JsonCursor cursor(json, where);
   cursor.expect_format(kFormat);
-  cursor.only({"format", "width", "sage_layers", "attention_layers", "heads", "segment", "refinements", "gate",
-               "centred"});
+  cursor.only({"format", "width", "sage_layers", "attention_layers", "heads", "segment", "refinements",
+               "gate", "centred"});
   PolicyShape shape;
   shape.width = cursor.at("width").integer(1, 4096);
   shape.sage_layers = cursor.at("sage_layers").integer(0, 64);
@@ -86,7 +86,8 @@ Policy::Parts::Entry& Policy::Parts::entry(const PolicyInput& input) {
   const at::Device device = net ? net->device() : at::Device(at::kCPU);
   Entry& made = entries_.emplace_back(Entry{&input, {input, net ? net->shape() : PolicyShape{}, device}, {}});
   if (!net || with_tables) {
-    made.table = at::zeros({made.input.nodes, made.input.devices}, at::TensorOptions(at::kFloat).device(device));
+    made.table =
+        at::zeros({made.input.nodes, made.input.devices}, at::TensorOptions(at::kFloat).device(device));
     made.table.set_requires_grad(true);
   }
   return made;
@@ -186,8 +187,7 @@ std::size_t Policy::weights() const {
 std::vector<float> Policy::probabilities(const PolicyInput& input) const {
   at::NoGradGuard guard;
   const bool kept = is_table();
-  const at::Tensor rows =
-      at::softmax(parts_->logits(input), 1).to(at::kCPU, at::kFloat).contiguous();
+  const at::Tensor rows = at::softmax(parts_->logits(input), 1).to(at::kCPU, at::kFloat).contiguous();
   if (!kept) parts_->forget(input);
   const float* begin = rows.const_data_ptr<float>();
   return {begin, begin + rows.numel()};

@@ -37,9 +37,9 @@ class Policy {
   ~Policy();
 
   bool is_table() const;
-  const PolicyShape& shape() const;  // of a net
+  const PolicyShape& shape() const;   // of a net
   const std::string& device() const;  // as it was given
-  std::size_t weights() const;       // numbers that it has learnt
+  std::size_t weights() const;        // numbers that it has learnt
 
   // nodes × devices; rows add up to 1. One forward pass.
   std::vector<float> probabilities(const PolicyInput& input) const;

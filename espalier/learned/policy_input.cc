@@ -66,9 +66,7 @@ class InputBuilder {
   }
 
  private:
-  std::uint32_t node_of(TaskId task) const {
-    return clusters_.of_unit[instance_.unit[task.index()].index()];
-  }
+  std::uint32_t node_of(TaskId task) const { return clusters_.of_unit[instance_.unit[task.index()].index()]; }
 
   struct NodeSums {
     double time = 0, out = 0, in = 0, resident = 0, held = 0, message = 0, level = 0, slack = 0;
@@ -79,7 +77,8 @@ class InputBuilder {
   void measure_nodes() {
     sums_.resize(made_.nodes);
     const std::vector<Duration> up = upward_ranks(instance_, mean_), down = downward_ranks(instance_, mean_);
-    for (std::size_t t = 0; t < instance_.tasks(); ++t) longest_ = std::max(longest_, count_of(up[t] + down[t]));
+    for (std::size_t t = 0; t < instance_.tasks(); ++t)
+      longest_ = std::max(longest_, count_of(up[t] + down[t]));
     for (std::size_t t = 0; t < instance_.tasks(); ++t) {
       NodeSums& sums = sums_[node_of(TaskId(t))];
       const double time = count_of(mean_.time[t]) + 1;
@@ -139,7 +138,8 @@ class InputBuilder {
     edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
     std::size_t e = 0;
     for (std::uint32_t node = 0; node < made_.nodes; ++node) {
-      for (; e < edges.size() && edges[e].first == node; ++e) made_.neighbours.items.push_back(edges[e].second);
+      for (; e < edges.size() && edges[e].first == node; ++e)
+        made_.neighbours.items.push_back(edges[e].second);
       made_.neighbours.close();
     }
   }
@@ -181,8 +181,8 @@ class InputBuilder {
     }
   }
 
-  // Where each node's layer begins and ends along the network, as a person sees it who cuts between layers: by
-  // the work, and by the bytes, of the layers before it.
+  // Where each node's layer begins and ends along the network, as a person sees it who cuts between layers:
+  // by the work, and by the bytes, of the layers before it.
   void place_layers() {
     const std::vector<std::uint32_t> layer = layers_of(instance_, graph_);
     const std::size_t layers = layer.empty() ? 0 : *std::max_element(layer.begin(), layer.end()) + 1;
@@ -300,7 +300,8 @@ class InputBuilder {
     made_.allowed.resize(there.size());
     for (std::size_t n = 0; n < made_.nodes; ++n) {
       for (std::size_t d = 0; d < devices; ++d) {
-        made_.slowness[n * devices + d] = static_cast<float>(std::log(there[n * devices + d] / sums_[n].time));
+        made_.slowness[n * devices + d] =
+            static_cast<float>(std::log(there[n * devices + d] / sums_[n].time));
       }
     }
     for (std::size_t u = 0; u < instance_.units(); ++u) {
@@ -352,13 +353,13 @@ class InputBuilder {
   const Clusters& clusters_;
   const MeanCosts mean_;
   PolicyInput made_;
-  std::vector<NodeSums> sums_;    // by node
+  std::vector<NodeSums> sums_;  // by node
   struct LayerPlace {
     double by_work = 0, by_bytes = 0;  // of its layer's middle, in [0, 1]
     double work = 0, bytes = 0;        // of its layer, of all
   };
   std::vector<LayerPlace> layers_;  // by node
-  std::vector<double> position_;  // by node, in [0, 1): its place in the order
+  std::vector<double> position_;    // by node, in [0, 1): its place in the order
   double longest_ = 1, work_ = 0, messages_ = 0, mean_memory_ = 1;
 };
 

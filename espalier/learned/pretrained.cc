@@ -19,7 +19,8 @@ extern const char espalier_gdp_policy_begin[], espalier_gdp_policy_end[];
 namespace espalier::placement {
 
 Policy pretrained_policy(const std::string& device) {
-  const std::string_view bytes(espalier_gdp_policy_begin, espalier_gdp_policy_end - espalier_gdp_policy_begin);
+  const std::string_view bytes(espalier_gdp_policy_begin,
+                               espalier_gdp_policy_end - espalier_gdp_policy_begin);
   return Policy::parse(bytes, "the policy that comes along", device);
 }
 

@@ -27,7 +27,8 @@ class ClusterSearch {
     options.seed = seed;
     options.chains = 1;
     const std::vector<std::uint32_t> layers = layers_of(instance, graph_);
-    if (auto split = best_layer_split(task_.engine(), layers, context)) options.starts.push_back(split->assignment);
+    if (auto split = best_layer_split(task_.engine(), layers, context))
+      options.starts.push_back(split->assignment);
     for (Assignment& start : simple_starts(instance)) options.starts.push_back(std::move(start));
     const Instance joined = joined_instance();
     for (Assignment& start : options.starts) start = devices_of_clusters(instance, task_.clusters(), start);
@@ -82,7 +83,9 @@ std::optional<Sample> searched_placement(const Graph& graph, const PlacementTask
 }
 
 TrainingGraph::TrainingGraph(WorkloadRecipe of, const TaskOptions& options)
-    : recipe(std::move(of)), workload(make_workload(recipe)), task(workload.graph, workload.instance, options) {}
+    : recipe(std::move(of)),
+      workload(make_workload(recipe)),
+      task(workload.graph, workload.instance, options) {}
 
 TrainingSet make_training_set(const TrainingSetOptions& options, ThreadPool* pool,
                               const std::function<void(std::size_t)>& told) {
@@ -136,7 +139,8 @@ Policy pretrain(const TrainingSet& set, const PretrainingOptions& options, Conte
       PretrainingStep now{step + 1, steps, step < imitations};
       if (now.imitates) {
         const double part = static_cast<double>(step) / static_cast<double>(imitations);
-        const double rate = options.imitation_rate * std::pow(options.last_imitation_rate / options.imitation_rate, part);
+        const double rate =
+            options.imitation_rate * std::pow(options.last_imitation_rate / options.imitation_rate, part);
         learner.imitate(targets, 1, options.confidence, rate);
       } else {
         const std::size_t turn = learner.next_task();
@@ -145,7 +149,8 @@ Policy pretrain(const TrainingSet& set, const PretrainingOptions& options, Conte
         now.valid = point.valid;
         now.mean_over_target = point.mean / set[turn]->target_score;
       }
-      if (!options.checkpoint.empty() && (step + 1) % options.save_every == 0) learner.save(options.checkpoint);
+      if (!options.checkpoint.empty() && (step + 1) % options.save_every == 0)
+        learner.save(options.checkpoint);
       if (told) told(now);
     }
     if (!options.checkpoint.empty()) learner.save(options.checkpoint);

@@ -32,7 +32,7 @@ struct TrainingGraph {
 
   WorkloadRecipe recipe;
   Workload workload;
-  PlacementTask task;  // refers to the workload
+  PlacementTask task;       // refers to the workload
   NodeDevices target = {};  // in canonical form
   double target_score = 0;
 };
@@ -50,8 +50,8 @@ std::optional<Sample> searched_placement(const Graph& graph, const PlacementTask
 
 struct PretrainingOptions {
   PolicyShape shape = {};
-  std::uint64_t rounds = 30;    // of imitation: a step for each graph
-  double confidence = 0.8;      // in a target
+  std::uint64_t rounds = 30;      // of imitation: a step for each graph
+  double confidence = 0.8;        // in a target
   std::uint64_t updates = 3'000;  // of reinforcement after it, over all graphs
   LearningOptions learning = {.learning_rate = 1e-3, .last_learning_rate = 1e-4, .tables = false};
   double imitation_rate = 3e-3, last_imitation_rate = 3e-4;
@@ -68,7 +68,7 @@ struct PretrainingStep {
 
 // Trains on a set. Goes on from the checkpoint where there is one, to the same bytes. Ends early, with the
 // policy as it is, where the context wants it. Throws InputError for a checkpoint of another call.
-Policy pretrain(const TrainingSet& set, const PretrainingOptions& options,
-                Context& context, const std::function<void(const PretrainingStep&)>& told = {});
+Policy pretrain(const TrainingSet& set, const PretrainingOptions& options, Context& context,
+                const std::function<void(const PretrainingStep&)>& told = {});
 
 }  // namespace espalier::placement

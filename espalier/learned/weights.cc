@@ -75,7 +75,8 @@ void Adam::restore(const SafetensorsReader& file, std::uint64_t steps) {
   steps_ = steps;
 }
 
-void write_tensors(const std::string& path, const NamedTensors& tensors, const SafetensorsMetadata& metadata) {
+void write_tensors(const std::string& path, const NamedTensors& tensors,
+                   const SafetensorsMetadata& metadata) {
   std::vector<SafetensorsWriter::Entry> entries;
   for (const auto& [name, tensor] : tensors)
     entries.push_back({name, "F32", {tensor.sizes().begin(), tensor.sizes().end()}});
@@ -91,14 +92,14 @@ void read_tensors(const SafetensorsReader& file, const std::string& path, const 
   at::NoGradGuard guard;
   for (const auto& [name, tensor] : tensors) {
     const SafetensorsReader::Entry* entry = file.find(name);
-    if (entry == nullptr) throw InputError(path + ": lacks the tensor '" + name + "'; expected a policy file");
+    if (entry == nullptr)
+      throw InputError(path + ": lacks the tensor '" + name + "'; expected a policy file");
     if (entry->dtype != "F32" || at::IntArrayRef(entry->shape) != tensor.sizes()) {
       throw InputError(path + ": tensor '" + name + "' is " + entry->dtype + " " + sizes_text(entry->shape) +
                        "; expected F32 " + sizes_text(tensor.sizes()));
     }
     const at::Tensor values = at::empty(tensor.sizes(), at::kFloat);
-    if (!entry->data.empty())
-      std::memcpy(values.mutable_data_ptr(), entry->data.data(), entry->data.size());
+    if (!entry->data.empty()) std::memcpy(values.mutable_data_ptr(), entry->data.data(), entry->data.size());
     tensor.copy_(values);
   }
 }

@@ -45,7 +45,10 @@ const std::vector<DrawnFamily>& drawn_families() {
        {{"layers", {1, 2, 3, 4, 6}}, {"hidden", {512, 1024, 1500, 2048}}, {"length", {10, 16, 24, 35}}},
        {16, 64, 128}},
       {"gnmt",
-       {{"layers", {2, 3, 4, 6}}, {"hidden", {512, 1024}}, {"length", {6, 10, 14}}, {"vocabulary", {8'000, 32'000}}},
+       {{"layers", {2, 3, 4, 6}},
+        {"hidden", {512, 1024}},
+        {"length", {6, 10, 14}},
+        {"vocabulary", {8'000, 32'000}}},
        {16, 64, 128}},
       {"transformer-xl",
        {{"layers", {2, 4, 6, 8}},
@@ -64,8 +67,15 @@ const std::vector<DrawnFamily>& drawn_families() {
       {"t5", {{"layers", {2, 4, 6}}}, {4, 16, 32}},
       {"dlrm", {{"dense", {3, 7}}, {"sparse", {3, 7, 16}}}, {64, 256, 1024}},
       {"candle-uno", {{"branches", {3, 7, 12}}}, {64, 256, 1024}},
-      {"mixture-of-experts", {{"layers", {2, 4}}, {"experts", {4, 8}}, {"hidden", {512, 1024}}, {"heads", {8}},
-                              {"key-value-heads", {8}}, {"feed-forward", {2048}}, {"positions", {256}}}, {4, 16}},
+      {"mixture-of-experts",
+       {{"layers", {2, 4}},
+        {"experts", {4, 8}},
+        {"hidden", {512, 1024}},
+        {"heads", {8}},
+        {"key-value-heads", {8}},
+        {"feed-forward", {2048}},
+        {"positions", {256}}},
+       {4, 16}},
       {"u-net", {{"levels", {3, 4}}}, {4, 8}},
   };
   return kFamilies;
@@ -126,7 +136,8 @@ WorkloadRecipe draw_workload(std::uint64_t seed, const std::vector<std::string>&
   WorkloadRecipe recipe;
   recipe.model = family.model;
   recipe.name = recipe.model + " " + std::to_string(seed);
-  for (const DrawnSetting& setting : family.settings) recipe.values[setting.name] = any_of(rng, setting.values);
+  for (const DrawnSetting& setting : family.settings)
+    recipe.values[setting.name] = any_of(rng, setting.values);
   recipe.batch = BatchSize(any_of(rng, family.batches));
   recipe.cluster = any_of<std::string>(
       rng, {"2xV100-16GB", "4xV100-16GB", "8xV100-16GB", "2x2xV100-16GB@25Gb", "2x4xV100-16GB@100Gb",

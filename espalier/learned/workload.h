@@ -35,8 +35,8 @@ struct Workload {
 // Costs are the analytic model's. Throws InputError for a model, setting or cluster that there is not.
 Workload make_workload(const WorkloadRecipe& recipe);
 
-// The twelve workloads of GDP (arXiv 1910.01578), table 1: RNNLM-2 and 4, GNMT-2, 4 and 8, Transformer-XL-2, 4
-// and 8, Inception-v3, AmoebaNet, WaveNet 2x18 and 4x36, with as many devices as there; sizes that were not
+// The twelve workloads of GDP (arXiv 1910.01578), table 1: RNNLM-2 and 4, GNMT-2, 4 and 8, Transformer-XL-2,
+// 4 and 8, Inception-v3, AmoebaNet, WaveNet 2x18 and 4x36, with as many devices as there; sizes that were not
 // published are ours. One device does not hold those on four devices and more.
 const std::vector<WorkloadRecipe>& gdp_workloads();
 

@@ -19,7 +19,8 @@ TEST(Workloads, GdpsTwelveHaveTheirDevices) {
   ASSERT_EQ(gdp_workloads().size(), 12U);
   const std::vector<std::size_t> devices{2, 4, 2, 4, 8, 2, 4, 8, 2, 4, 2, 4};
   for (std::size_t i = 0; i < devices.size(); ++i)
-    EXPECT_EQ(parse_cluster(gdp_workloads()[i].cluster).devices().size(), devices[i]) << gdp_workloads()[i].name;
+    EXPECT_EQ(parse_cluster(gdp_workloads()[i].cluster).devices().size(), devices[i])
+        << gdp_workloads()[i].name;
 }
 
 TEST(Workloads, DrawnOnesRepeatAndLeaveFamiliesOut) {
@@ -44,9 +45,13 @@ TEST(Workloads, DrawnOnesCanBeBuilt) {
 
 // Equal devices come in the order of their work; different ones keep their names.
 TEST(PolicyInputs, CanonicalPlacementsRenameEqualDevicesAlone) {
-  const Workload made = make_workload(
-      {"mixed", "gpt", {{"layers", 4}, {"hidden", 64}, {"heads", 4}, {"positions", 16}, {"vocabulary", 50}}, BatchSize(4),
-       "2xP100-16GB+1xT4@25Gb", {}});
+  const Workload made =
+      make_workload({"mixed",
+                     "gpt",
+                     {{"layers", 4}, {"hidden", 64}, {"heads", 4}, {"positions", 16}, {"vocabulary", 50}},
+                     BatchSize(4),
+                     "2xP100-16GB+1xT4@25Gb",
+                     {}});
   const Clusters clusters = cluster_units(made.instance, {.clusters = 12});
   const PolicyInput input = make_policy_input(made.instance, made.graph, clusters);
   ASSERT_EQ(input.equal_to, (std::vector<std::uint32_t>{0, 0, 2}));

@@ -33,7 +33,8 @@ Policy policy_of(const LearnedFlags& flags, const std::string& device) {
 
 void expect_output(const LearnFlags& flags) {
   if (flags.output.empty())
-    throw InputError("learn " + flags.action + ": -o names the policy to write, such as -o policy.safetensors");
+    throw InputError("learn " + flags.action +
+                     ": -o names the policy to write, such as -o policy.safetensors");
   check_outputs({{"--output", flags.output}, {"--checkpoint", flags.checkpoint}}, flags.job.inputs());
 }
 
@@ -50,7 +51,8 @@ struct Asked {
 
   explicit Asked(PlanningJob of)
       : job(std::move(of)),
-        instance(make_instance(job.graph, job.cluster, job.costs, job.training, {.micro_batch = size_of(job)})),
+        instance(
+            make_instance(job.graph, job.cluster, job.costs, job.training, {.micro_batch = size_of(job)})),
         task(job.graph, instance,
              {.clusters = {.clusters = usual_clusters(instance.devices())}, .order = job.order}) {}
 
@@ -70,7 +72,8 @@ int pretrain_verb(Program& program, const LearnFlags& flags) {
   for (const std::string& name : flags.without) find_zoo_model(name);
   const SearchOptions search = flags.search.options(console);
   ThreadPool pool(search.threads);
-  const TrainingSetOptions of_set{.graphs = flags.graphs, .without = flags.without, .looks = flags.looks, .seed = flags.seed * 1000};
+  const TrainingSetOptions of_set{
+      .graphs = flags.graphs, .without = flags.without, .looks = flags.looks, .seed = flags.seed * 1000};
   const TrainingSet set = make_training_set(of_set, &pool, [&](std::size_t done) {
     console.progress(static_cast<double>(done) / static_cast<double>(flags.graphs), "searching targets");
   });
@@ -93,23 +96,28 @@ int pretrain_verb(Program& program, const LearnFlags& flags) {
       over += share * (step.mean_over_target - over);
       valid += share * (step.valid - valid);
     }
-    console.progress(static_cast<double>(step.step) / static_cast<double>(step.steps),
-                     step.imitates ? "imitating" : fmt::format("reinforcing: {:.2f} times the targets", over));
+    console.progress(
+        static_cast<double>(step.step) / static_cast<double>(step.steps),
+        step.imitates ? "imitating" : fmt::format("reinforcing: {:.2f} times the targets", over));
   });
   console.finish();
   std::string without;
   for (const std::string& name : flags.without) without += (without.empty() ? "" : ",") + name;
-  policy.write(flags.output, {{"training_set", fmt::format("{} graphs of the zoo by draw_workload, seeds {} on{}", set.size(),
-                                                           of_set.seed, without.empty() ? "" : ", without " + without)}});
+  policy.write(flags.output, {{"training_set",
+                               fmt::format("{} graphs of the zoo by draw_workload, seeds {} on{}", set.size(),
+                                           of_set.seed, without.empty() ? "" : ", without " + without)}});
   if (console.json) {
-    print_json_line(console, {{"policy", flags.output}, {"graphs", set.size()}, {"weights", policy.weights()},
-                              {"last_over_target", over}, {"last_valid", valid}});
+    print_json_line(console, {{"policy", flags.output},
+                              {"graphs", set.size()},
+                              {"weights", policy.weights()},
+                              {"last_over_target", over},
+                              {"last_valid", valid}});
   } else {
-    console.out() << fmt::format("{} of {} graphs can be placed; {} weights learnt from them\n", set.size(), flags.graphs,
-                                 policy.weights());
+    console.out() << fmt::format("{} of {} graphs can be placed; {} weights learnt from them\n", set.size(),
+                                 flags.graphs, policy.weights());
     if (counted > 0) {
-      console.out() << fmt::format("at the end a sample takes {:.2f} times the searched placement, {:.0f} % fit\n", over,
-                                   100 * valid);
+      console.out() << fmt::format(
+          "at the end a sample takes {:.2f} times the searched placement, {:.0f} % fit\n", over, 100 * valid);
     }
     console.out() << "wrote " << flags.output << '\n';
   }
@@ -117,8 +125,8 @@ int pretrain_verb(Program& program, const LearnFlags& flags) {
 }
 
 std::vector<Curve> curves_of(const std::vector<LearningPoint>& points) {
-  Curve best{"best step so far / one device's", {}}, mean{"mean step of an update's samples / one device's", {}},
-      valid{"part of them that fits", {}};
+  Curve best{"best step so far / one device's", {}},
+      mean{"mean step of an update's samples / one device's", {}}, valid{"part of them that fits", {}};
   for (const LearningPoint& point : points) {
     const auto calls = static_cast<double>(point.calls);
     if (point.best > 0) best.points.emplace_back(calls, point.best);
@@ -157,7 +165,8 @@ int finetune_verb(Program& program, const LearnFlags& flags) {
   std::vector<LearningPoint> points;
   {
     Learner learner(policy, {&model->task}, options);
-    if (!flags.checkpoint.empty() && std::filesystem::exists(flags.checkpoint)) learner.restore(flags.checkpoint);
+    if (!flags.checkpoint.empty() && std::filesystem::exists(flags.checkpoint))
+      learner.restore(flags.checkpoint);
     while (learner.updates() < options.updates && learner.update(context)) {
       if (!flags.checkpoint.empty()) learner.save(flags.checkpoint);
       const LearningPoint& point = learner.progress(0).curve.back();
@@ -171,7 +180,8 @@ int finetune_verb(Program& program, const LearnFlags& flags) {
   if (console.json) {
     Json rows = Json::array();
     for (const LearningPoint& point : points)
-      rows.push_back({{"calls", point.calls}, {"best", point.best}, {"mean", point.mean}, {"valid", point.valid}});
+      rows.push_back(
+          {{"calls", point.calls}, {"best", point.best}, {"mean", point.mean}, {"valid", point.valid}});
     print_json_line(console, {{"policy", flags.output}, {"curve", rows}});
   } else {
     print_curves(console, points);
@@ -222,20 +232,28 @@ int apply_verb(Program& program, const LearnFlags& flags) {
     });
   }
   const Duration bound = placement_bound(model->instance, task.engine().rules()).time;
-  Table table{{{"placer", "placer"}, {"step", "step"}, {"over bound", "over_bound"}, {"fits", "fits"}, {"took", "took"}}, {}};
+  Table table{{{"placer", "placer"},
+               {"step", "step"},
+               {"over bound", "over_bound"},
+               {"fits", "fits"},
+               {"took", "took"}},
+              {}};
   for (const AnswerRow& row : rows) {
-    table.rows.push_back({row.who, row.evaluated ? to_text(row.evaluated->time) : "-",
-                          row.evaluated ? fmt::format("{:.3f}", ratio(row.evaluated->time, std::max(bound, nanoseconds(1)))) : "-",
-                          row.evaluated ? (row.evaluated->fits ? "yes" : "no") : "-",
-                          row.took.count() > 0 ? to_text(row.took) : "-"});
+    table.rows.push_back(
+        {row.who, row.evaluated ? to_text(row.evaluated->time) : "-",
+         row.evaluated ? fmt::format("{:.3f}", ratio(row.evaluated->time, std::max(bound, nanoseconds(1))))
+                       : "-",
+         row.evaluated ? (row.evaluated->fits ? "yes" : "no") : "-",
+         row.took.count() > 0 ? to_text(row.took) : "-"});
   }
   if (console.json) {
     print_json_line(console, {{"bound_ns", bound.count()}, {"placers", espalier::to_json(table)}});
   } else {
-    console.out() << fmt::format("{}: {} operators in {} clusters, {} devices; a step operator by operator, bound {}\n",
-                                 model->job.graph.name(), model->job.graph.operators().size(), task.clusters().count,
-                                 model->instance.devices(), to_text(bound))
-                  << print_text(table) << "`espalier plan --planner gdp` writes such a placement\n";
+    console.out()
+        << fmt::format("{}: {} operators in {} clusters, {} devices; a step operator by operator, bound {}\n",
+                       model->job.graph.name(), model->job.graph.operators().size(), task.clusters().count,
+                       model->instance.devices(), to_text(bound))
+        << print_text(table) << "`espalier plan --planner gdp` writes such a placement\n";
   }
   console.notes(model->job.notes);
   console.warnings(model->job.warnings);
@@ -250,7 +268,11 @@ int curve_verb(Program& program, const LearnFlags& flags) {
   if (console.json) {
     Json rows = Json::array();
     for (const LearningPoint& point : points)
-      rows.push_back({{"update", point.update}, {"calls", point.calls}, {"best", point.best}, {"mean", point.mean}, {"valid", point.valid}});
+      rows.push_back({{"update", point.update},
+                      {"calls", point.calls},
+                      {"best", point.best},
+                      {"mean", point.mean},
+                      {"valid", point.valid}});
     print_json_line(console, {{"curve", rows}});
   } else {
     console.out() << fmt::format("{}: {} updates\n", flags.job.options.model, points.size());
@@ -275,12 +297,11 @@ int learn(Program& program, const LearnFlags& flags) {
 LearnedPlanner learned(const LearnedFlags& flags) {
   const auto policy = std::make_shared<const Policy>(policy_of(flags, "cpu"));
   return [policy, updates = flags.fine_tune](const Problem& problem, Context& context) {
-    const Placer placer{
-        "gdp", "", "",
-        [&](const PlacerInput& input, Context& shared) {
-          return gdp(input, {.policy = policy.get(), .updates = updates}, shared);
-        },
-        1};
+    const Placer placer{"gdp", "", "",
+                        [&](const PlacerInput& input, Context& shared) {
+                          return gdp(input, {.policy = policy.get(), .updates = updates}, shared);
+                        },
+                        1};
     return plan_by_placer(problem, placer, {.order = problem.order}, context);
   };
 }

@@ -175,7 +175,7 @@ class ModelBuilder {
   std::string module_path_;
   std::unordered_map<std::string, TensorId> parameters_;             // by name
   std::vector<std::pair<std::string, std::string>> shared_modules_;  // "module." and "of."
-  std::unordered_set<std::string> names_;  // of operators
+  std::unordered_set<std::string> names_;                            // of operators
   std::size_t storages_ = 0;
 };
 

@@ -257,8 +257,8 @@ Graph build(const TransformerXl& model) {
     for (std::int64_t l = 0; l < model.layers; ++l) {
       const std::string layer = "layers." + std::to_string(l);
       states.push_back(x);
-      const TensorId memory =
-          s == 0 ? out.input("memory." + std::to_string(l), out.sizes(x)) : memories[static_cast<std::size_t>(l)];
+      const TensorId memory = s == 0 ? out.input("memory." + std::to_string(l), out.sizes(x))
+                                     : memories[static_cast<std::size_t>(l)];
       out.enter(layer + of);
       if (s > 0) out.share_parameters(layer + of, layer);
       x = transformer_xl_layer(out, x, memory, model, by);

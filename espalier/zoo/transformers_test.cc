@@ -162,19 +162,18 @@ TEST(TransformerXl, SizesFollowTheFormulas) {
         TransformerXl{
             .layers = 3, .hidden = 12, .heads = 3, .feed_forward = 7, .positions = 5, .vocabulary = 9},
         TransformerXl{.layers = 2,
-                      .hidden = 8,
-                      .heads = 2,
-                      .feed_forward = 7,
-                      .positions = 5,
-                      .vocabulary = 9,
-                      .segments = 3}}) {
+        .hidden = 8,
+        .heads = 2,
+        .feed_forward = 7,
+        .positions = 5,
+        .vocabulary = 9,
+        .segments = 3}}) {
     const Graph graph = build(m);
     const std::int64_t h = m.hidden, f = m.feed_forward, p = m.positions, v = m.vocabulary;
     EXPECT_EQ(trained_parameters(graph), v * h + v + 2 * h + m.layers * (5 * h * h + 2 * h * f + 5 * h + f));
     const std::int64_t each = 12 * p * h * h + 2 * p * h * h + 12 * p * p * h + 4 * p * h * f;
     for (const std::int64_t b : {1, 3}) {
-      const std::int64_t flops =
-          m.segments * (m.layers * (b * each + 4 * p * h * h) + b * 2 * p * h * v);
+      const std::int64_t flops = m.segments * (m.layers * (b * each + 4 * p * h * h) + b * 2 * p * h * v);
       EXPECT_EQ(matrix_flops(graph, BatchSize(b)), static_cast<double>(flops));
     }
   }

@@ -206,7 +206,12 @@ void add_language_models(Catalog& catalog) {
   catalog.push_back({"transformer-xl",
                      "arXiv 1901.02860; placed in GDP, arXiv 1910.01578",
                      "a chain of layers that attend to the segment before, by relative positions",
-                     {layers(12), hidden(512), heads(8), feed_forward(2048), positions(512), vocabulary(204),
+                     {layers(12),
+                      hidden(512),
+                      heads(8),
+                      feed_forward(2048),
+                      positions(512),
+                      vocabulary(204),
                       {"segments", "segments of a step; each remembers the one before", 1, 1, kLongest}},
                      [](const ZooValues& all) {
                        return build(TransformerXl{.layers = all.at("layers"),
