@@ -17,7 +17,8 @@ from command import BINARY, FIXTURES, Command, environment
 
 RUNTIME = BINARY and pathlib.Path(BINARY).with_name("espalier-runtime")
 VERBS = {"run": ["plan.json"], "verify": ["plan.json"], "profile": ["model.pt2"], "calibrate": [],
-         "launch": ["-n", "2", "--", "run", "plan.json"]}  # fmt: skip
+         "launch": ["-n", "2", "--", "run", "plan.json"],
+         "learn": ["curve", "checkpoint.safetensors"]}  # fmt: skip
 
 
 class TwoPrograms(Command):

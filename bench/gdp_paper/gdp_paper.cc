@@ -1,0 +1,301 @@
+// How far do learned placements go on GDP's twelve workloads, beside classical ones with equal simulator calls?
+//
+//   bench_gdp_paper FILE.csv POLICIES CALLS SEED WORKLOAD METHOD…
+//   bench_gdp_paper forward WORKLOAD          a forward pass with a node for each unit
+//
+// CALLS: of the operator engine, those of starts too; four times as many on eight devices. POLICIES: a folder
+// with without_FAMILY.safetensors, policies that never saw that family (bench/gdp_paper/run makes them).
+// Rows that the file has are skipped: what was stopped goes on.
+//
+// Appends CSV: workload, tasks, clusters, devices, method, seed, calls, seconds, step, expert's step and bound
+// in ns; no step where nothing fits was found.
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "bench/run_benchmark.h"
+#include "espalier/base/check.h"
+#include "espalier/learned/gdp.h"
+#include "espalier/learned/pretraining.h"
+#include "espalier/planners/placement/default_search.h"
+#include "espalier/planners/placement/layer_split.h"
+#include "espalier/planners/placement/placement_bounds.h"
+#include "espalier/planners/placement/search_placer.h"
+#include "espalier/planners/placement/simple.h"
+
+namespace espalier::placement {
+namespace {
+
+struct Question {
+  Workload workload;
+  PlacementTask task;
+  std::string family;
+  FittingAssignment expert;
+  std::uint64_t expert_looks = 0;
+
+  Question(Workload made, std::string of, std::size_t clusters)
+      : workload(std::move(made)),
+        task(workload.graph, workload.instance, {.clusters = {.clusters = clusters}}),
+        family(std::move(of)) {
+    Context context;
+    const std::vector<std::uint32_t> layers = layers_of(workload.instance, workload.graph);
+    std::optional<FittingAssignment> split = best_layer_split(task.engine(), layers, context);
+    if (!split) throw InputError(workload.name + ": no split between layers fits");
+    expert = std::move(*split);
+    expert_looks = context.states;
+  }
+
+  PlacerInput input(std::uint64_t seed) const {
+    return {.graph = workload.graph, .instance = workload.instance, .seed = seed};
+  }
+  std::optional<Duration> step_of(const Assignment& assignment) const {
+    Scratch scratch;
+    const Evaluated seen = task.engine().evaluate(assignment, scratch);
+    return seen.fits ? std::optional(seen.time) : std::nullopt;
+  }
+};
+
+struct Asked {
+  const Question& question;
+  std::string policies;
+  std::uint64_t seed;
+  Context& context;  // has the calls
+};
+using Method = std::function<std::optional<Duration>(const Asked&)>;
+
+// ---- Placers and searches
+
+Method placer(const std::string& name) {
+  return [name](const Asked& asked) -> std::optional<Duration> {
+    const Placed placed = place_in_live_memory(asked.question.input(asked.seed), find_placer(name), asked.context);
+    return placed.assignment ? asked.question.step_of(*placed.assignment) : std::nullopt;
+  };
+}
+
+enum class Starts { kExpert, kPlacers, kPolicy };
+
+std::optional<Duration> search(const Asked& asked, SearchMethod method, Starts from) {
+  const Question& question = asked.question;
+  PlacementSearchOptions options{.method = method, .starts = {question.expert.assignment}};
+  options.seed = asked.seed;
+  asked.context.take_states(question.expert_looks);
+  if (from == Starts::kPlacers) {
+    for (Assignment& start : placer_starts(question.input(asked.seed), question.task.engine().rules(), asked.context))
+      options.starts.push_back(std::move(start));
+  }
+  if (from == Starts::kPolicy) {
+    const Policy policy = Policy::read(asked.policies + "/without_" + question.family + ".safetensors");
+    asked.context.take_states(33);
+    const PolicyAnswer answer = ask(policy, question.task, 32, asked.seed, asked.context.pool);
+    if (answer.best) options.starts.push_back(answer.best->assignment);
+  }
+  return placement_search(question.workload.instance, question.task.engine().rules(), options, asked.context)
+      .estimate;
+}
+
+Method searching(SearchMethod method, Starts from) {
+  return [method, from](const Asked& asked) { return search(asked, method, from); };
+}
+
+// ---- Policies
+
+struct Learning {
+  PolicyShape shape = {};
+  LearningOptions options = {};
+  std::optional<std::uint64_t> updates = {};  // none: as many as there are calls
+  bool table = false, knows_expert = false, imitates_expert = false, pretrained = false;
+  std::optional<std::size_t> clusters = {};
+};
+
+std::optional<Duration> learn(const Asked& asked, const Learning& how, const PlacementTask& task) {
+  Policy policy = how.table ? Policy::table() : Policy(how.shape, asked.seed);
+  if (how.pretrained) policy = Policy::read(asked.policies + "/without_" + asked.question.family + ".safetensors");
+  LearningOptions options = how.options;
+  options.seed = asked.seed;
+  options.updates = how.updates.value_or(asked.context.budget.max_states / options.rollouts);
+  Learner learner(policy, {&task}, options);
+  const NodeDevices expert = devices_of_clusters(task.instance(), task.clusters(), asked.question.expert.assignment);
+  if (how.imitates_expert || how.knows_expert) asked.context.take_states(asked.question.expert_looks);
+  if (how.imitates_expert) learner.imitate({canonical(task.input(), expert)}, 60, 0.7, 3e-3);
+  if (how.knows_expert) learner.know(0, judge(task, {expert}, Repairs::kNone, nullptr).front());
+  while (learner.updates() < options.updates && learner.update(asked.context)) {
+  }
+  const std::optional<Sample>& best = learner.progress(0).best;
+  return best ? std::optional(best->evaluated.time) : std::nullopt;
+}
+
+Method learning(Learning how) {
+  return [how](const Asked& asked) {
+    if (!how.clusters) return learn(asked, how, asked.question.task);
+    const PlacementTask other(asked.question.workload.graph, asked.question.workload.instance,
+                              {.clusters = {.clusters = *how.clusters}});
+    return learn(asked, how, other);
+  };
+}
+
+std::optional<Duration> zero_shot(const Asked& asked, bool samples) {
+  const Policy policy = Policy::read(asked.policies + "/without_" + asked.question.family + ".safetensors");
+  asked.context.take_states(samples ? 33 : 1);
+  const PolicyAnswer answer = ask(policy, asked.question.task, 32, asked.seed, asked.context.pool);
+  if (samples) return answer.best ? std::optional(answer.best->evaluated.time) : std::nullopt;
+  const Evaluated& seen = answer.most_probable.evaluated;
+  return seen.fits ? std::optional(seen.time) : std::nullopt;
+}
+
+std::optional<Duration> best_of_random(const Asked& asked) {
+  const PlacementTask& task = asked.question.task;
+  const std::vector<float> even(task.input().nodes * task.input().devices,
+                                1.0F / static_cast<float>(task.input().devices));
+  const std::uint64_t calls = asked.context.budget.max_states;
+  asked.context.take_states(calls);
+  std::optional<Duration> best;
+  for (const Sample& sample :
+       judge(task, draw(even, task.input().devices, calls, asked.seed), Repairs::kNone, asked.context.pool)) {
+    if (sample.evaluated.fits && (!best || sample.evaluated.time < *best)) best = sample.evaluated.time;
+  }
+  return best;
+}
+
+Learning with(const std::function<void(Learning&)>& change) {
+  Learning how;
+  change(how);
+  return how;
+}
+
+const std::map<std::string, Method>& methods() {
+  static const std::map<std::string, Method> kMethods{
+      {"expert", [](const Asked& asked) {
+         asked.context.take_states(asked.question.expert_looks);
+         return std::optional(asked.question.expert.time);
+       }},
+      {"one-device", placer("one-device")},
+      {"metis", placer("metis")},
+      {"m-etf", placer("m-etf")},
+      {"heft", placer("heft")},
+      {"random", best_of_random},
+      {"descent", searching(SearchMethod::kCoordinate, Starts::kPlacers)},
+      {"accept", searching(SearchMethod::kAccept, Starts::kExpert)},
+      {"search", searching(SearchMethod::kDefault, Starts::kPlacers)},
+      {"policy-search", searching(SearchMethod::kDefault, Starts::kPolicy)},
+      {"expert-search", searching(SearchMethod::kDefault, Starts::kExpert)},
+      {"table", learning(with([](Learning& l) { l.table = true; }))},
+      {"gdp", learning({})},
+      {"gdp-best", learning(with([](Learning& l) { l.options.repeat_best = true; }))},
+      {"gdp-repair", learning(with([](Learning& l) { l.options.repairs = Repairs::kInvalid; }))},
+      {"gdp-imitate", learning(with([](Learning& l) { l.imitates_expert = true; }))},
+      {"gdp-warm", learning(with([](Learning& l) { l.knows_expert = l.options.repeat_best = true; }))},
+      {"gdp-published", learning(with([](Learning& l) { l.options = published_learning(); }))},
+      {"gdp-uncontracted", learning(with([](Learning& l) { l.clusters = 0; }))},
+      {"gdp-no-tables", learning(with([](Learning& l) { l.options.tables = false; }))},
+      {"gdp-no-attention", learning(with([](Learning& l) { l.shape.attention_layers = 0; }))},
+      {"gdp-no-sage", learning(with([](Learning& l) { l.shape.sage_layers = 0; }))},
+      {"gdp-no-gate", learning(with([](Learning& l) { l.shape.gate = Gate::kNone; }))},
+      {"gdp-node-gate", learning(with([](Learning& l) { l.shape.gate = Gate::kNode; }))},
+      {"gdp-refine", learning(with([](Learning& l) { l.shape.refinements = 1; }))},
+      {"zero-shot", [](const Asked& asked) { return zero_shot(asked, true); }},
+      {"zero-shot-greedy", [](const Asked& asked) { return zero_shot(asked, false); }},
+      {"tuned-50", learning(with([](Learning& l) { l.pretrained = true; l.updates = 50; }))},
+      {"tuned-200", learning(with([](Learning& l) { l.pretrained = true; l.updates = 200; }))},
+  };
+  return kMethods;
+}
+
+// ---- The table
+
+class Rows {
+ public:
+  explicit Rows(const std::string& file) : file_(file) {
+    std::ifstream in(file);
+    for (std::string line; std::getline(in, line);) {
+      std::istringstream cells(line);
+      std::vector<std::string> row;
+      for (std::string cell; std::getline(cells, cell, ',');) row.push_back(cell);
+      if (row.size() >= 6) done_.insert(row[0] + "," + row[4] + "," + row[5]);
+    }
+  }
+  bool has(const std::string& key) const { return done_.contains(key); }
+  void add(const std::string& line) const { std::ofstream(file_, std::ios::app) << line << "\n"; }
+
+ private:
+  std::string file_;
+  std::set<std::string> done_;
+};
+
+// A forward pass with every unit as a node, gradients left out: what an uncontracted policy costs.
+int forward(const WorkloadRecipe& recipe) {
+  const Workload workload = make_workload(recipe);
+  const PlacementTask task(workload.graph, workload.instance, {.clusters = {.clusters = 0}});
+  const Policy policy(PolicyShape{}, 1);
+  double best = 1e9;
+  for (int round = 0; round < 4; ++round) {
+    const auto begin = std::chrono::steady_clock::now();
+    policy.probabilities(task.input());
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    best = std::min(best, took.count());
+  }
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  std::cout << recipe.name << ": " << task.input().nodes << " nodes (" << workload.graph.operators().size()
+            << " operators), forward pass " << best << " s, peak memory of the process "
+            << static_cast<double>(usage.ru_maxrss) / (1 << 20) << " GiB\n";
+  return 0;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  if (arguments.size() == 2 && arguments[0] == "forward") {
+    for (const WorkloadRecipe& recipe : gdp_workloads()) {
+      if (recipe.name == arguments[1]) return forward(recipe);
+    }
+    throw InputError("there is no workload '" + arguments[1] + "'");
+  }
+  if (arguments.size() < 6) throw InputError("expected FILE.csv POLICIES CALLS SEED WORKLOAD METHOD…");
+  const Rows rows(arguments[0]);
+  const std::uint64_t calls = std::stoull(arguments[2]), seed = std::stoull(arguments[3]);
+  std::vector<std::string> wanted;
+  for (std::size_t i = 5; i < arguments.size(); ++i) {
+    if (!methods().contains(arguments[i])) throw InputError("there is no method '" + arguments[i] + "'");
+    if (!rows.has(arguments[4] + "," + arguments[i] + "," + arguments[3])) wanted.push_back(arguments[i]);
+  }
+  if (wanted.empty()) return 0;
+  for (const WorkloadRecipe& recipe : gdp_workloads()) {
+    if (recipe.name != arguments[4]) continue;
+    const std::size_t devices = parse_cluster(recipe.cluster).devices().size();
+    const Question question(make_workload(recipe), family_of(recipe), usual_clusters(devices));
+    const Duration bound = placement_bound(question.workload.instance, question.task.engine().rules()).time;
+    ThreadPool pool(2);
+    for (const std::string& method : wanted) {
+      Context context;
+      context.budget.max_states = devices < 8 ? calls : 4 * calls;
+      context.pool = &pool;
+      const auto begin = std::chrono::steady_clock::now();
+      const std::optional<Duration> step = methods().at(method)({question, arguments[1], seed, context});
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+      std::ostringstream line;
+      line << recipe.name << ',' << question.workload.instance.tasks() << ',' << question.task.clusters().count << ','
+           << devices << ',' << method << ',' << seed << ',' << context.states << ',' << took.count() << ',';
+      if (step) line << step->count();
+      line << ',' << question.expert.time.count() << ',' << bound.count();
+      rows.add(line.str());
+    }
+    return 0;
+  }
+  throw InputError("there is no workload '" + arguments[4] + "'");
+}
+
+}  // namespace
+}  // namespace espalier::placement
+
+int main(int count, char** words) {
+  return espalier::run_benchmark(espalier::placement::run, count, words);
+}

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Learned placement as a user meets it: `learn`, and `plan --planner gdp`.
+
+Standard library only. Skipped (77) where the program is not built. In a build without libtorch: one line says so.
+"""
+
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from command import BINARY, FIXTURES, Command, environment
+
+RUNTIME = BINARY and pathlib.Path(BINARY).with_name("espalier-runtime")
+MODEL = [FIXTURES / "three_branch.pt2", "-c", "3xT4", "-b", "64"]
+LITTLE = ["--graphs", "3", "--looks", "300", "--rounds", "2", "--updates", "4"]
+
+
+class WithoutRuntime(Command):
+    def test_one_line_says_what_lacks(self):
+        if RUNTIME.exists():
+            return
+        self.refused("plan", *MODEL, "-p", "gdp", says="`plan` needs")
+        self.refused("learn", "apply", *MODEL, says="`learn` needs")
+
+    def test_its_options_are_for_it_alone(self):
+        self.refused("plan", *MODEL, "-p", "heft", "--fine-tune", "3", says="--fine-tune: is for --planner gdp")
+        self.refused("compare", *MODEL, "--policy", "x", says="--policy: is for --planner gdp")
+        self.refused("learn", "fly", says="fly not in")
+
+
+class Learned(Command):
+    def setUp(self):
+        super().setUp()
+        if not RUNTIME.exists():
+            self.skipTest("a build without runtime")
+
+    def planned(self, *arguments):
+        return json.loads(self.espalier("plan", *MODEL, "-p", "gdp", "-o", "plan.json", "--json", *arguments).stdout)
+
+    def test_the_policy_that_comes_along_answers_and_its_plan_trains(self):
+        done = self.planned()
+        self.assertEqual((done["status"], done["planner"]), ("feasible", "gdp"))
+        verified = self.espalier("verify", "plan.json", "--steps", "3")
+        self.assertIn("equal", verified.stdout)
+
+    def test_the_same_bytes_again_and_fine_tuning_is_no_slower(self):
+        first, plan = self.planned(), (self.folder / "plan.json").read_bytes()
+        self.planned("--jobs", "2")
+        self.assertEqual(plan, (self.folder / "plan.json").read_bytes())
+        tuned = self.planned("--fine-tune", "15")
+        self.assertLessEqual(tuned["estimate_ns"], first["estimate_ns"])
+
+    def test_it_stands_beside_others(self):
+        told = json.loads(self.espalier("learn", "apply", *MODEL, "--json").stdout)
+        self.assertIn("heft", [row["placer"] for row in told["placers"]])
+        compared = json.loads(self.espalier("compare", *MODEL, "-p", "gdp,heft", "--json").stdout)
+        self.assertEqual(len(compared["rows"] if "rows" in compared else compared["plans"]), 2)
+
+    def test_pretrained_and_fine_tuned_policies_are_files(self):
+        self.espalier("learn", "pretrain", *LITTLE, "-o", "mine.safetensors", "--without", "gnmt")
+        self.assertEqual(self.planned("--policy", "mine.safetensors")["status"], "feasible")
+        self.espalier("learn", "finetune", *MODEL, "--policy", "mine.safetensors", "--updates", "3", "--checkpoint", "c.safetensors",
+                      "-o", "tuned.safetensors")
+        self.assertEqual(self.planned("--policy", "tuned.safetensors")["status"], "feasible")
+        told = self.espalier("learn", "curve", "c.safetensors", "--svg", "c.svg").stdout
+        self.assertIn("3 updates", told)
+        self.assertIn("<svg", (self.folder / "c.svg").read_text())
+
+    def test_a_killed_training_goes_on_to_the_same_bytes(self):
+        command = ["learn", "finetune", *MODEL, "--updates", "40"]
+        self.espalier(*command, "-o", "whole.safetensors", "--checkpoint", "whole.checkpoint")
+        begun = subprocess.Popen([BINARY, *map(str, command), "-o", "broken.safetensors", "--checkpoint", "broken.checkpoint"],
+                                 cwd=self.folder, env=environment(), stdout=subprocess.DEVNULL)
+        while begun.poll() is None and not (self.folder / "broken.checkpoint").exists():
+            time.sleep(0.002)
+        begun.send_signal(signal.SIGKILL)
+        begun.wait()
+        self.espalier(*command, "-o", "broken.safetensors", "--checkpoint", "broken.checkpoint")
+        for name in ("safetensors", "checkpoint"):
+            self.assertEqual((self.folder / f"whole.{name}").read_bytes(), (self.folder / f"broken.{name}").read_bytes())
+
+    def test_what_cannot_be_is_refused(self):
+        self.write("x.safetensors", "no policy")
+        self.refused("plan", *MODEL, "-p", "gdp", "--policy", "x.safetensors", says="x.safetensors")
+        self.refused("plan", *MODEL, "-p", "gdp", "--policy", "missing", says="missing")
+        self.refused("learn", "pretrain", says="-o names the policy")
+        self.refused("learn", "pretrain", "-o", "p", "--without", "gnmtt", says="did you mean 'gnmt'")
+        self.refused("learn", "finetune", "-o", "p", says="expected a file")
+        self.refused("learn", "curve", "x.safetensors", says="x.safetensors")
+        self.refused("learn", "apply", *MODEL, "--device", "tpu", says="tpu")
+
+
+if __name__ == "__main__":
+    if not BINARY:
+        print("skipped: ESPALIER_BINARY is not set")
+        sys.exit(77)
+    unittest.main()
