@@ -1,4 +1,5 @@
-// How far do learned placements go on GDP's twelve workloads, beside classical ones with equal simulator calls?
+// How far do learned placements go on GDP's twelve workloads, beside classical ones with equal simulator
+// calls?
 //
 //   bench_gdp_paper FILE.csv POLICIES CALLS SEED WORKLOAD METHOD…
 //   bench_gdp_paper forward WORKLOAD          a forward pass with a node for each unit
@@ -7,8 +8,8 @@
 // with without_FAMILY.safetensors, policies that never saw that family (bench/gdp_paper/run makes them).
 // Rows that the file has are skipped: what was stopped goes on.
 //
-// Appends CSV: workload, tasks, clusters, devices, method, seed, calls, seconds, step, expert's step and bound
-// in ns; no step where nothing fits was found.
+// Appends CSV: workload, tasks, clusters, devices, method, seed, calls, seconds, step, expert's step and
+// bound in ns; no step where nothing fits was found.
 
 #include <sys/resource.h>
 
@@ -78,7 +79,8 @@ using Method = std::function<std::optional<Duration>(const Asked&)>;
 
 Method placer(const std::string& name) {
   return [name](const Asked& asked) -> std::optional<Duration> {
-    const Placed placed = place_in_live_memory(asked.question.input(asked.seed), find_placer(name), asked.context);
+    const Placed placed =
+        place_in_live_memory(asked.question.input(asked.seed), find_placer(name), asked.context);
     return placed.assignment ? asked.question.step_of(*placed.assignment) : std::nullopt;
   };
 }
@@ -91,7 +93,8 @@ std::optional<Duration> search(const Asked& asked, SearchMethod method, Starts f
   options.seed = asked.seed;
   asked.context.take_states(question.expert_looks);
   if (from == Starts::kPlacers) {
-    for (Assignment& start : placer_starts(question.input(asked.seed), question.task.engine().rules(), asked.context))
+    for (Assignment& start :
+         placer_starts(question.input(asked.seed), question.task.engine().rules(), asked.context))
       options.starts.push_back(std::move(start));
   }
   if (from == Starts::kPolicy) {
@@ -113,19 +116,18 @@ Method searching(SearchMethod method, Starts from) {
 struct Learning {
   PolicyShape shape = {};
   LearningOptions options = {};
-  std::optional<std::uint64_t> updates = {};  // none: as many as there are calls
-  bool table = false, knows_expert = false, imitates_expert = false, pretrained = false;
+  bool table = false, knows_expert = false, imitates_expert = false;
   std::optional<std::size_t> clusters = {};
 };
 
 std::optional<Duration> learn(const Asked& asked, const Learning& how, const PlacementTask& task) {
   Policy policy = how.table ? Policy::table() : Policy(how.shape, asked.seed);
-  if (how.pretrained) policy = Policy::read(asked.policies + "/without_" + asked.question.family + ".safetensors");
   LearningOptions options = how.options;
   options.seed = asked.seed;
-  options.updates = how.updates.value_or(asked.context.budget.max_states / options.rollouts);
+  options.updates = asked.context.budget.max_states / options.rollouts;
   Learner learner(policy, {&task}, options);
-  const NodeDevices expert = devices_of_clusters(task.instance(), task.clusters(), asked.question.expert.assignment);
+  const NodeDevices expert =
+      devices_of_clusters(task.instance(), task.clusters(), asked.question.expert.assignment);
   if (how.imitates_expert || how.knows_expert) asked.context.take_states(asked.question.expert_looks);
   if (how.imitates_expert) learner.imitate({canonical(task.input(), expert)}, 60, 0.7, 3e-3);
   if (how.knows_expert) learner.know(0, judge(task, {expert}, Repairs::kNone, nullptr).front());
@@ -153,6 +155,15 @@ std::optional<Duration> zero_shot(const Asked& asked, bool samples) {
   return seen.fits ? std::optional(seen.time) : std::nullopt;
 }
 
+Method tuned(std::uint64_t updates) {
+  return [updates](const Asked& asked) {
+    const Policy policy = Policy::read(asked.policies + "/without_" + asked.question.family + ".safetensors");
+    return gdp(asked.question.input(asked.seed), {.task = {}, .policy = &policy, .updates = updates},
+               asked.context)
+        .estimate;
+  };
+}
+
 std::optional<Duration> best_of_random(const Asked& asked) {
   const PlacementTask& task = asked.question.task;
   const std::vector<float> even(task.input().nodes * task.input().devices,
@@ -175,7 +186,8 @@ Learning with(const std::function<void(Learning&)>& change) {
 
 const std::map<std::string, Method>& methods() {
   static const std::map<std::string, Method> kMethods{
-      {"expert", [](const Asked& asked) {
+      {"expert",
+       [](const Asked& asked) {
          asked.context.take_states(asked.question.expert_looks);
          return std::optional(asked.question.expert.time);
        }},
@@ -205,8 +217,8 @@ const std::map<std::string, Method>& methods() {
       {"gdp-refine", learning(with([](Learning& l) { l.shape.refinements = 1; }))},
       {"zero-shot", [](const Asked& asked) { return zero_shot(asked, true); }},
       {"zero-shot-greedy", [](const Asked& asked) { return zero_shot(asked, false); }},
-      {"tuned-50", learning(with([](Learning& l) { l.pretrained = true; l.updates = 50; }))},
-      {"tuned-200", learning(with([](Learning& l) { l.pretrained = true; l.updates = 200; }))},
+      {"tuned-50", tuned(50)},
+      {"tuned-200", tuned(200)},
   };
   return kMethods;
 }
@@ -282,8 +294,9 @@ int run(const std::vector<std::string>& arguments) {
       const std::optional<Duration> step = methods().at(method)({question, arguments[1], seed, context});
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
       std::ostringstream line;
-      line << recipe.name << ',' << question.workload.instance.tasks() << ',' << question.task.clusters().count << ','
-           << devices << ',' << method << ',' << seed << ',' << context.states << ',' << took.count() << ',';
+      line << recipe.name << ',' << question.workload.instance.tasks() << ','
+           << question.task.clusters().count << ',' << devices << ',' << method << ',' << seed << ','
+           << context.states << ',' << took.count() << ',';
       if (step) line << step->count();
       line << ',' << question.expert.time.count() << ',' << bound.count();
       rows.add(line.str());

@@ -115,21 +115,30 @@ Placed gdp(const PlacerInput& input, const GdpOptions& options, Context& context
     how.clusters.clusters = usual_clusters(input.instance.devices());
   const PlacementTask task(input.graph, input.instance, how);
   Policy policy = options.policy ? options.policy->clone() : Policy(options.shape, input.seed);
-  LearningOptions learning = options.learning;
-  learning.seed = input.seed;
-  learning.updates = options.updates;
   std::optional<Sample> best;
-  {
-    Learner learner(policy, {&task}, learning);
-    while (learner.updates() < options.updates && learner.update(context)) {
-      if (options.told) options.told(learner.progress(0).curve.back());
-      context.report(static_cast<double>(learner.updates()) / static_cast<double>(options.updates));
+  const auto keep = [&](std::optional<Sample> sample) {
+    if (sample && (!best || sample->evaluated.time < best->evaluated.time)) best = std::move(sample);
+  };
+  const auto answer = [&](std::uint64_t stream) {
+    context.take_states(options.samples + 1);  // the answer is worth having where they are not left, too
+    return ask(policy, task, options.samples, stream_key(input.seed, {stream}), context.pool).best;
+  };
+  if (options.policy) keep(answer(6));
+  if (options.updates > 0) {
+    LearningOptions learning = options.learning;
+    learning.seed = input.seed;
+    learning.updates = options.updates;
+    {
+      Learner learner(policy, {&task}, learning);
+      if (best) learner.know(0, *best);
+      while (learner.updates() < options.updates && learner.update(context)) {
+        if (options.told) options.told(learner.progress(0).curve.back());
+        context.report(static_cast<double>(learner.updates()) / static_cast<double>(options.updates));
+      }
+      keep(learner.progress(0).best);
     }
-    best = learner.progress(0).best;
+    keep(answer(7));
   }
-  context.take_states(options.samples + 1);  // the answer is worth having where they are not left, too
-  const PolicyAnswer answer = ask(policy, task, options.samples, stream_key(input.seed, {7}), context.pool);
-  if (answer.best && (!best || answer.best->evaluated.time < best->evaluated.time)) best = answer.best;
   Placed placed;
   placed.stats = {context.states - states, context.states - states};
   if (!best) {

@@ -21,8 +21,10 @@ struct GdpOptions {
   const Policy* policy = nullptr;  // trained before; null: a fresh one
   PolicyShape shape = {};          // of a fresh one
   std::uint64_t updates = 400;     // on this graph; 0 with a trained policy: its answer as it is
-  LearningOptions learning = {};   // but for `updates`
-  std::size_t samples = 32;        // of the policy at the end, beside its most probable placement
+  // But for `updates`. The best so far takes part in each update: an answer that is better than what a policy
+  // mostly draws is worth imitating.
+  LearningOptions learning = {.repeat_best = true};
+  std::size_t samples = 32;  // of an answer, beside the most probable placement
   // Called after each update; may be empty.
   std::function<void(const LearningPoint&)> told = {};
 };
@@ -30,8 +32,9 @@ struct GdpOptions {
 // How many clusters a policy places: 256, and 384 from eight devices on.
 std::size_t usual_clusters(std::size_t devices);
 
-// The best that was judged and fits; what does not fit of the last samples is repaired. `estimate` is the
-// engine's step. Takes a state for each simulator call; learns as long as there are any left.
+// The best that was judged and fits: a trained policy answers (ask), learns where it is to, and answers
+// again. `estimate` is the engine's step. Takes a state for each simulator call; learns as long as there are
+// any left.
 Placed gdp(const PlacerInput& input, const GdpOptions& options, Context& context);
 
 // What a policy answers for a task: the best of some samples and the most probable placement, those that do

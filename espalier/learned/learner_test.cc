@@ -162,7 +162,7 @@ TEST(Gdp, AnswersFitAndFineTuningIsNoSlower) {
   options.updates = 20;
   const Placed second = gdp(input, options, tuned);
   ASSERT_TRUE(second.assignment.has_value());
-  EXPECT_EQ(tuned.states, 33U + 20 * 16);
+  EXPECT_EQ(tuned.states, 33U + 20 * 16 + 33U);
   EXPECT_LE(*second.estimate, *first.estimate);
   EXPECT_TRUE(check_memory(towers().instance, *second.assignment).empty());
 }

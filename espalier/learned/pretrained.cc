@@ -13,7 +13,8 @@ __asm__(
     "espalier_gdp_policy_end:\n"
     ".previous\n");
 extern "C" {
-extern const char espalier_gdp_policy_begin[], espalier_gdp_policy_end[];
+extern const char espalier_gdp_policy_begin[];  // NOLINT(readability-identifier-naming): the assembler's
+extern const char espalier_gdp_policy_end[];    // NOLINT(readability-identifier-naming)
 }
 
 namespace espalier::placement {
