@@ -1,6 +1,7 @@
 #include "espalier/app/catalog.h"
 
 #include <optional>
+#include <utility>
 
 #include "espalier/base/check.h"
 #include "espalier/base/spelling.h"
@@ -31,6 +32,21 @@ std::vector<PlannerEntry> with_placers(std::vector<PlannerEntry> planners) {
   }
   planners.insert(planners.end() - 1, placers.begin(), placers.end());
   return planners;
+}
+
+// A planner that needs libtorch: refuses where nobody passes one on.
+PlannerEntry of_policy(std::string_view name, std::string decides) {
+  return {std::string(name),
+          "GDP, arXiv 1910.01578; GO, NeurIPS'20",
+          std::move(decides),
+          "placement",
+          [name](const Problem&, const OrderRule&, Context&) -> Outcome {
+            return {.status = Status::kUnsupported,
+                    .why = std::string(name) + " needs libtorch, and this program has none"};
+          },
+          1,
+          false,
+          true};
 }
 
 }  // namespace
@@ -109,12 +125,9 @@ const std::vector<PlannerEntry>& planner_catalog() {
          return looped(problem, {}, context);
        },
        1, false},
-      {std::string(kGdp), "GDP, arXiv 1910.01578; GO, NeurIPS'20",
-       "a trained policy places clusters of operators at once; asked for by name only", "placement",
-       [](const Problem&, const OrderRule&, Context&) -> Outcome {
-         return {.status = Status::kUnsupported, .why = "gdp needs libtorch, and this program has none"};
-       },
-       1, false, true},
+      of_policy(kGdp, "a trained policy places clusters of operators at once; asked for by name only"),
+      of_policy(kGdpSearch,
+                "local-search, which begins with the policy's answer too; asked for by name only"),
       {"auto", "all above that plan pipelines but looped, improved together",
        "the planner: runs every one, then moves operators, devices, replicas and sizes; by simulation", "any",
        [](const Problem& problem, const OrderRule& schedule, Context& context) {

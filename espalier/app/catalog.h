@@ -27,8 +27,8 @@ struct PlannerEntry {
 // In the order in which they are shown and compared; "auto", which begins with the others, last.
 const std::vector<PlannerEntry>& planner_catalog();
 
-// The policy that places operators (learned/gdp.h).
-inline constexpr std::string_view kGdp = "gdp";
+// The policy that places operators (learned/gdp.h), and the search that begins with its answer too.
+inline constexpr std::string_view kGdp = "gdp", kGdpSearch = "gdp-search";
 
 // The planner of plans with several stages a device (planners/pipeline/looped.h).
 inline constexpr std::string_view kLooped = "looped";

@@ -182,7 +182,7 @@ NamedPlanner contender(const PlanningJob& job, const std::string& name, const Ch
             planner.shares};
   }
   const auto plan = [&planner, schedule, learned](const Problem& problem, Context& context) -> Outcome {
-    if (problem.locked.empty() && planner.learned && learned) return learned(problem, context);
+    if (problem.locked.empty() && planner.learned && learned) return learned(planner.name, problem, context);
     if (problem.locked.empty()) return planner.plan(problem, schedule, context);
     return {.status = Status::kUnsupported,
             .why = "planner '" + planner.name + "' does not keep locked stages; auto does"};

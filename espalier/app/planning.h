@@ -51,8 +51,8 @@ struct SearchOptions {
   const std::atomic<bool>* cancelled = nullptr;  // may be null: once true, the best so far is the answer
 };
 
-// The planner of the catalog that needs libtorch, from a program that has it.
-using LearnedPlanner = std::function<Outcome(const Problem&, Context&)>;
+// The planners of the catalog that need libtorch, by name, from a program that has it.
+using LearnedPlanner = std::function<Outcome(std::string_view name, const Problem&, Context&)>;
 
 // What stands for a planner where the stages are those that people chose (PlanningJob::stages).
 inline constexpr std::string_view kByHand = "stages";

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "espalier/base/rng.h"
+#include "espalier/planners/placement/search_placer.h"
 
 namespace espalier::placement {
 
@@ -147,6 +148,16 @@ Placed gdp(const PlacerInput& input, const GdpOptions& options, Context& context
   }
   placed.estimate = best->evaluated.time;
   placed.assignment = std::move(best->assignment);
+  return placed;
+}
+
+Placed gdp_search(const PlacerInput& input, const GdpOptions& options, Context& context) {
+  const std::uint64_t states = context.states;
+  Placed answer = gdp(input, options, context);
+  SearchPlacerOptions search{.rules = options.task.rules};
+  if (answer.assignment) search.starts.push_back(std::move(*answer.assignment));
+  Placed placed = search_placer(input, search, context);
+  placed.stats = {context.states - states, context.states - states};
   return placed;
 }
 

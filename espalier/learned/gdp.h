@@ -37,6 +37,9 @@ std::size_t usual_clusters(std::size_t devices);
 // any left.
 Placed gdp(const PlacerInput& input, const GdpOptions& options, Context& context);
 
+// The search of placements (search_placer.h) that begins with what gdp() finds too.
+Placed gdp_search(const PlacerInput& input, const GdpOptions& options, Context& context);
+
 // What a policy answers for a task: the best of some samples and the most probable placement, those that do
 // not fit repaired. One forward pass, samples + 1 simulator calls.
 struct PolicyAnswer {

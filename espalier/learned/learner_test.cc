@@ -11,6 +11,7 @@
 #include "espalier/learned/gdp.h"
 #include "espalier/learned/workload.h"
 #include "espalier/planners/placement/memory_ledger.h"
+#include "espalier/planners/placement/ranks.h"
 #include "testing/refusal.h"
 
 namespace espalier::placement {
@@ -165,6 +166,20 @@ TEST(Gdp, AnswersFitAndFineTuningIsNoSlower) {
   EXPECT_EQ(tuned.states, 33U + 20 * 16 + 33U);
   EXPECT_LE(*second.estimate, *first.estimate);
   EXPECT_TRUE(check_memory(towers().instance, *second.assignment).empty());
+}
+
+TEST(Gdp, SearchFromItsAnswerIsNoSlowerUnderTheSearchsRules) {
+  const PlacerInput input{towers().graph, towers().instance};
+  const Policy policy(kSmall, 2);
+  Context of_answer = calls(2'000), of_search = calls(2'000);
+  const Placed answer = gdp(input, {.policy = &policy, .updates = 0}, of_answer);
+  const Placed searched = gdp_search(input, {.policy = &policy, .updates = 0}, of_search);
+  ASSERT_TRUE(searched.assignment.has_value());
+  const Engine engine(towers().instance, {.memory = Rules::Memory::kAllHeld},
+                      {upward_priorities(towers().instance), {}});
+  Scratch scratch;
+  EXPECT_LE(*searched.estimate, engine.evaluate(*answer.assignment, scratch).time);
+  EXPECT_LE(of_search.states, 2'000U);
 }
 
 TEST(Gdp, RepairsWhereMemoryBinds) {

@@ -1,6 +1,7 @@
 #include "espalier/learned/policy.h"
 
 #include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
 
 #include <array>
 
@@ -155,7 +156,13 @@ Policy Policy::parse(std::string_view bytes, const std::string& path, const std:
   const SafetensorsReader file(bytes, path);
   for (const auto& [key, value] : file.metadata()) {
     if (key != "policy") continue;
-    Policy policy(parse_shape(value, path + ": policy"), 0, device);
+    const PolicyShape shape = parse_shape(value, path + ": policy");
+    // Before a net of that size is made: the file must hold its weights.
+    const double least = 4.0 * static_cast<double>(shape.width) * static_cast<double>(shape.width) *
+                         static_cast<double>(3 * shape.sage_layers + 8 * shape.attention_layers + 2);
+    if (least > static_cast<double>(bytes.size()))
+      throw InputError(path + ": is too short for the net that it describes; expected a whole policy file");
+    Policy policy(shape, 0, device);
     read_tensors(file, path, policy.parts_->weights());
     return policy;
   }

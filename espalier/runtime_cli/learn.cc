@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "espalier/app/catalog.h"
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
@@ -296,13 +297,13 @@ int learn(Program& program, const LearnFlags& flags) {
 
 LearnedPlanner learned(const LearnedFlags& flags) {
   const auto policy = std::make_shared<const Policy>(policy_of(flags, "cpu"));
-  return [policy, updates = flags.fine_tune](const Problem& problem, Context& context) {
-    const Placer placer{"gdp", "", "",
-                        [&](const PlacerInput& input, Context& shared) {
-                          return gdp(input, {.policy = policy.get(), .updates = updates}, shared);
-                        },
-                        1};
-    return plan_by_placer(problem, placer, {.order = problem.order}, context);
+  return [policy, updates = flags.fine_tune](std::string_view name, const Problem& problem,
+                                             Context& context) {
+    const auto place = [&](const PlacerInput& input, Context& shared) {
+      const GdpOptions options{.policy = policy.get(), .updates = updates};
+      return name == kGdpSearch ? gdp_search(input, options, shared) : gdp(input, options, shared);
+    };
+    return plan_by_placer(problem, {std::string(name), "", "", place, 1}, {.order = problem.order}, context);
   };
 }
 

@@ -53,6 +53,8 @@ class Learned(Command):
         self.assertEqual(plan, (self.folder / "plan.json").read_bytes())
         tuned = self.planned("--fine-tune", "15")
         self.assertLessEqual(tuned["estimate_ns"], first["estimate_ns"])
+        searched = json.loads(self.espalier("plan", *MODEL, "-p", "gdp-search", "-o", "plan.json", "--json").stdout)
+        self.assertEqual((searched["status"], searched["planner"]), ("feasible", "gdp-search"))
 
     def test_it_stands_beside_others(self):
         told = json.loads(self.espalier("learn", "apply", *MODEL, "--json").stdout)

@@ -65,6 +65,7 @@ Placed search_placer(const PlacerInput& input, const SearchPlacerOptions& option
   PlacementSearchOptions search{.starts = placer_starts(input, options.rules, context, &failed),
                                 .orders = {upward_priorities(instance), {}},
                                 .seed = input.seed};
+  search.starts.insert(search.starts.end(), options.starts.begin(), options.starts.end());
   const bool any = !search.starts.empty();
   const std::uint64_t affordable = options.max_tasks / std::max<std::size_t>(1, instance.tasks());
   const std::uint64_t looks = std::clamp(affordable, kFewestLooks, std::max(kFewestLooks, options.max_looks));

@@ -3,6 +3,8 @@
 // The search of placements as a placer: begins with what constructive placers find, goes on by
 // default_placement_search, under the engine's usual rules.
 
+#include <vector>
+
 #include "espalier/placement/objectives.h"
 #include "espalier/planners/placement/placer.h"
 
@@ -12,6 +14,7 @@ struct SearchPlacerOptions {
   std::uint64_t max_looks = 40'000;
   std::uint64_t max_tasks = 60'000'000;               // looks times tasks: some seconds
   Rules rules = {.memory = Rules::Memory::kAllHeld};  // what placers promise to fit
+  std::vector<Assignment> starts = {};                // beside those of placers
 };
 
 // Never slower, by the engine, than the best of one-device, expert, m-etf, heft and multilevel; `estimate` is
