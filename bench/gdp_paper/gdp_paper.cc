@@ -85,6 +85,7 @@ Method placer(const std::string& name) {
   };
 }
 
+// The best split between layers; those of placers too; a policy's answer as well.
 enum class Starts { kExpert, kPlacers, kPolicy };
 
 std::optional<Duration> search(const Asked& asked, SearchMethod method, Starts from) {
@@ -92,7 +93,7 @@ std::optional<Duration> search(const Asked& asked, SearchMethod method, Starts f
   PlacementSearchOptions options{.method = method, .starts = {question.expert.assignment}};
   options.seed = asked.seed;
   asked.context.take_states(question.expert_looks);
-  if (from == Starts::kPlacers) {
+  if (from != Starts::kExpert) {
     for (Assignment& start :
          placer_starts(question.input(asked.seed), question.task.engine().rules(), asked.context))
       options.starts.push_back(std::move(start));
