@@ -35,6 +35,18 @@ bool is_short_form(const std::string& cluster) {
   return !names_local(cluster) && !std::filesystem::is_regular_file(cluster, ignored);
 }
 
+}  // namespace
+
+void check_micro_batch(const Graph& graph, BatchSize size) {
+  const BatchRange range = graph.batch();
+  if (range.min <= size && size <= range.max) return;
+  throw InputError(
+      fmt::format("--micro-batch {}: the model was exported for {}{}", size.count(), batch_text(range),
+                  range.fixed() ? " only (export it with a dynamic batch for other sizes)" : ""));
+}
+
+namespace {
+
 // Refuses sizes that cannot be run, naming what would be right.
 void check_batch(const Graph& graph, BatchSize batch, const std::vector<BatchSize>& micro_batches) {
   if (batch < BatchSize(1)) throw InputError(fmt::format("--batch {}: expected at least 1", batch.count()));
@@ -44,11 +56,7 @@ void check_batch(const Graph& graph, BatchSize batch, const std::vector<BatchSiz
       throw InputError(
           fmt::format("--micro-batch {}: does not divide the batch of {}", size.count(), batch.count()));
     }
-    if (size < range.min || range.max < size) {
-      throw InputError(
-          fmt::format("--micro-batch {}: the model was exported for {}{}", size.count(), batch_text(range),
-                      range.fixed() ? " only (export it with a dynamic batch for other sizes)" : ""));
-    }
+    check_micro_batch(graph, size);
   }
   if (micro_batches.empty()) {
     const std::int64_t fitting =

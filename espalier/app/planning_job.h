@@ -90,6 +90,9 @@ struct PlanningJob {
 // Throws InputError saying which part is wrong and what would be right.
 PlanningJob prepare_job(const JobOptions& options);
 
+// Throws InputError where the model was not exported for that size, naming those that it was exported for.
+void check_micro_batch(const Graph& graph, BatchSize size);
+
 // "8 samples", "2 to 64 samples", "2 samples or more".
 std::string batch_text(const BatchRange& range);
 

@@ -25,15 +25,37 @@ Duration best_alone(const Instance& instance) {
   return std::max(best, nanoseconds(1));
 }
 
-Clusters cluster_layers(const Graph& graph, const Instance& instance, ClusterOptions options) {
-  if (options.parts.empty()) options.parts = layers_of(instance, graph);
+Clusters cluster_layers(std::span<const std::uint32_t> layers, const Instance& instance,
+                        ClusterOptions options) {
+  if (options.parts.empty()) options.parts.assign(layers.begin(), layers.end());
   return cluster_units(instance, options);
+}
+
+void judge_all(const PlacementTask& task, std::vector<Sample>& samples, Repairs repairs, ThreadPool* pool) {
+  const auto on_all = [&](std::size_t count, const std::function<void(std::size_t)>& f) {
+    if (pool) return pool->for_each(count, f);
+    for (std::size_t i = 0; i < count; ++i) f(i);
+  };
+  const std::size_t shares = std::min<std::size_t>(pool ? 4 * pool->threads() : 1, samples.size());
+  on_all(shares, [&](std::size_t share) {
+    Scratch scratch;
+    for (std::size_t i = share; i < samples.size(); i += shares) {
+      Sample& sample = samples[i];
+      sample.evaluated = task.engine().evaluate(sample.assignment, scratch);
+      if (repairs == Repairs::kNone || sample.evaluated.fits) continue;
+      Repaired repaired = repair(task.instance(), sample.assignment);
+      if (!repaired.assignment) continue;
+      sample.assignment = std::move(*repaired.assignment);
+      sample.evaluated = task.engine().evaluate(sample.assignment, scratch);
+    }
+  });
 }
 
 }  // namespace
 
 PlacementTask::PlacementTask(const Graph& graph, const Instance& instance, const TaskOptions& options)
-    : clusters_(cluster_layers(graph, instance, options.clusters)),
+    : layers_(layers_of(instance, graph)),
+      clusters_(cluster_layers(layers_, instance, options.clusters)),
       input_(make_policy_input(instance, graph, clusters_, options.order)),
       engine_(instance, options.rules),
       memory_(sum(instance.memory)),
@@ -50,26 +72,23 @@ double score(const PlacementTask& task, const Evaluated& evaluated, InvalidPrice
 
 std::vector<Sample> judge(const PlacementTask& task, std::vector<NodeDevices> placements, Repairs repairs,
                           ThreadPool* pool) {
-  const auto on_all = [&](std::size_t count, const std::function<void(std::size_t)>& f) {
-    if (pool) return pool->for_each(count, f);
-    for (std::size_t i = 0; i < count; ++i) f(i);
-  };
   std::vector<Sample> samples(placements.size());
-  const std::size_t shares = std::min<std::size_t>(pool ? 4 * pool->threads() : 1, placements.size());
-  on_all(shares, [&](std::size_t share) {
-    Scratch scratch;
-    for (std::size_t i = share; i < placements.size(); i += shares) {
-      Sample& sample = samples[i];
-      sample.devices = std::move(placements[i]);
-      sample.assignment = assignment_of_clusters(task.clusters(), sample.devices);
-      sample.evaluated = task.engine().evaluate(sample.assignment, scratch);
-      if (repairs == Repairs::kNone || sample.evaluated.fits) continue;
-      Repaired repaired = repair(task.instance(), sample.assignment);
-      if (!repaired.assignment) continue;
-      sample.assignment = std::move(*repaired.assignment);
-      sample.evaluated = task.engine().evaluate(sample.assignment, scratch);
-    }
-  });
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    samples[i].assignment = assignment_of_clusters(task.clusters(), placements[i]);
+    samples[i].devices = std::move(placements[i]);
+  }
+  judge_all(task, samples, repairs, pool);
+  return samples;
+}
+
+std::vector<Sample> judge_units(const PlacementTask& task, std::vector<Assignment> assignments,
+                                Repairs repairs, ThreadPool* pool) {
+  std::vector<Sample> samples(assignments.size());
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    samples[i].devices = devices_of_clusters(task.instance(), task.clusters(), assignments[i]);
+    samples[i].assignment = std::move(assignments[i]);
+  }
+  judge_all(task, samples, repairs, pool);
   return samples;
 }
 

@@ -28,12 +28,14 @@ class PlacementTask {
   const Engine& engine() const { return engine_; }  // a device runs what is ready in the order of the graph
   const Clusters& clusters() const { return clusters_; }
   const PolicyInput& input() const { return input_; }
+  std::span<const std::uint32_t> layer_of_unit() const { return layers_; }  // layers_of
   Bytes memory() const { return memory_; }  // of all devices
 
   // The step of all units on the device where it is least, whether they fit or not: the unit of scores.
   Duration alone() const { return alone_; }
 
  private:
+  std::vector<std::uint32_t> layers_;
   Clusters clusters_;
   PolicyInput input_;
   Engine engine_;
@@ -65,6 +67,10 @@ enum class Repairs : std::uint8_t { kNone, kInvalid };  // repair.h moves units 
 // Judges placements of nodes, on all threads of the pool (none: the caller's).
 std::vector<Sample> judge(const PlacementTask& task, std::vector<NodeDevices> placements, Repairs repairs,
                           ThreadPool* pool);
+
+// The same of placements of units, which may part those of a node: its device is that of most of its work.
+std::vector<Sample> judge_units(const PlacementTask& task, std::vector<Assignment> assignments,
+                                Repairs repairs, ThreadPool* pool);
 
 // Draws placements of nodes: each node's device from its row of `probability` (nodes × devices, rows add up
 // to 1), independently. The same for the same seed.

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "espalier/app/inspect.h"
+#include "espalier/app/planning_job.h"
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
 #include "espalier/cli/workers.h"
@@ -57,10 +58,18 @@ void print(Program& program, const ProfileFlags& flags, const CostTable& costs) 
   out << '\n' << print_text(kind_table(summary, 15)) << "\nwrote " << flags.output << '\n';
 }
 
+// Before workers start, of which each would say it.
+void check_micro_batches(const JobOptions& job) {
+  if (job.micro_batches.empty()) return;
+  const Imported model = import_file(job.model, job.import);
+  for (const BatchSize size : job.micro_batches) check_micro_batch(model.graph, size);
+}
+
 }  // namespace
 
 int profile(Program& program, const ProfileFlags& flags) {
   check_outputs({{"--output", flags.output}}, {flags.job.options.model});
+  if (!is_worker()) check_micro_batches(flags.job.to_options(program.machine));
   const int workers = flags.workers > 0 ? flags.workers : program.machine.local.devices;
   if (workers > 1 && !is_worker()) return start_workers(workers, program.arguments);
   Console& console = program.console;

@@ -33,6 +33,12 @@ class TwoPrograms(Command):
         if RUNTIME.exists():
             self.assertIn("torch", self.needed_by(RUNTIME))
 
+    def test_a_profile_of_a_size_that_the_model_lacks_ends_before_workers_start(self):
+        if not RUNTIME.exists():
+            self.skipTest("a build without runtime")
+        done = self.espalier("profile", FIXTURES / "three_branch.pt2", "-m", "1", "--workers", "2", "-o", "costs.json", code=2)
+        self.assertEqual(done.stderr.strip(), "espalier: --micro-batch 1: the model was exported for 2 samples or more")
+
     def test_without_its_other_half_a_verb_that_executes_is_one_line(self):
         alone = self.folder / "espalier"
         shutil.copy(BINARY, alone)
