@@ -18,8 +18,7 @@ PolicyAnswer ask(const Policy& policy, const PlacementTask& task, std::size_t sa
   const std::size_t devices = task.input().devices;
   std::vector<Assignment> drawn = varied_samples(task, probability, samples, seed);
   PolicyAnswer answer;
-  answer.most_probable =
-      judge(task, {most_probable(probability, devices)}, Repairs::kNone, nullptr).front();
+  answer.most_probable = judge(task, {most_probable(probability, devices)}, Repairs::kNone, nullptr).front();
   drawn.push_back(answer.most_probable.assignment);
   for (Sample& sample : judge_units(task, std::move(drawn), Repairs::kInvalid, pool)) {
     if (!sample.evaluated.fits) continue;

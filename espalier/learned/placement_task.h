@@ -29,7 +29,7 @@ class PlacementTask {
   const Clusters& clusters() const { return clusters_; }
   const PolicyInput& input() const { return input_; }
   std::span<const std::uint32_t> layer_of_unit() const { return layers_; }  // layers_of
-  Bytes memory() const { return memory_; }  // of all devices
+  Bytes memory() const { return memory_; }                                  // of all devices
 
   // The step of all units on the device where it is least, whether they fit or not: the unit of scores.
   Duration alone() const { return alone_; }

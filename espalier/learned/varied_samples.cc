@@ -16,8 +16,8 @@ constexpr std::array<double, 4> kSharpness = {1, 2, 4, 8};
 constexpr std::array<double, 4> kLeanings = {0, 0.5, 1.5, 5};
 constexpr std::array<double, 2> kLooseness = {1, 1.25};
 constexpr std::array<double, 3> kOfWork = {1, 0.5, 0};
-// Devices differ in room by so much, first not at all: layers are few and coarse, so cuts must be able to move
-// by one of them.
+// Devices differ in room by so much, first not at all: layers are few and coarse, so cuts must be able to
+// move by one of them.
 constexpr std::array<double, 4> kRoom = {0, 0.15, 0.3, 0.6};
 
 // A factor for each device, drawn log-normally.
@@ -82,8 +82,8 @@ class Sampler {
     const double leaning = kLeanings[turn / kSharpness.size() % kLeanings.size()];
     const std::vector<double> factor = drawn_factors(devices_, leaning, rng);
     const std::span<const float> from = kind == 1 ? std::span<const float>(of_layers_) : probability_;
-    const NodeDevices drawn =
-        std::move(draw(leaning_rows(from, factor, power), devices_, 1, stream_key(seed, {number, 2})).front());
+    const NodeDevices drawn = std::move(
+        draw(leaning_rows(from, factor, power), devices_, 1, stream_key(seed, {number, 2})).front());
     if (kind == 0) return assignment_of_clusters(task_.clusters(), drawn);
     return by_layer([&](std::uint32_t layer) { return drawn[layer]; });
   }
@@ -159,8 +159,7 @@ class Sampler {
   template <class DeviceOf>
   Assignment by_layer(const DeviceOf& device_of) const {
     const Instance& instance = task_.instance();
-    Assignment assignment =
-        assignment_of_clusters(task_.clusters(), most_probable(probability_, devices_));
+    Assignment assignment = assignment_of_clusters(task_.clusters(), most_probable(probability_, devices_));
     for (std::size_t u = 0; u < instance.units(); ++u) {
       const DeviceId wanted = device_of(task_.layer_of_unit()[u]);
       const std::span<const DeviceId> allowed = instance.allowed[u];

@@ -66,10 +66,10 @@ TEST(VariedSamples, TheSplitIsTheMostProbableOfAllThatAreEvenEnough) {
   for (int round = 0; round < 300; ++round) {
     const std::size_t devices = 2 + rng.below(2), layers = 1 + rng.below(6);
     const LayerRows rows = random_rows(rng, layers, devices);
-    SplitChoice choice{.of_work = 0.5 * static_cast<double>(rng.below(3)),
-                       .looseness = 1 + 0.5 * static_cast<double>(rng.below(3)),
-                       .order = rng.below(2) == 0 ? std::vector<std::size_t>{0, 1, 2}
-                                                  : std::vector<std::size_t>{2, 1, 0}};
+    SplitChoice choice{
+        .of_work = 0.5 * static_cast<double>(rng.below(3)),
+        .looseness = 1 + 0.5 * static_cast<double>(rng.below(3)),
+        .order = rng.below(2) == 0 ? std::vector<std::size_t>{0, 1, 2} : std::vector<std::size_t>{2, 1, 0}};
     std::erase_if(choice.order, [&](std::size_t d) { return d >= devices; });
     if (rng.below(2) == 0) choice.room = {1, 0.5, 2};
     const Judged found = judged(rows, choice, most_probable_split(rows, choice));
@@ -90,9 +90,7 @@ struct FourLayers {
   WorkloadRecipe recipe{"four", "sequential", {{"layers", 4}}, BatchSize(4), "3xV100-16GB", {}};
   Workload workload = make_workload(recipe);
   PlacementTask task{workload.graph, workload.instance, {.clusters = {.clusters = 24}}};
-  std::vector<float> even() const {
-    return std::vector<float>(task.input().nodes * 3, 1.0F / 3);
-  }
+  std::vector<float> even() const { return std::vector<float>(task.input().nodes * 3, 1.0F / 3); }
 };
 
 TEST(VariedSamples, EverySecondSampleIsASplitBetweenLayers) {
