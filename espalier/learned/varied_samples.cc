@@ -12,13 +12,25 @@
 namespace espalier::placement {
 namespace {
 
-constexpr std::array<double, 4> kSharpness = {1, 2, 4, 8};
+constexpr std::array<double, 4> kSharpness = {4, 1, 8, 2};
 constexpr std::array<double, 4> kLeanings = {0, 0.5, 1.5, 5};
 constexpr std::array<double, 2> kLooseness = {1, 1.25};
 constexpr std::array<double, 3> kOfWork = {1, 0.5, 0};
 // Devices differ in room by so much, first not at all: layers are few and coarse, so cuts must be able to
 // move by one of them.
 constexpr std::array<double, 4> kRoom = {0, 0.15, 0.3, 0.6};
+
+// What the samples of a turn are, and how many of that kind come before.
+enum Kind : std::uint8_t { kNodes, kLayers, kSplit };
+constexpr std::array<std::pair<Kind, std::size_t>, 8> kKinds = {{{kNodes, 0},
+                                                                 {kLayers, 0},
+                                                                 {kSplit, 0},
+                                                                 {kLayers, 1},
+                                                                 {kNodes, 1},
+                                                                 {kSplit, 1},
+                                                                 {kLayers, 2},
+                                                                 {kSplit, 2}}};
+constexpr std::array<std::size_t, 3> kOf = {2, 3, 3};  // of each kind a turn
 
 // A factor for each device, drawn log-normally.
 std::vector<double> drawn_factors(std::size_t devices, double deviation, Rng& rng) {
@@ -76,16 +88,16 @@ class Sampler {
 
   Assignment sample(std::size_t number, std::uint64_t seed) const {
     Rng rng(stream_key(seed, {number, 1}));
-    const std::size_t kind = number % 4, turn = number / 4;
-    if (kind >= 2) return split(2 * turn + kind - 2, rng);
-    const double power = kSharpness[turn % kSharpness.size()];
-    const double leaning = kLeanings[turn / kSharpness.size() % kLeanings.size()];
+    const auto [kind, before] = kKinds[number % kKinds.size()];
+    const std::size_t turn = number / kKinds.size() * kOf[kind] + before;
+    if (kind == kSplit) return split(turn, rng);
+    const double leaning = kLeanings[turn % kLeanings.size()];
+    const double power = kSharpness[turn / kLeanings.size() % kSharpness.size()];
     const std::vector<double> factor = drawn_factors(devices_, leaning, rng);
-    const std::span<const float> from = kind == 1 ? std::span<const float>(of_layers_) : probability_;
-    const NodeDevices drawn = std::move(
+    const std::span<const float> from = kind == kLayers ? std::span<const float>(of_layers_) : probability_;
+    NodeDevices drawn = std::move(
         draw(leaning_rows(from, factor, power), devices_, 1, stream_key(seed, {number, 2})).front());
-    if (kind == 0) return assignment_of_clusters(task_.clusters(), drawn);
-    return by_layer([&](std::uint32_t layer) { return drawn[layer]; });
+    return assignment_of_clusters(task_.clusters(), kind == kLayers ? by_layer_of_node(drawn) : drawn);
   }
 
  private:
@@ -153,6 +165,17 @@ class Sampler {
     choice.order = order_;
     const std::vector<std::size_t> of_layer = most_probable_split(rows_, choice);
     return by_layer([&](std::uint32_t layer) { return DeviceId(of_layer[layer]); });
+  }
+
+  // Clusters where the layer of their first unit stands, if they may: what must not be parted stays together.
+  NodeDevices by_layer_of_node(const NodeDevices& of_layer) const {
+    const PolicyInput& input = task_.input();
+    NodeDevices placement = most_probable(probability_, devices_);
+    for (std::size_t n = 0; n < input.nodes; ++n) {
+      const DeviceId wanted = of_layer[input.layer[n]];
+      if (input.allowed[n * devices_ + wanted.index()] != 0) placement[n] = wanted;
+    }
+    return placement;
   }
 
   // Units where their layer's device is allowed; elsewhere where they most probably are.

@@ -3,12 +3,12 @@
 // Placements that a policy's answer consists of. Nodes that are drawn one by one spoil what only makes sense
 // as a whole: a node of a layer on another device costs two messages. So what is placed differs together.
 //
-//   sample  kind
-//   0 4 8   single nodes, from rows that are sharpened (raised to a power) and lean towards some devices (a
-//           factor for each, drawn log-normally), so that a cut between layers moves as one
-//   1 5 9   whole layers, from the same rows averaged over a layer
-//   2 3 6 7  the most probable split between layers: one run of layers for each device, none with much more
-//           than it must have; the room of devices varies
+//   of eight samples
+//   2  single nodes, from rows that are sharpened (raised to a power) and lean towards some devices (a factor
+//      for each, drawn log-normally), so that a cut between layers moves as one
+//   3  whole layers, from the same rows averaged over a layer
+//   3  the most probable split between layers: one run of layers for each device, none with much more than it
+//      must have; the room of devices varies
 //
 // A layer is what a person cuts between (layers_of): its units may belong to clusters of other layers too.
 

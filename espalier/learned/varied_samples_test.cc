@@ -93,10 +93,11 @@ struct FourLayers {
   std::vector<float> even() const { return std::vector<float>(task.input().nodes * 3, 1.0F / 3); }
 };
 
-TEST(VariedSamples, EverySecondSampleIsASplitBetweenLayers) {
+TEST(VariedSamples, ThreeOfEightSamplesAreSplitsBetweenLayers) {
   const FourLayers made;
   const std::vector<Assignment> samples = varied_samples(made.task, made.even(), 33, 4);
-  for (std::size_t i = 2; i < samples.size(); i += i % 2 == 0 ? 1 : 3) {
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    if (i % 8 != 2 && i % 8 != 5 && i % 8 != 7) continue;
     std::map<std::uint32_t, std::set<std::size_t>> devices_of;
     for (std::size_t u = 0; u < samples[i].size(); ++u)
       devices_of[made.task.layer_of_unit()[u]].insert(samples[i][u].index());
