@@ -85,8 +85,9 @@ Method placer(const std::string& name) {
   };
 }
 
-// The best split between layers; those of placers too; a policy's answer as well.
-enum class Starts { kExpert, kPlacers, kPolicy };
+// The best split between layers; those of placers too; a policy's answer as well, or that of a policy which
+// learned from half of the calls.
+enum class Starts { kExpert, kPlacers, kPolicy, kTuned };
 
 std::optional<Duration> search(const Asked& asked, SearchMethod method, Starts from) {
   const Question& question = asked.question;
@@ -98,11 +99,12 @@ std::optional<Duration> search(const Asked& asked, SearchMethod method, Starts f
          placer_starts(question.input(asked.seed), question.task.engine().rules(), asked.context))
       options.starts.push_back(std::move(start));
   }
-  if (from == Starts::kPolicy) {
+  if (from == Starts::kPolicy || from == Starts::kTuned) {
     const Policy policy = Policy::read(asked.policies + "/without_" + question.family + ".safetensors");
-    asked.context.take_states(33);
-    const PolicyAnswer answer = ask(policy, question.task, 32, asked.seed, asked.context.pool);
-    if (answer.best) options.starts.push_back(answer.best->assignment);
+    GdpOptions how{.task = {}, .policy = &policy, .updates = 0};
+    if (from == Starts::kTuned) how.updates = asked.context.budget.max_states / 2 / how.learning.rollouts;
+    const Placed answer = gdp(question.input(asked.seed), how, asked.context);
+    if (answer.assignment) options.starts.push_back(*answer.assignment);
   }
   return placement_search(question.workload.instance, question.task.engine().rules(), options, asked.context)
       .estimate;
@@ -200,6 +202,7 @@ const std::map<std::string, Method>& methods() {
       {"descent", searching(SearchMethod::kCoordinate, Starts::kPlacers)},
       {"accept", searching(SearchMethod::kAccept, Starts::kExpert)},
       {"search", searching(SearchMethod::kDefault, Starts::kPlacers)},
+      {"tuned-search", searching(SearchMethod::kDefault, Starts::kTuned)},
       {"policy-search", searching(SearchMethod::kDefault, Starts::kPolicy)},
       {"expert-search", searching(SearchMethod::kDefault, Starts::kExpert)},
       {"table", learning(with([](Learning& l) { l.table = true; }))},
