@@ -14,6 +14,13 @@ std::size_t usual_clusters(std::size_t devices) {
   return devices < 8 ? 256 : 384;
 }
 
+TaskOptions task_options(const PlacerInput& input, TaskOptions options) {
+  options.order = input.order;
+  if (options.clusters.clusters == ClusterOptions().clusters)
+    options.clusters.clusters = usual_clusters(input.instance.devices());
+  return options;
+}
+
 namespace {
 
 constexpr std::array<double, 4> kSharpness = {1, 2, 4, 8};
@@ -110,11 +117,7 @@ PolicyAnswer ask(const Policy& policy, const PlacementTask& task, std::size_t sa
 
 Placed gdp(const PlacerInput& input, const GdpOptions& options, Context& context) {
   const std::uint64_t states = context.states;
-  TaskOptions how = options.task;
-  how.order = input.order;
-  if (how.clusters.clusters == ClusterOptions().clusters)
-    how.clusters.clusters = usual_clusters(input.instance.devices());
-  const PlacementTask task(input.graph, input.instance, how);
+  const PlacementTask task(input.graph, input.instance, task_options(input, options.task));
   Policy policy = options.policy ? options.policy->clone() : Policy(options.shape, input.seed);
   std::optional<Sample> best;
   const auto keep = [&](std::optional<Sample> sample) {
