@@ -26,12 +26,20 @@ Placed BestSoFar::answer(const PlacementTask& task, Context& context) const {
     return placed;
   }
   Repaired repaired = repair(task.instance(), closest_->assignment);
-  placed.assignment = std::move(repaired.assignment);
-  placed.why = std::move(repaired.why);
-  placed.lacks = std::move(repaired.lacks);
-  if (placed.assignment && context.take_state()) {
+  if (repaired.assignment) {
+    placed.assignment = std::move(repaired.assignment);
+    if (!context.take_state()) return placed;
     Scratch scratch;
     placed.estimate = task.engine().evaluate(*placed.assignment, scratch).time;
+    return placed;
+  }
+  // Repair counts all as held all step long; where the engine counts what is alive, it may ask for too much.
+  if (task.engine().rules().memory == Rules::Memory::kAllHeld) {
+    placed.why = std::move(repaired.why);
+    placed.lacks = std::move(repaired.lacks);
+  } else {
+    placed.why = "no sample fits: the devices of the nearest lack " + to_text(closest_->evaluated.lack) +
+                 " together, and it cannot be repaired";
   }
   return placed;
 }

@@ -21,6 +21,7 @@ CrossEntropyOptions twelve_clusters(std::uint64_t iterations) {
   CrossEntropyOptions options;
   options.task.clusters.clusters = 12;
   options.iterations = iterations;
+  options.samples = 64;
   return options;
 }
 
@@ -75,11 +76,15 @@ TEST(CrossEntropy, BudgetsAreKeptToTheLastState) {
 TEST(CrossEntropy, SaysWhatLacksWhereNothingFits) {
   Instance instance = pair_of_towers().instance;
   std::fill(instance.memory.begin(), instance.memory.end(), Bytes(1000));
-  Context context;
-  const Placed placed = cross_entropy({pair_of_towers().graph, instance}, twelve_clusters(2), context);
-  EXPECT_FALSE(placed.assignment.has_value());
-  EXPECT_FALSE(placed.why.empty());
-  EXPECT_FALSE(placed.lacks.empty());
+  for (const auto memory : {Rules::Memory::kAllHeld, Rules::Memory::kLive}) {
+    CrossEntropyOptions options = twelve_clusters(2);
+    options.task.rules.memory = memory;
+    Context context;
+    const Placed placed = cross_entropy({pair_of_towers().graph, instance}, options, context);
+    EXPECT_FALSE(placed.assignment.has_value());
+    EXPECT_FALSE(placed.why.empty());
+    EXPECT_EQ(placed.lacks.empty(), memory == Rules::Memory::kLive);
+  }
 }
 
 TEST(CrossEntropy, UnitsStandWhereTheyMayAndFit) {

@@ -44,11 +44,11 @@ struct HdpOptions {
   HdpTraining training = HdpTraining::kTuned;
   GroupFeatures features = GroupFeatures::kMeans;
   GroupStart start = GroupStart::kLayers;
-  double logit_bound = 0;     // devices' logits are b · tanh(logit); 0: as they are
-  bool tables = true;         // logits of each node's groups and each group's devices learn beside the nets
-  bool repeat_best = false;   // the best so far takes part in each update as one more rollout
-  std::size_t rollouts = 16;  // an update
-  std::uint64_t updates = 400;
+  double logit_bound = 0;    // devices' logits are b · tanh(logit); 0: as they are
+  bool tables = true;        // logits of each node's groups and each group's devices learn beside the nets
+  bool repeat_best = false;  // the best so far takes part in each update as one more rollout
+  std::size_t rollouts = 8;  // an update
+  std::uint64_t updates = 800;
   // Tuned: falls to the last over all updates. Published: × 0.95 every 50 updates after 400.
   double learning_rate = 3e-3, last_learning_rate = 3e-4;
   // Called after each update; may be empty.

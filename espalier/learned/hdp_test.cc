@@ -62,7 +62,7 @@ Duration exhausted(const Workload& workload, std::size_t clusters) {
 TEST(Hdp, LearnsASmallCaseNearlyToTheOptimum) {
   const PlacerInput input{two_towers().graph, two_towers().instance};
   std::vector<LearningPoint> curve;
-  HdpOptions options = small_hdp(60);
+  HdpOptions options = small_hdp(100);
   options.told = [&](const LearningPoint& point) { curve.push_back(point); };
   Context context;
   const Placed placed = hdp(input, options, context);
@@ -70,9 +70,9 @@ TEST(Hdp, LearnsASmallCaseNearlyToTheOptimum) {
   const Duration least = exhausted(two_towers(), 12);
   EXPECT_GE(*placed.estimate, least);
   EXPECT_LE(ratio(*placed.estimate, least), 1.02);
-  ASSERT_EQ(curve.size(), 60U);
+  ASSERT_EQ(curve.size(), 100U);
   EXPECT_LT(curve.back().mean, 0.9 * curve.front().mean);  // not the best alone: samples get faster
-  EXPECT_EQ(context.states, 60U * options.rollouts);
+  EXPECT_EQ(context.states, 100U * options.rollouts);
   EXPECT_TRUE(fits_by_engine(two_towers().instance, *placed.assignment));
 }
 
