@@ -31,10 +31,10 @@ struct CrossEntropyPoint {
 struct CrossEntropyOptions {
   // Placements are judged, and fit, as placers promise.
   TaskOptions task = {.rules = {.memory = Rules::Memory::kAllHeld}};
-  std::uint64_t iterations = 200;
-  std::size_t samples = 32;  // an iteration
+  std::uint64_t iterations = 100;
+  std::size_t samples = 64;  // an iteration
   std::size_t elite = 8;     // of them
-  double smoothing = 0.4;    // α
+  double smoothing = 0.3;    // α
   double least = 0.002;      // probability of a device that a node may stand on
   // Called after each iteration; may be empty.
   std::function<void(const CrossEntropyPoint&)> told = {};

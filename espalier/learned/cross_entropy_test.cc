@@ -21,7 +21,6 @@ CrossEntropyOptions twelve_clusters(std::uint64_t iterations) {
   CrossEntropyOptions options;
   options.task.clusters.clusters = 12;
   options.iterations = iterations;
-  options.samples = 64;
   return options;
 }
 
