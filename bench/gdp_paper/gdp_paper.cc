@@ -27,7 +27,9 @@
 
 #include "bench/run_benchmark.h"
 #include "espalier/base/check.h"
+#include "espalier/learned/cross_entropy.h"
 #include "espalier/learned/gdp.h"
+#include "espalier/learned/hdp.h"
 #include "espalier/learned/pretraining.h"
 #include "espalier/planners/placement/default_search.h"
 #include "espalier/planners/placement/layer_split.h"
@@ -167,6 +169,23 @@ Method tuned(std::uint64_t updates) {
   };
 }
 
+// As many updates as there are calls, so that the learning rate falls over all of them.
+Method learning_hdp(const HdpOptions& how) {
+  return [how](const Asked& asked) {
+    HdpOptions options = how;
+    options.task.rules = asked.question.task.engine().rules();
+    options.updates = std::max<std::uint64_t>(1, asked.context.budget.max_states / options.rollouts);
+    return hdp(asked.question.input(asked.seed), options, asked.context).estimate;
+  };
+}
+
+std::optional<Duration> by_cross_entropy(const Asked& asked) {
+  CrossEntropyOptions options;
+  options.task.rules = asked.question.task.engine().rules();
+  options.iterations = asked.context.budget.max_states / options.samples + 1;
+  return cross_entropy(asked.question.input(asked.seed), options, asked.context).estimate;
+}
+
 std::optional<Duration> best_of_random(const Asked& asked) {
   const PlacementTask& task = asked.question.task;
   const std::vector<float> even(task.input().nodes * task.input().devices,
@@ -219,6 +238,9 @@ const std::map<std::string, Method>& methods() {
       {"gdp-no-gate", learning(with([](Learning& l) { l.shape.gate = Gate::kNone; }))},
       {"gdp-node-gate", learning(with([](Learning& l) { l.shape.gate = Gate::kNode; }))},
       {"gdp-refine", learning(with([](Learning& l) { l.shape.refinements = 1; }))},
+      {"hdp", learning_hdp({})},
+      {"hdp-published", learning_hdp(published_hdp())},
+      {"cross-entropy", by_cross_entropy},
       {"zero-shot", [](const Asked& asked) { return zero_shot(asked, true); }},
       {"zero-shot-greedy", [](const Asked& asked) { return zero_shot(asked, false); }},
       {"tuned-50", tuned(50)},

@@ -35,9 +35,9 @@ std::vector<PlannerEntry> with_placers(std::vector<PlannerEntry> planners) {
 }
 
 // A planner that needs libtorch: refuses where nobody passes one on.
-PlannerEntry of_policy(std::string_view name, std::string decides) {
+PlannerEntry of_policy(std::string_view name, std::string source, std::string decides) {
   return {std::string(name),
-          "GDP, arXiv 1910.01578; GO, NeurIPS'20",
+          std::move(source),
           std::move(decides),
           "placement",
           [name](const Problem&, const OrderRule&, Context&) -> Outcome {
@@ -54,6 +54,7 @@ PlannerEntry of_policy(std::string_view name, std::string decides) {
 const std::vector<PlannerEntry>& planner_catalog() {
   using Balance = EvenOptions::Balance;
   using Choice = PipeDreamOptions::Choice;
+  const std::string gdp = "GDP, arXiv 1910.01578; GO, NeurIPS'20";
   static const std::vector<PlannerEntry> kPlanners = with_placers({
       {"single", "the baseline", "the device and the micro-batch size; no pipeline", "one device",
        [](const Problem& problem, const OrderRule& schedule, Context& context) {
@@ -125,9 +126,13 @@ const std::vector<PlannerEntry>& planner_catalog() {
          return looped(problem, {}, context);
        },
        1, false},
-      of_policy(kGdp, "a trained policy places clusters of operators at once; asked for by name only"),
-      of_policy(kGdpSearch,
+      of_policy(kGdp, gdp, "a trained policy places clusters of operators at once; asked for by name only"),
+      of_policy(kGdpSearch, gdp,
                 "local-search, which begins with the policy's answer too; asked for by name only"),
+      of_policy(kHdp, "HDP, ICLR'18",
+                "a grouper and a sequence-to-sequence placer learn the model; asked for by name only"),
+      of_policy(kCrossEntropy, "Rubinstein, MCAP'99",
+                "a table of probabilities moves towards its best samples; asked for by name only"),
       {"auto", "all above that plan pipelines but looped, improved together",
        "the planner: runs every one, then moves operators, devices, replicas and sizes; by simulation", "any",
        [](const Problem& problem, const OrderRule& schedule, Context& context) {

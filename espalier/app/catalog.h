@@ -29,6 +29,8 @@ const std::vector<PlannerEntry>& planner_catalog();
 
 // The policy that places operators (learned/gdp.h), and the search that begins with its answer too.
 inline constexpr std::string_view kGdp = "gdp", kGdpSearch = "gdp-search";
+// What it is compared with, which learns the model that it is given (learned/hdp.h, learned/cross_entropy.h).
+inline constexpr std::string_view kHdp = "hdp", kCrossEntropy = "cross-entropy";
 
 // The planner of plans with several stages a device (planners/pipeline/looped.h).
 inline constexpr std::string_view kLooped = "looped";

@@ -20,13 +20,14 @@ LearnedPlanner learned_planner(Program& program, const std::string& verb,
                                std::span<const std::string> planners, const LearnedFlags& flags) {
   const bool asked = std::any_of(planners.begin(), planners.end(),
                                  [](const std::string& name) { return find_planner(name).learned; });
-  if (!asked) {
-    if (!flags.policy.empty() || flags.fine_tune > 0) {
-      throw InputError(std::string(flags.policy.empty() ? "--fine-tune" : "--policy") +
-                       ": is for --planner gdp, which is not asked for");
-    }
-    return {};
+  const bool of_policy = std::any_of(planners.begin(), planners.end(), [](const std::string& name) {
+    return name == kGdp || name == kGdpSearch;
+  });
+  if (!of_policy && (!flags.policy.empty() || flags.fine_tune > 0)) {
+    throw InputError(std::string(flags.policy.empty() ? "--fine-tune" : "--policy") +
+                     ": is for --planner gdp, which is not asked for");
   }
+  if (!asked) return {};
   if (program.runtime == nullptr) hand_over(verb, program.arguments);
   return program.runtime->learned(flags);
 }

@@ -12,6 +12,13 @@ std::size_t usual_clusters(std::size_t devices) {
   return devices < 8 ? 256 : 384;
 }
 
+TaskOptions task_options(const PlacerInput& input, TaskOptions options) {
+  options.order = input.order;
+  if (options.clusters.clusters == ClusterOptions().clusters)
+    options.clusters.clusters = usual_clusters(input.instance.devices());
+  return options;
+}
+
 PolicyAnswer ask(const Policy& policy, const PlacementTask& task, std::size_t samples, std::uint64_t seed,
                  ThreadPool* pool) {
   const std::vector<float> probability = policy.probabilities(task.input());
@@ -29,11 +36,7 @@ PolicyAnswer ask(const Policy& policy, const PlacementTask& task, std::size_t sa
 
 Placed gdp(const PlacerInput& input, const GdpOptions& options, Context& context) {
   const std::uint64_t states = context.states;
-  TaskOptions how = options.task;
-  how.order = input.order;
-  if (how.clusters.clusters == ClusterOptions().clusters)
-    how.clusters.clusters = usual_clusters(input.instance.devices());
-  const PlacementTask task(input.graph, input.instance, how);
+  const PlacementTask task(input.graph, input.instance, task_options(input, options.task));
   Policy policy = options.policy ? options.policy->clone() : Policy(options.shape, input.seed);
   std::optional<Sample> best;
   const auto keep = [&](std::optional<Sample> sample) {

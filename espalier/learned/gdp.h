@@ -32,6 +32,9 @@ struct GdpOptions {
 // How many clusters a policy places: 256, and 384 from eight devices on.
 std::size_t usual_clusters(std::size_t devices);
 
+// A placer's options for this input: its order, and the usual clusters where nobody said how many.
+TaskOptions task_options(const PlacerInput& input, TaskOptions options);
+
 // The best that was judged and fits: a trained policy answers (ask), learns where it is to, and answers
 // again. `estimate` is the engine's step. Takes a state for each simulator call; learns as long as there are
 // any left.

@@ -17,24 +17,6 @@ namespace {
 
 constexpr const char* kLearnerFormat = "espalier.learner/1";
 
-// +1 for the least score, -1 for the largest, evenly between; equal scores share the mean of their ranks.
-std::vector<double> rank_advantages(const std::vector<double>& scores) {
-  std::vector<std::size_t> order(scores.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return scores[a] < scores[b]; });
-  std::vector<double> advantage(scores.size());
-  const double last = std::max<double>(1, static_cast<double>(scores.size()) - 1);
-  for (std::size_t begin = 0; begin < order.size();) {
-    std::size_t end = begin;
-    while (end < order.size() && scores[order[end]] == scores[order[begin]]) ++end;
-    const double rank = static_cast<double>(begin + end - 1) / 2;
-    for (std::size_t i = begin; i < end; ++i) advantage[order[i]] = 1 - 2 * rank / last;
-    begin = end;
-  }
-  return advantage;
-}
-
 // GDP's reward: -√seconds of the step, -10 where it does not fit.
 double published_reward(const Evaluated& evaluated) {
   return evaluated.fits ? -std::sqrt(to_seconds(evaluated.time)) : -10;

@@ -8,6 +8,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
+#include "espalier/learned/weights.h"
 
 namespace espalier::placement {
 namespace {
@@ -144,13 +145,7 @@ NetInput::NetInput(const PolicyInput& input, const PolicyShape& shape, at::Devic
 }
 
 at::Tensor Net::make(const std::string& name, std::initializer_list<std::int64_t> sizes, double scale) {
-  std::int64_t count = 1;
-  for (const std::int64_t size : sizes) count *= size;
-  Rng rng(stream_key(seed_, {weights_.size()}));
-  std::vector<float> values(static_cast<std::size_t>(count));
-  for (float& value : values) value = static_cast<float>((2 * rng.unit() - 1) * scale);
-  at::Tensor tensor = tensor_of(values, sizes, device_);
-  tensor.set_requires_grad(true);
+  const at::Tensor tensor = drawn_weight(stream_key(seed_, {weights_.size()}), sizes, scale, device_);
   weights_.emplace_back(name, tensor);
   return tensor;
 }

@@ -1,6 +1,7 @@
 #include "espalier/learned/placement_task.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "espalier/base/rng.h"
 #include "espalier/planners/placement/repair.h"
@@ -92,6 +93,17 @@ std::vector<Sample> judge_units(const PlacementTask& task, std::vector<Assignmen
   return samples;
 }
 
+std::size_t drawn_entry(std::span<const float> row, double uniform) {
+  std::size_t chosen = row.size();
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    if (row[i] <= 0) continue;
+    chosen = i;  // the last that is possible takes what rounding leaves
+    uniform -= static_cast<double>(row[i]);
+    if (uniform < 0) break;
+  }
+  return chosen;
+}
+
 std::vector<NodeDevices> draw(std::span<const float> probability, std::size_t devices, std::size_t count,
                               std::uint64_t seed) {
   const std::size_t nodes = probability.size() / devices;
@@ -99,18 +111,8 @@ std::vector<NodeDevices> draw(std::span<const float> probability, std::size_t de
   for (std::size_t i = 0; i < count; ++i) {
     Rng rng(stream_key(seed, {i}));
     placements[i].reserve(nodes);
-    for (std::size_t n = 0; n < nodes; ++n) {
-      const float* row = probability.data() + n * devices;
-      double left = rng.unit();
-      std::size_t chosen = devices;
-      for (std::size_t d = 0; d < devices; ++d) {
-        if (row[d] <= 0) continue;
-        chosen = d;  // the last that is possible takes what rounding leaves
-        left -= static_cast<double>(row[d]);
-        if (left < 0) break;
-      }
-      placements[i].emplace_back(chosen);
-    }
+    for (std::size_t n = 0; n < nodes; ++n)
+      placements[i].emplace_back(drawn_entry(probability.subspan(n * devices, devices), rng.unit()));
   }
   return placements;
 }
@@ -122,6 +124,23 @@ NodeDevices most_probable(std::span<const float> probability, std::size_t device
     placement.emplace_back(std::max_element(row.begin(), row.end()) - row.begin());
   }
   return placement;
+}
+
+std::vector<double> rank_advantages(const std::vector<double>& scores) {
+  std::vector<std::size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return scores[a] < scores[b]; });
+  std::vector<double> advantage(scores.size());
+  const double last = std::max<double>(1, static_cast<double>(scores.size()) - 1);
+  for (std::size_t begin = 0; begin < order.size();) {
+    std::size_t end = begin;
+    while (end < order.size() && scores[order[end]] == scores[order[begin]]) ++end;
+    const double rank = static_cast<double>(begin + end - 1) / 2;
+    for (std::size_t i = begin; i < end; ++i) advantage[order[i]] = 1 - 2 * rank / last;
+    begin = end;
+  }
+  return advantage;
 }
 
 }  // namespace espalier::placement

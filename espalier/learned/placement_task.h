@@ -77,7 +77,13 @@ std::vector<Sample> judge_units(const PlacementTask& task, std::vector<Assignmen
 std::vector<NodeDevices> draw(std::span<const float> probability, std::size_t devices, std::size_t count,
                               std::uint64_t seed);
 
+// The entry of a row of probabilities that a uniform number in [0, 1) falls on; never one of probability 0.
+std::size_t drawn_entry(std::span<const float> row, double uniform);
+
 // Each node's most probable device, the smallest of equals.
 NodeDevices most_probable(std::span<const float> probability, std::size_t devices);
+
+// +1 for the least score, -1 for the largest, evenly between; equal scores share the mean of their ranks.
+std::vector<double> rank_advantages(const std::vector<double>& scores);
 
 }  // namespace espalier::placement

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "espalier/base/check.h"
+#include "espalier/base/rng.h"
 
 namespace espalier::placement {
 namespace {
@@ -25,6 +26,17 @@ std::string sizes_text(at::IntArrayRef sizes) {
 }
 
 }  // namespace
+
+at::Tensor drawn_weight(std::uint64_t key, at::IntArrayRef sizes, double scale, at::Device device) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : sizes) count *= size;
+  Rng rng(key);
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (float& value : values) value = static_cast<float>((2 * rng.unit() - 1) * scale);
+  at::Tensor tensor = at::from_blob(values.data(), sizes, at::kFloat).clone().to(device);
+  tensor.set_requires_grad(true);
+  return tensor;
+}
 
 Adam::Adam(NamedTensors weights) : weights_(std::move(weights)) {
   for (const auto& [name, weight] : weights_) {

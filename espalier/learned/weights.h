@@ -17,6 +17,10 @@ namespace espalier::placement {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
+// A weight as it begins: uniform in ±scale, the same for the same key on any machine. A leaf that requires
+// gradients.
+at::Tensor drawn_weight(std::uint64_t key, at::IntArrayRef sizes, double scale, at::Device device);
+
 class Adam {
  public:
   // Of leaves that require gradients; they are changed in place.

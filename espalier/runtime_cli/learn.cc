@@ -10,7 +10,9 @@
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
+#include "espalier/learned/cross_entropy.h"
 #include "espalier/learned/gdp.h"
+#include "espalier/learned/hdp.h"
 #include "espalier/learned/pretrained.h"
 #include "espalier/learned/pretraining.h"
 #include "espalier/planners/placement/layer_split.h"
@@ -300,6 +302,8 @@ LearnedPlanner learned(const LearnedFlags& flags) {
   return [policy, updates = flags.fine_tune](std::string_view name, const Problem& problem,
                                              Context& context) {
     const auto place = [&](const PlacerInput& input, Context& shared) {
+      if (name == kHdp) return hdp(input, {}, shared);
+      if (name == kCrossEntropy) return cross_entropy(input, {}, shared);
       const GdpOptions options{.policy = policy.get(), .updates = updates};
       return name == kGdpSearch ? gdp_search(input, options, shared) : gdp(input, options, shared);
     };

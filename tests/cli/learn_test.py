@@ -29,6 +29,7 @@ class WithoutRuntime(Command):
     def test_its_options_are_for_it_alone(self):
         self.refused("plan", *MODEL, "-p", "heft", "--fine-tune", "3", says="--fine-tune: is for --planner gdp")
         self.refused("compare", *MODEL, "--policy", "x", says="--policy: is for --planner gdp")
+        self.refused("plan", *MODEL, "-p", "hdp", "--fine-tune", "3", says="--fine-tune: is for --planner gdp")
         self.refused("learn", "fly", says="fly not in")
 
 
@@ -61,6 +62,11 @@ class Learned(Command):
         self.assertIn("heft", [row["placer"] for row in told["placers"]])
         compared = json.loads(self.espalier("compare", *MODEL, "-p", "gdp,heft", "--json").stdout)
         self.assertEqual(len(compared["rows"] if "rows" in compared else compared["plans"]), 2)
+
+    def test_what_it_is_compared_with_plans_too(self):
+        for planner in ("hdp", "cross-entropy"):
+            done = json.loads(self.espalier("plan", *MODEL, "-p", planner, "-o", "plan.json", "--budget", "400", "--json").stdout)
+            self.assertEqual((done["status"], done["planner"]), ("feasible", planner))
 
     def test_pretrained_and_fine_tuned_policies_are_files(self):
         self.espalier("learn", "pretrain", *LITTLE, "-o", "mine.safetensors", "--without", "gnmt")
