@@ -1,7 +1,5 @@
 #include "espalier/learned/hdp.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -11,6 +9,7 @@
 #include "espalier/learned/best_so_far.h"
 #include "espalier/learned/gdp.h"
 #include "espalier/learned/hdp_net.h"
+#include "espalier/learned/torch_threads.h"
 
 namespace espalier::placement {
 namespace {
@@ -65,19 +64,6 @@ std::vector<float> values_of(const at::Tensor& tensor) {
   const at::Tensor dense = tensor.detach().contiguous();
   return {dense.const_data_ptr<float>(), dense.const_data_ptr<float>() + dense.numel()};
 }
-
-// Tensors are small: threads that wait for each other take longer than they help, above all where others
-// keep the processors busy.
-class OneTorchThread {
- public:
-  OneTorchThread() : before_(at::get_num_threads()) { at::set_num_threads(1); }
-  OneTorchThread(const OneTorchThread&) = delete;
-  OneTorchThread& operator=(const OneTorchThread&) = delete;
-  ~OneTorchThread() { at::set_num_threads(before_); }
-
- private:
-  int before_;
-};
 
 class HdpLearner {
  public:
@@ -278,7 +264,7 @@ Placed hdp(const PlacerInput& input, const HdpOptions& options, Context& context
   TaskOptions how = task_options(input, options.task);
   if (!options.contracted) how.clusters.clusters = 0;
   const PlacementTask task(input.graph, input.instance, how);
-  const OneTorchThread one_thread;
+  const FewTorchThreads few(0);
   HdpLearner learner(task, options, input.seed);
   while (learner.updates() < options.updates && learner.update(context)) {
     if (options.told) options.told(learner.point());

@@ -11,6 +11,7 @@
 #include "espalier/base/json.h"
 #include "espalier/base/rng.h"
 #include "espalier/learned/policy_parts.h"
+#include "espalier/learned/torch_threads.h"
 
 namespace espalier::placement {
 namespace {
@@ -171,6 +172,7 @@ bool Learner::update(Context& context) {
   if (context.stop() || !context.take_states(state.options.rollouts)) return false;
   const std::size_t turn = state.turn(state.updates, 1);
   const PlacementTask& task = *state.tasks[turn];
+  const FewTorchThreads few(task.input().nodes);
   at::Tensor old;
   std::vector<float> probability;
   {
@@ -206,6 +208,7 @@ void Learner::imitate(const std::vector<NodeDevices>& targets, std::uint64_t ste
   for (std::uint64_t step = 0; step < steps; ++step) {
     const std::size_t turn = state.turn(state.imitated++, 3);
     const PlacementTask& task = *state.tasks[turn];
+    const FewTorchThreads few(task.input().nodes);
     std::vector<std::int64_t> wanted = indices(targets[turn]);
     const at::Tensor target =
         at::from_blob(wanted.data(), {static_cast<std::int64_t>(wanted.size())}, at::kLong)

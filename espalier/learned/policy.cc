@@ -9,6 +9,7 @@
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
 #include "espalier/learned/policy_parts.h"
+#include "espalier/learned/torch_threads.h"
 
 namespace espalier::placement {
 namespace {
@@ -192,6 +193,7 @@ std::size_t Policy::weights() const {
 }
 
 std::vector<float> Policy::probabilities(const PolicyInput& input) const {
+  const FewTorchThreads few(input.nodes);
   at::NoGradGuard guard;
   const bool kept = is_table();
   const at::Tensor rows = at::softmax(parts_->logits(input), 1).to(at::kCPU, at::kFloat).contiguous();
