@@ -104,7 +104,11 @@ std::optional<Duration> search(const Asked& asked, SearchMethod method, Starts f
   if (from == Starts::kPolicy || from == Starts::kTuned) {
     const Policy policy = Policy::read(asked.policies + "/without_" + question.family + ".safetensors");
     GdpOptions how{.task = {}, .policy = &policy, .updates = 0};
-    if (from == Starts::kTuned) how.updates = asked.context.budget.max_states / 2 / how.learning.rollouts;
+    if (from == Starts::kTuned) {
+      how.updates = asked.context.budget.max_states / 2 / how.learning.rollouts;
+      asked.context.take_states(options.starts.size());
+      how.to_beat = best_step(question.task.engine(), options.starts, asked.context.pool);
+    }
     const Placed answer = gdp(question.input(asked.seed), how, asked.context);
     if (answer.assignment) options.starts.push_back(*answer.assignment);
   }

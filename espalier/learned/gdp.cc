@@ -57,8 +57,10 @@ Placed gdp(const PlacerInput& input, const GdpOptions& options, Context& context
       while (learner.updates() < options.updates && learner.update(context)) {
         if (options.told) options.told(learner.progress(0).curve.back());
         context.report(static_cast<double>(learner.updates()) / static_cast<double>(options.updates));
+        keep(learner.progress(0).best);
+        const bool behind = options.to_beat && (!best || best->evaluated.time > *options.to_beat);
+        if (behind && learner.updates() * 5 >= options.updates) break;
       }
-      keep(learner.progress(0).best);
     }
     keep(answer(7));
   }
@@ -73,9 +75,23 @@ Placed gdp(const PlacerInput& input, const GdpOptions& options, Context& context
   return placed;
 }
 
+std::optional<Duration> best_step(const Engine& engine, std::span<const Assignment> assignments,
+                                  ThreadPool* pool) {
+  std::optional<Duration> best;
+  for (const Evaluated& seen : engine.evaluate_all(assignments, pool)) {
+    if (seen.fits && !seen.deadlock && (!best || seen.time < *best)) best = seen.time;
+  }
+  return best;
+}
+
 Placed gdp_search(const PlacerInput& input, const GdpOptions& options, Context& context) {
   const std::uint64_t states = context.states;
-  Placed answer = gdp(input, options, context);
+  GdpOptions how = options;
+  if (how.updates > 0) {
+    how.to_beat = best_step(Engine(input.instance, how.task.rules),
+                            placer_starts(input, how.task.rules, context), context.pool);
+  }
+  Placed answer = gdp(input, how, context);
   SearchPlacerOptions search{.rules = options.task.rules};
   if (answer.assignment) search.starts.push_back(std::move(*answer.assignment));
   Placed placed = search_placer(input, search, context);

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <span>
 #include <string_view>
 
 #include "espalier/learned/learner.h"
@@ -24,6 +26,9 @@ struct GdpOptions {
   // But for `updates`. The best so far takes part in each update: an answer that is better than what a policy
   // mostly draws is worth imitating.
   LearningOptions learning = {.repeat_best = true};
+  // Learning ends after a fifth of its updates where the best is slower than this: a search that has a better
+  // start has more of the calls.
+  std::optional<Duration> to_beat = {};
   std::size_t samples = 32;  // of an answer, beside the most probable placement
   // Called after each update; may be empty.
   std::function<void(const LearningPoint&)> told = {};
@@ -40,7 +45,12 @@ TaskOptions task_options(const PlacerInput& input, TaskOptions options);
 // any left.
 Placed gdp(const PlacerInput& input, const GdpOptions& options, Context& context);
 
-// The search of placements (search_placer.h) that begins with what gdp() finds too.
+// The shortest step of those that fit.
+std::optional<Duration> best_step(const Engine& engine, std::span<const Assignment> assignments,
+                                  ThreadPool* pool);
+
+// The search of placements (search_placer.h) that begins with what gdp() finds too. A policy that learns has
+// to beat what placers find.
 Placed gdp_search(const PlacerInput& input, const GdpOptions& options, Context& context);
 
 // What a policy answers for a task: the best of some samples and the most probable placement, those that do
