@@ -90,7 +90,7 @@ class PlacementChrome {
         const std::size_t from = way.first.index(), tid = ++threads[from];
         metadata("thread_name", from, tid,
                  "\"name\": " + json_string("to " + device_name(way.second) +
-                                       (r == 0 ? "" : " (" + std::to_string(r + 1) + ")")));
+                                            (r == 0 ? "" : " (" + std::to_string(r + 1) + ")")));
         for (const std::size_t m : rows[r]) message_slice(tid, all[m]);
       }
     }
