@@ -16,7 +16,7 @@ namespace espalier {
 namespace {
 
 constexpr double kLeftMargin = 132, kRightMargin = 28;
-constexpr double kDeviceHeight = 36, kWayHeight = 6, kCurveHeight = 58;
+constexpr double kDeviceHeight = 36, kWayHeight = 6, kHeldHeight = 58;
 constexpr double kColumn = 0.5;
 constexpr std::size_t kMostModules = 16;  // with colours of their own, as far as their paths can be cut
 constexpr std::array<std::array<const char*, 2>, 8> kTones{{{"#9ecbf7", "#3a7cc6"},
@@ -320,12 +320,12 @@ class PlacementDrawing {
     const double most = static_cast<double>(std::max<std::int64_t>(peak.count(), 1));
     const auto capacity = static_cast<double>(limit.count());
     const bool shown = capacity < 2.5 * most;  // else the curve would be flat
-    const double scale = (kCurveHeight - 4) / ((shown ? std::max(most, capacity) : most) * 1.04);
-    const double base = y_ + kCurveHeight;
+    const double scale = (kHeldHeight - 4) / ((shown ? std::max(most, capacity) : most) * 1.04);
+    const double base = y_ + kHeldHeight;
     text(16, y_ + 16, "t n", device_name(device));
     text(16, y_ + 32, "s d", "peak " + to_text(peak));
     text(16, y_ + 47, "s d", "of " + to_text(limit));
-    lane(kCurveHeight, "wire");
+    lane(kHeldHeight, "wire");
     std::vector<std::int64_t> held(columns_ + 1);  // the most in each column
     for (std::size_t i = 0; i < points.size(); ++i) {
       const Duration until = i + 1 < points.size() ? points[i + 1].time : end_;
@@ -350,7 +350,7 @@ class PlacementDrawing {
                            short_number(kLeftMargin), short_number(x(end_)), at, at);
       if (peak > limit) text(x(end_) - 6, base - capacity * scale + 13, "capt d e", "does not fit");
     }
-    y_ += kCurveHeight + 14;
+    y_ += kHeldHeight + 14;
   }
 
   std::string grid(double top, double bottom) const {
