@@ -6,11 +6,14 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <variant>
 
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
 #include "espalier/frontend/zip.h"
 #include "espalier/plan/fragments.h"
+#include "espalier/planners/placement/ranks.h"
+#include "espalier/report/placement_picture.h"
 #include "espalier/schedule/order_file.h"
 #include "espalier/schedule/pytorch_csv.h"
 #include "espalier/sim/expected.h"
@@ -143,10 +146,19 @@ OpenedPlan with_costs(const OpenedPlan& opened, const std::string& cost_file) {
   return again;
 }
 
-BoundOrReason any_plan_bound(const OpenedPlan& opened) {
+namespace {
+
+struct ModelAndCosts {
+  Graph graph;
+  CostTable costs;  // complete for `sizes`
+};
+
+// As the plan was made with; else why not: "<who> needs the model, which is not at 'm.json'".
+std::variant<ModelAndCosts, std::string> model_and_costs(const OpenedPlan& opened, const std::string& who,
+                                                         const std::vector<BatchSize>& sizes) {
   std::error_code ignored;
   if (opened.model.empty() || !fs::exists(opened.model, ignored)) {
-    return {{}, "the bound for any plan needs the model, which is not at '" + opened.model + "'"};
+    return who + " needs the model, which is not at '" + opened.model + "'";
   }
   try {
     Imported imported = import_file(opened.model, {.frozen = opened.file.training.frozen});
@@ -157,7 +169,7 @@ BoundOrReason any_plan_bound(const OpenedPlan& opened) {
     const Precision precision = opened.file.training.precision;
     imported.graph = with_precision(imported.graph, precision);
     if (imported.graph.fingerprint() != opened.file.fingerprint) {
-      return {{}, "the bound for any plan needs the model; '" + opened.model + "' has changed since"};
+      return who + " needs the model; '" + opened.model + "' has changed since";
     }
     const std::string& cost_file = opened.file.cost_file;
     CostTable costs = own_costs(imported, opened.cluster);
@@ -166,18 +178,58 @@ BoundOrReason any_plan_bound(const OpenedPlan& opened) {
                              ? costs.hash() != opened.file.cost_hash
                              : imported.costs && imported.costs->hash() != opened.file.cost_hash;
     if (changed) {
-      return {{},
-              "the bound for any plan needs the costs; '" + (cost_file.empty() ? opened.model : cost_file) +
-                  "' has changed since"};
+      return who + " needs the costs; '" + (cost_file.empty() ? opened.model : cost_file) +
+             "' has changed since";
     }
-    costs = complete_costs(imported.graph, opened.cluster, std::move(costs),
-                           opened.file.training.micro_batches, precision);
-    const Training& training = opened.file.training;
-    const Bound::Scope scope = scope_of(resolve_plan(opened.file, imported.graph), training);
-    return {plan_bound(imported.graph, opened.cluster, costs, training, scope), ""};
+    costs = complete_costs(imported.graph, opened.cluster, std::move(costs), sizes, precision);
+    return ModelAndCosts{std::move(imported.graph), std::move(costs)};
   } catch (const InputError& error) {
-    return {{}, std::string("the bound for any plan needs the model: ") + error.what()};
+    return who + " needs the model: " + error.what();
   }
+}
+
+}  // namespace
+
+BoundOrReason any_plan_bound(const OpenedPlan& opened) {
+  const std::string who = "the bound for any plan";
+  const Training& training = opened.file.training;
+  const auto found = model_and_costs(opened, who, training.micro_batches);
+  if (const auto* why = std::get_if<std::string>(&found)) return {{}, *why};
+  const auto& [graph, costs] = std::get<ModelAndCosts>(found);
+  try {
+    const Bound::Scope scope = scope_of(resolve_plan(opened.file, graph), training);
+    return {plan_bound(graph, opened.cluster, costs, training, scope), ""};
+  } catch (const InputError& error) {
+    return {{}, who + " needs the model: " + error.what()};
+  }
+}
+
+OperatorPictures operator_pictures(const OpenedPlan& opened) {
+  if (!opened.file.placement) {
+    throw InputError(opened.path +
+                     ": has stages; pictures of single operators are of placements, which `espalier plan "
+                     "--planner m-etf` makes, for example");
+  }
+  const BatchSize size = opened.file.placement->micro_batch;
+  const auto found = model_and_costs(opened, opened.path + ": a picture of single operators", {size});
+  if (const auto* why = std::get_if<std::string>(&found)) throw InputError(*why);
+  const auto& [graph, costs] = std::get<ModelAndCosts>(found);
+  const Placement placed = resolve_placement(opened.file.placement->operators, graph, opened.cluster,
+                                             opened.path + ": placement.");
+  const placement::Instance instance =
+      placement::make_instance(graph, opened.cluster, costs, opened.file.training, {.micro_batch = size});
+  const std::optional<placement::Assignment> assignment = placement::assignment_of(instance, graph, placed);
+  if (!assignment) {
+    throw InputError(
+        opened.path +
+        ": its placement divides operators that must stand together, so no single step can be drawn");
+  }
+  const placement::Rules rules;
+  const placement::Engine engine(instance, rules, {placement::upward_priorities(instance), {}});
+  const placement::Timeline line = placement::timeline(engine, *assignment);
+  const PlacementPicture picture{
+      graph, opened.cluster, instance, rules, *assignment, line, opened.file.planner + ", " + opened.path};
+  return {line.evaluated.time, chrome_placement(picture), svg_placement(picture)};
 }
 
 }  // namespace espalier

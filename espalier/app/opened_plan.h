@@ -54,4 +54,15 @@ struct BoundOrReason {
 };
 BoundOrReason any_plan_bound(const OpenedPlan& opened);
 
+// Pictures of a plan's placement operator by operator: the engine's step (placement/engine.h) with each
+// device taking first what is longest from the end, as searches judge placements.
+struct OperatorPictures {
+  Duration step;
+  std::string chrome;  // Chrome trace
+  std::string svg;
+};
+// Throws InputError where the plan has stages in place of a placement, where its model or costs are gone or
+// have changed, or where the placement divides operators that one step computes together.
+OperatorPictures operator_pictures(const OpenedPlan& opened);
+
 }  // namespace espalier

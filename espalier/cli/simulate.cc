@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 
 #include "espalier/app/placements.h"
 #include "espalier/base/files.h"
@@ -18,17 +19,33 @@ struct SimulateFlags {
   std::string orders;
   bool gantt = false;
   bool transfers = false;
+  std::string operators, operators_svg;
   TraceOutputs outputs;
 };
+
+void write_operators(Console& console, const SimulateFlags& flags, const OperatorPictures& pictures) {
+  if (!console.json) console.out() << "operator by operator: " << to_text(pictures.step) << " a step\n";
+  const auto write_one = [&console](const std::string& path, const std::string& content) {
+    if (path.empty()) return;
+    write_file_atomically(path, content);
+    if (!console.json) console.out() << "wrote " << path << '\n';
+  };
+  write_one(flags.operators, pictures.chrome);
+  write_one(flags.operators_svg, pictures.svg);
+}
 
 int simulate_plan(Program& program, const SimulateFlags& flags) {
   Console& console = program.console;
   std::vector<NamedFile> files = flags.outputs.files();
   files.push_back({"--orders", flags.orders});
+  files.push_back({"--operators", flags.operators});
+  files.push_back({"--operators-svg", flags.operators_svg});
   check_outputs(files, {flags.plan, flags.costs, flags.schedule});
   OpenedPlan planned = open_plan(flags.plan);
   if (!flags.schedule.empty()) planned = with_orders(planned, choose_orders(flags.schedule));
   const OpenedPlan opened = flags.costs.empty() ? planned : with_costs(planned, flags.costs);
+  std::optional<OperatorPictures> pictures;
+  if (!flags.operators.empty() || !flags.operators_svg.empty()) pictures = operator_pictures(opened);
   const Duration before = planned.trace.iteration, now = opened.trace.iteration;
   const BoundOrReason any = any_plan_bound(opened);
   bool fits = true;
@@ -89,6 +106,7 @@ int simulate_plan(Program& program, const SimulateFlags& flags) {
     write_file_atomically(flags.orders, orders_text(opened, flags.orders));
     if (!console.json) console.out() << "wrote " << flags.orders << '\n';
   }
+  if (pictures) write_operators(console, flags, *pictures);
   flags.outputs.write(console, opened.trace, opened.file.planner + ", " + flags.plan);
   return kDone;
 }
@@ -109,6 +127,11 @@ void add_simulate(Program& program) {
       ->type_name("FILE");
   verb->add_flag("--gantt", flags->gantt, "draw the timeline");
   verb->add_flag("--transfers", flags->transfers, "draw it with its transfers");
+  verb->add_option("--operators", flags->operators,
+                   "of a placement: write a Chrome trace of each operator and message here")
+      ->type_name("FILE");
+  verb->add_option("--operators-svg", flags->operators_svg, "of a placement: its operators as a picture")
+      ->type_name("FILE");
   flags->outputs.add(verb, "-o,--trace");
   verb->callback(
       [&program, flags] { program.chosen = [&program, flags] { return simulate_plan(program, *flags); }; });

@@ -39,6 +39,23 @@ class Placement(Command):
         self.assertEqual(planned["memory"], simulated["memory"])
         self.assertEqual(planned["bounds"], simulated["bounds"])
 
+    def test_operators_of_a_placement_are_drawn_one_by_one(self):
+        self.place()
+        said = self.espalier("simulate", "plan.json", "--operators", "o.json", "--operators-svg", "o.svg").stdout
+        self.assertIn("operator by operator: ", said)
+        events = json.loads((self.folder / "o.json").read_text())["traceEvents"]
+        names = {event["args"]["name"] for event in events if event["name"] in ("process_name", "thread_name")}
+        self.assertLessEqual({"gpu:0", "gpu:1", "operators"}, names)
+        self.assertTrue(any(event["ph"] == "C" for event in events))
+        self.assertTrue(any(event.get("cat") == "message" and event["args"]["bytes"] > 0 for event in events))
+        self.assertTrue(any(event.get("cat") == "backward" and event["args"]["module"] for event in events))
+        self.assertIn("</svg>", (self.folder / "o.svg").read_text())
+
+    def test_operators_of_a_plan_of_stages_are_refused(self):
+        self.espalier("plan", MODEL, "--cluster", CLUSTER, "--batch", "16", "-o", "stages.json")
+        self.refused("simulate", "stages.json", "--operators", "o.json", says=["stages.json: has stages", "m-etf"])
+        self.assertFalse((self.folder / "o.json").exists())
+
     def test_the_same_command_writes_the_same_bytes(self):
         self.place(RULES, "a.json")
         self.place(RULES, "b.json")

@@ -1,0 +1,43 @@
+#pragma once
+
+// A placement's own timeline (placement/engine.h), operator by operator: as a Chrome trace that can be zoomed
+// to the single operator, and as one SVG.
+//
+//   gpu:0   ▇▇▇ encoder.0 ▇▇▇▇▇▇ encoder.1 ▇▇     ▇▇ encoder.0 (backward) ▇▇    100 ns of idleness are a gap
+//   gpu:1              ▇▇▇▇▇ decoder.0 ▇▇▇▇▇▇▇▇▇▇▇▇                             in the trace, in the SVG
+//     └ gpu:0 → gpu:1  ─  ─ ─                                                   only from half a pixel on
+//
+// In the SVG adjacent operators of one module and direction are one box, and where boxes would be thinner
+// than a pixel they are one box of what takes most of its time. So a file's size grows with pixels and
+// devices, not with operators.
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "espalier/placement/held_over_time.h"
+
+namespace espalier {
+
+// Refers to what it is given; the timeline is one of the instance, of which the graph is, and of these rules
+// and this assignment.
+struct PlacementPicture {
+  const Graph& graph;
+  const Cluster& cluster;
+  const placement::Instance& instance;
+  const placement::Rules& rules;
+  std::span<const DeviceId> assignment;
+  const placement::Timeline& timeline;
+  std::string title;  // "m-etf, plan.json"
+};
+
+// For Perfetto and chrome://tracing, like trace/trace.h: a process for each device, with operators by name
+// (module, type, direction), a thread for each way on which it sends (values by name, bytes; messages that
+// overlap take further threads), and a counter of the memory held. O(tasks + messages · ways at once).
+std::string chrome_placement(const PlacementPicture& picture);
+
+// Each device with its operators, below it what it sends, then memory over time with each device's limit.
+// `width` is that of the drawing's own units.
+std::string svg_placement(const PlacementPicture& picture, int width = 1200);
+
+}  // namespace espalier
