@@ -58,7 +58,8 @@ Placed gdp(const PlacerInput& input, const GdpOptions& options, Context& context
         if (options.told) options.told(learner.progress(0).curve.back());
         context.report(static_cast<double>(learner.updates()) / static_cast<double>(options.updates));
         keep(learner.progress(0).best);
-        const bool behind = options.to_beat && (!best || best->evaluated.time > *options.to_beat);
+        const bool behind =
+            options.to_beat && (!best || best->evaluated.time > *options.to_beat + *options.to_beat / 20);
         if (behind && learner.updates() * 5 >= options.updates) break;
       }
     }

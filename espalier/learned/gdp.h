@@ -26,8 +26,8 @@ struct GdpOptions {
   // But for `updates`. The best so far takes part in each update: an answer that is better than what a policy
   // mostly draws is worth imitating.
   LearningOptions learning = {.repeat_best = true};
-  // Learning ends after a fifth of its updates where the best is slower than this: a search that has a better
-  // start has more of the calls.
+  // Learning ends after a fifth of its updates where the best takes more than a twentieth longer than this: a
+  // search that has a better start has more of the calls.
   std::optional<Duration> to_beat = {};
   std::size_t samples = 32;  // of an answer, beside the most probable placement
   // Called after each update; may be empty.
