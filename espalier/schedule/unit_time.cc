@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "espalier/schedule/shares.h"
 
@@ -30,6 +31,11 @@ class UnitTimeSimulation {
       for (const Crossing::Reader& reader : crossing.readers)
         reads_[reader.stage.index()].push_back(&crossing);
     }
+    of_stage_.resize(model.stages.size());
+    for (std::uint32_t r = 0; r < replicas_.size(); ++r) {
+      of_stage_[replicas_[r].stage.index()].push_back(r);
+      wake(r);
+    }
   }
 
   UnitTimeOrder run(Choice choice) {
@@ -37,6 +43,9 @@ class UnitTimeSimulation {
     std::size_t before = 0;
     do {
       before = result.started.size();
+      awake_ = std::exchange(woken_, {});
+      std::sort(awake_.begin(), awake_.end());
+      for (const std::uint32_t r : awake_) is_woken_[r] = 0;
       for (const Next next : {Next::kBackward, Next::kForward, Next::kWeights}) {
         for (Progress* replica : ready(next, choice)) start(*replica, next, result.started);
       }
@@ -52,10 +61,31 @@ class UnitTimeSimulation {
   static constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
   using Clocks = std::vector<std::vector<std::size_t>>;  // by stage and micro-batch
 
+  // What a replica may do changes when it, or a stage that it reads from or sends to, has done something:
+  // only then is it looked at, one clock later, and where its device was busy. So a model of 50,000 fragments
+  // costs what its crossings cost, not the square of its fragments.
+  void wake(std::uint32_t replica) {
+    is_woken_.resize(replicas_.size());
+    if (is_woken_[replica] != 0) return;
+    is_woken_[replica] = 1;
+    woken_.push_back(replica);
+  }
+  void wake_around(StageId stage) {
+    const auto wake_all = [&](StageId other) {
+      for (const std::uint32_t replica : of_stage_[other.index()]) wake(replica);
+    };
+    wake_all(stage);
+    for (const Crossing* crossing : reads_[stage.index()]) wake_all(crossing->from);
+    for (const Crossing* crossing : sends_[stage.index()]) {
+      for (const Crossing::Reader& reader : crossing->readers) wake_all(reader.stage);
+    }
+  }
+
   // Replicas whose next action of this sort could start now, the most urgent first.
   std::vector<Progress*> ready(Next next, Choice choice) {
     std::vector<Progress*> result;
-    for (Progress& replica : replicas_) {
+    for (const std::uint32_t r : awake_) {
+      Progress& replica = replicas_[r];
       if (replica.finished()) continue;
       const bool allowed = choice == Choice::kPattern ? replica.in_pattern() == next : replica.may(next);
       const bool forwards_are_left = replica.forwards < replica.share();
@@ -88,6 +118,7 @@ class UnitTimeSimulation {
     const std::vector<DeviceId>& devices = replica.replica->devices;
     if (std::any_of(devices.begin(), devices.end(),
                     [&](DeviceId device) { return busy_until_[device.index()] > clock_; })) {
+      wake(static_cast<std::uint32_t>(&replica - replicas_.data()));
       return;
     }
     for (const DeviceId device : devices) busy_until_[device.index()] = clock_ + 1;
@@ -98,6 +129,7 @@ class UnitTimeSimulation {
     if (next == Next::kWeights || (next == Next::kBackward && !replica.split)) set(end_done_);
     started.push_back({replica.replica, action});
     replica.advance(next);
+    wake_around(replica.stage);
   }
 
   bool done(const Clocks& when, StageId stage, std::uint32_t j) const {
@@ -169,6 +201,9 @@ class UnitTimeSimulation {
   Clocks forward_done_, backward_done_, end_done_;   // of F; of B or I; of B or W
   std::vector<std::vector<const Crossing*>> reads_;  // by stage
   std::vector<std::vector<const Crossing*>> sends_;
+  std::vector<std::vector<std::uint32_t>> of_stage_;  // replicas
+  std::vector<std::uint32_t> awake_, woken_;          // replicas to look at now, ascending; at the next clock
+  std::vector<char> is_woken_;                        // by replica
   std::size_t clock_ = 0;
 };
 

@@ -85,6 +85,7 @@ class Compiler {
 
   void find_places() {
     places_.resize(devices_);
+    place_of_.assign(devices_, std::vector<std::uint32_t>(model_.stages.size(), kAbsent));
     for (std::size_t device = 0; device < devices_; ++device) {
       const auto& actions = schedule_.devices[device];
       for (std::uint32_t position = 0; position < actions.size(); ++position) {
@@ -100,11 +101,17 @@ class Compiler {
   }
 
   Places& places_of(std::size_t device, StageId stage) {
-    for (Places& places : places_[device]) {
-      if (places.stage == stage) return places;
-    }
+    std::uint32_t& place = place_of_[device][stage.index()];
+    if (place != kAbsent) return places_[device][place];
+    place = static_cast<std::uint32_t>(places_[device].size());
     const std::vector<std::uint32_t> none(model_.stages[stage.index()].micro_batches, kAbsent);
     return places_[device].emplace_back(Places{stage, none, none, none, none});
+  }
+
+  // Null where the stage does nothing there.
+  const Places* find_place(std::size_t device, StageId stage) const {
+    const std::uint32_t place = place_of_[device][stage.index()];
+    return place == kAbsent ? nullptr : &places_[device][place];
   }
 
   SampleRange samples(const Message& message) const {
@@ -121,15 +128,13 @@ class Compiler {
   template <class Visit>
   void for_readers(std::size_t device, const Crossing& crossing, SampleRange range, Visit visit) {
     for (const Crossing::Reader& reader : crossing.readers) {
+      const Places* places = find_place(device, reader.stage);
+      if (!places) continue;
       const std::uint32_t count = model_.stages[reader.stage.index()].micro_batches;
-      for (const Places& places : places_[device]) {
-        if (places.stage != reader.stage) continue;
-        for (std::uint64_t k = range.begin * count / range.unit;
-             k < count && k * range.unit < range.end * count; ++k) {
-          if (places.forward[k] != kAbsent && range.overlaps(k, count)) {
-            visit(places, reader, static_cast<std::uint32_t>(k));
-          }
-        }
+      for (std::uint64_t k = range.begin * count / range.unit;
+           k < count && k * range.unit < range.end * count; ++k) {
+        if (places->forward[k] != kAbsent && range.overlaps(k, count))
+          visit(*places, reader, static_cast<std::uint32_t>(k));
       }
     }
   }
@@ -525,19 +530,18 @@ class Compiler {
       if (crossing.output == Bytes()) continue;
       const std::uint64_t count = model_.stages[crossing.from.index()].micro_batches;
       for (std::size_t device = 0; device < devices_; ++device) {
-        for (const Places& places : places_[device]) {
-          if (places.stage != crossing.from) continue;
-          for (std::uint32_t k = 0; k < count; ++k) {
-            if (places.forward[k] == kAbsent) continue;
-            std::uint32_t local = last_use(device, crossing, {k, k + 1, count});
-            if (local == kAbsent) local = places.forward[k];
-            if (crossing.saved_by_producer)
-              local = std::max(local, places.last_need(k, crossing.for_input_only));
-            const auto sent = transfers.find({c, k, DeviceId(device)});
-            hold_output(device, crossing.output, action_task_[device][places.forward[k]],
-                        action_task_[device][local],
-                        sent == transfers.end() ? std::vector<TaskIndex>() : sent->second);
-          }
+        const Places* places = find_place(device, crossing.from);
+        if (!places) continue;
+        for (std::uint32_t k = 0; k < count; ++k) {
+          if (places->forward[k] == kAbsent) continue;
+          std::uint32_t local = last_use(device, crossing, {k, k + 1, count});
+          if (local == kAbsent) local = places->forward[k];
+          if (crossing.saved_by_producer)
+            local = std::max(local, places->last_need(k, crossing.for_input_only));
+          const auto sent = transfers.find({c, k, DeviceId(device)});
+          hold_output(device, crossing.output, action_task_[device][places->forward[k]],
+                      action_task_[device][local],
+                      sent == transfers.end() ? std::vector<TaskIndex>() : sent->second);
         }
       }
     }
@@ -611,7 +615,8 @@ class Compiler {
   const Schedule& schedule_;
   const std::size_t devices_;
   CompiledSchedule out_;
-  std::vector<std::vector<Places>> places_;                 // by device
+  std::vector<std::vector<Places>> places_;           // by device
+  std::vector<std::vector<std::uint32_t>> place_of_;  // by device and stage: which of them, kAbsent: none
   std::vector<std::vector<Place>> sends_at_, receives_at_;  // by device, ascending
   std::vector<std::vector<TaskIndex>> action_task_;         // by device and position
   std::vector<TaskIndex> message_task_;                     // by message
