@@ -27,7 +27,7 @@ at::Tensor LogitNoise::operator()(const at::Tensor& logits) {
 }
 
 at::Tensor HdpNet::make(const std::string& name, at::IntArrayRef sizes, double scale) {
-  const at::Tensor tensor =
+  at::Tensor tensor =
       drawn_weight(stream_key(seed_, {weights_.size()}), sizes, scale, input_.numbers.device());
   weights_.emplace_back(name, tensor);
   return tensor;
@@ -35,7 +35,7 @@ at::Tensor HdpNet::make(const std::string& name, at::IntArrayRef sizes, double s
 
 // Gates are in, forget, new, out; a cell remembers at first.
 at::Tensor HdpNet::make_forget_bias(const std::string& name, std::int64_t width) {
-  const at::Tensor bias = make(name, {4 * width}, 0);
+  at::Tensor bias = make(name, {4 * width}, 0);
   at::NoGradGuard guard;
   bias.slice(0, width, 2 * width).fill_(1);
   return bias;

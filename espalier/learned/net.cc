@@ -145,7 +145,7 @@ NetInput::NetInput(const PolicyInput& input, const PolicyShape& shape, at::Devic
 }
 
 at::Tensor Net::make(const std::string& name, std::initializer_list<std::int64_t> sizes, double scale) {
-  const at::Tensor tensor = drawn_weight(stream_key(seed_, {weights_.size()}), sizes, scale, device_);
+  at::Tensor tensor = drawn_weight(stream_key(seed_, {weights_.size()}), sizes, scale, device_);
   weights_.emplace_back(name, tensor);
   return tensor;
 }
