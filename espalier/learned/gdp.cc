@@ -57,11 +57,12 @@ Placed gdp(const PlacerInput& input, const GdpOptions& options, Context& context
       while (learner.updates() < options.updates && learner.update(context)) {
         if (options.told) options.told(learner.progress(0).curve.back());
         context.report(static_cast<double>(learner.updates()) / static_cast<double>(options.updates));
-        keep(learner.progress(0).best);
+        const std::optional<Sample>& own = learner.progress(0).best;  // what it was told of, too
         const bool behind =
-            options.to_beat && (!best || best->evaluated.time > *options.to_beat + *options.to_beat / 20);
+            options.to_beat && (!own || own->evaluated.time > *options.to_beat + *options.to_beat / 20);
         if (behind && learner.updates() * 5 >= options.updates) break;
       }
+      keep(learner.progress(0).best);
     }
     keep(answer(7));
   }

@@ -5,27 +5,13 @@
 #include <algorithm>
 #include <string_view>
 
+#include "espalier/report/svg_parts.h"
+
 namespace espalier {
 namespace {
 
 constexpr double kDotWidth = 900, kDotLeft = 190, kDotRight = 40, kDotTop = 24, kDotRow = 24, kDotHead = 52;
 constexpr double kDotGap = 22, kDotFoot = 46;
-
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else if (static_cast<unsigned char>(c) >= 0x20) {
-      out += c;
-    }
-  }
-  return out;
-}
 
 constexpr std::string_view kDotStyle =
     "<style>text{font-family:Inter,'Segoe UI','Helvetica Neue',Arial,'DejaVu Sans',sans-serif}"
@@ -69,7 +55,7 @@ std::string row_text(const DotRow& row, const Scale& scale, double y) {
       "<g><title>{}: {}</title><text class=\"t d e\" x=\"{:.0f}\" y=\"{:.1f}\">{}</text>"
       "<line class=\"{}\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>"
       "<circle class=\"{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"5\"/></g>\n",
-      escaped(row.name), escaped(title), kDotLeft - 14, y + 4, escaped(row.name),
+      xml_text(row.name), xml_text(title), kDotLeft - 14, y + 4, xml_text(row.name),
       row.marked ? "bestbar" : "bar", scale.x(row.mean - row.deviation), scale.x(row.mean + row.deviation), y,
       y, row.marked ? "best" : "dot", scale.x(row.mean), y);
 }
@@ -96,14 +82,14 @@ std::string svg_dot_plot(std::span<const DotPanel> panels, const std::string& ax
         scale.x(value), kDotTop, bottom, bottom + 16, value);
   }
   out += fmt::format("<text class=\"s d c\" x=\"{:.1f}\" y=\"{:.0f}\">{}</text>\n",
-                     (kDotLeft + kDotWidth - kDotRight) / 2, bottom + 36, escaped(axis));
+                     (kDotLeft + kDotWidth - kDotRight) / 2, bottom + 36, xml_text(axis));
   double y = kDotTop;
   for (const DotPanel& panel : panels) {
     out += fmt::format(
         "<text class=\"t n\" x=\"24\" y=\"{:.0f}\">{}</text><text class=\"s d\" x=\"24\" "
         "y=\"{:.0f}\">{}</text>"
         "\n",
-        y + 16, escaped(panel.title), y + 34, escaped(panel.subtitle));
+        y + 16, xml_text(panel.title), y + 34, xml_text(panel.subtitle));
     y += kDotHead;
     for (const DotRow& row : panel.rows) {
       out += row_text(row, scale, y + kDotRow / 2);

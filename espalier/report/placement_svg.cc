@@ -10,6 +10,7 @@
 
 #include "espalier/report/axis.h"
 #include "espalier/report/placement_picture.h"
+#include "espalier/report/svg_parts.h"
 #include "espalier/report/table.h"
 
 namespace espalier {
@@ -19,30 +20,6 @@ constexpr double kLeftMargin = 132, kRightMargin = 28;
 constexpr double kDeviceHeight = 36, kWayHeight = 6, kHeldHeight = 58;
 constexpr double kColumn = 0.5;
 constexpr std::size_t kMostModules = 16;  // with colours of their own, as far as their paths can be cut
-constexpr std::array<std::array<const char*, 2>, 8> kTones{{{"#9ecbf7", "#3a7cc6"},
-                                                            {"#f9c48f", "#d8741b"},
-                                                            {"#a9dda2", "#3c9644"},
-                                                            {"#efb4db", "#b94d95"},
-                                                            {"#98ddd6", "#1f9188"},
-                                                            {"#f0dd88", "#b08c0c"},
-                                                            {"#f6aea7", "#ca463b"},
-                                                            {"#c9c0f4", "#6f5fc6"}}};
-
-std::string in_xml(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else if (static_cast<unsigned char>(c) >= 0x20) {
-      out += c;
-    }
-  }
-  return out;
-}
 
 // "12.5", "12": coordinates are most of the file.
 std::string short_number(double value) {
@@ -140,7 +117,7 @@ class PlacementDrawing {
 
   static std::string box_class(const BoxKey& key) {
     if (key.tone == Tone::kUpdate) return "once";
-    return fmt::format("{}{}", key.tone == Tone::kForward ? 'f' : 'b', key.module % kTones.size());
+    return fmt::format("{}{}", key.tone == Tone::kForward ? 'f' : 'b', key.module % kHues);
   }
   std::string key_text(const BoxKey& key) const {
     constexpr std::array<const char*, 3> kWords{"forward", "backward", "update"};
@@ -149,7 +126,7 @@ class PlacementDrawing {
 
   void text(double at_x, double at_y, std::string_view classes, std::string_view content) {
     body_ += fmt::format("<text class=\"{}\" x=\"{}\" y=\"{}\">{}</text>\n", classes, short_number(at_x),
-                         short_number(at_y), in_xml(content));
+                         short_number(at_y), xml_text(content));
   }
   void lane(double height, std::string_view classes) {
     body_ += fmt::format("<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"3\"/>\n",
@@ -157,7 +134,8 @@ class PlacementDrawing {
                          short_number(static_cast<double>(columns_) * kColumn), short_number(height));
   }
   void path(std::string_view classes, std::string_view d, const std::string& title) {
-    body_ += fmt::format("<path class=\"{}\" d=\"{}\"><title>{}</title></path>\n", classes, d, in_xml(title));
+    body_ +=
+        fmt::format("<path class=\"{}\" d=\"{}\"><title>{}</title></path>\n", classes, d, xml_text(title));
   }
 
   void heading() {
@@ -265,7 +243,7 @@ class PlacementDrawing {
     if (key.tone == Tone::kUpdate || wide < 6.4 * static_cast<double>(display_width(name)) + 8) return {};
     return fmt::format("<text class=\"l {}\" x=\"{}\" y=\"{}\">{}</text>\n",
                        key.tone == Tone::kBackward ? "lb" : "lf", short_number(from + wide / 2),
-                       short_number(y_ + kDeviceHeight / 2 + 4), in_xml(name));
+                       short_number(y_ + kDeviceHeight / 2 + 4), xml_text(name));
   }
 
   void way_lanes(DeviceId device) {
@@ -371,8 +349,7 @@ class PlacementDrawing {
         "style=\"max-width:100%;height:auto\" role=\"img\">\n"
         "<style>text{{font-family:Inter,'Segoe UI','Helvetica Neue',Arial,'DejaVu Sans',sans-serif}}",
         width_, short_number(y_));
-    for (std::size_t i = 0; i < kTones.size(); ++i)
-      out += fmt::format(".f{0}{{fill:{1}}}.b{0}{{fill:{2}}}", i, kTones[i][0], kTones[i][1]);
+    out += hue_classes();
     out +=
         ".mem{fill:#e2a44f}.lf{fill:#16324f}.lb{fill:#ffffff}.l{font-size:12px;text-anchor:middle}"
         ".grid{stroke-width:1}.cap{stroke-width:1.2;stroke-dasharray:5 4}.h{font-size:20px;font-weight:600}"

@@ -9,23 +9,12 @@
 
 #include "espalier/base/check.h"
 #include "espalier/report/axis.h"
+#include "espalier/report/svg_parts.h"
 #include "espalier/report/table.h"
 
 namespace espalier {
 namespace {
 
-struct Hue {
-  const char* forward;
-  const char* backward;
-};
-constexpr std::array<Hue, 8> kHues{{{"#9ecbf7", "#3a7cc6"},
-                                    {"#f9c48f", "#d8741b"},
-                                    {"#a9dda2", "#3c9644"},
-                                    {"#efb4db", "#b94d95"},
-                                    {"#98ddd6", "#1f9188"},
-                                    {"#f0dd88", "#b08c0c"},
-                                    {"#f6aea7", "#ca463b"},
-                                    {"#c9c0f4", "#6f5fc6"}}};
 // By MemoryCategory. What is always held in blues, what comes and goes in amber.
 constexpr std::array<const char*, kMemoryCategories> kCategoryFill{"#486581", "#7b97b3", "#a9bdd1", "#8a94a0",
                                                                    "#e2a44f"};
@@ -73,9 +62,7 @@ std::string style(SvgOptions::Theme theme) {
       ".grid{stroke:#2a3644}.cap{stroke:#ff7b6b}.capt{fill:#ff7b6b}.wait{fill:#3a4858}.once{fill:#76859a}";
   std::string out =
       "<style>text{font-family:Inter,'Segoe UI','Helvetica Neue',Arial,'DejaVu Sans',sans-serif}";
-  for (std::size_t i = 0; i < kHues.size(); ++i) {
-    out += fmt::format(".f{0}{{fill:{1}}}.b{0}{{fill:{2}}}", i, kHues[i].forward, kHues[i].backward);
-  }
+  out += hue_classes();
   for (std::size_t i = 0; i < kMemoryCategories; ++i)
     out += fmt::format(".m{}{{fill:{}}}", i, kCategoryFill[i]);
   out +=
@@ -224,7 +211,7 @@ class Drawing {
     const bool halves = kinds.count(ActionKind::kInputGradient) > 0;
     std::vector<LegendItem> items;
     for (std::size_t s = 0; s < trace.stages.size(); ++s) {
-      const std::size_t hue = s % kHues.size();
+      const std::size_t hue = s % kHues;
       items.push_back({{fmt::format("f{}", hue), fmt::format("b{}", hue)}, trace.stages[s]});
       if (halves) items.back().classes.push_back(fmt::format("b{} w", hue));
     }
@@ -294,7 +281,7 @@ class Drawing {
 
   void bar(const Trace& trace, const Span& span) {
     const double from = x(span.start), width = std::max(x(span.end) - from, 0.4);
-    const std::size_t hue = span.action.target() % kHues.size();
+    const std::size_t hue = span.action.target() % kHues;
     const ActionKind kind = span.action.kind;
     std::string classes;
     bool on_dark = false;
@@ -324,8 +311,7 @@ class Drawing {
   void wire(const Trace& trace, const Span& span) {
     const double from = x(span.start), width = std::max(x(span.end) - from, 0.8);
     const bool forward = !span.message || span.message->direction == Message::Direction::kForward;
-    rect(from, y_, width, kLink,
-         fmt::format("{}{}", forward ? 'f' : 'b', span.action.target() % kHues.size()), 1.5,
+    rect(from, y_, width, kLink, fmt::format("{}{}", forward ? 'f' : 'b', span.action.target() % kHues), 1.5,
          title_of(trace, span));
   }
 

@@ -32,6 +32,7 @@ class UnitTimeSimulation {
         reads_[reader.stage.index()].push_back(&crossing);
     }
     of_stage_.resize(model.stages.size());
+    is_woken_.resize(replicas_.size());
     for (std::uint32_t r = 0; r < replicas_.size(); ++r) {
       of_stage_[replicas_[r].stage.index()].push_back(r);
       wake(r);
@@ -65,7 +66,6 @@ class UnitTimeSimulation {
   // only then is it looked at, one clock later, and where its device was busy. So a model of 50,000 fragments
   // costs what its crossings cost, not the square of its fragments.
   void wake(std::uint32_t replica) {
-    is_woken_.resize(replicas_.size());
     if (is_woken_[replica] != 0) return;
     is_woken_[replica] = 1;
     woken_.push_back(replica);
