@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <map>
 #include <set>
-#include <variant>
 
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
@@ -146,14 +145,6 @@ OpenedPlan with_costs(const OpenedPlan& opened, const std::string& cost_file) {
   return again;
 }
 
-namespace {
-
-struct ModelAndCosts {
-  Graph graph;
-  CostTable costs;  // complete for `sizes`
-};
-
-// As the plan was made with; else why not: "<who> needs the model, which is not at 'm.json'".
 std::variant<ModelAndCosts, std::string> model_and_costs(const OpenedPlan& opened, const std::string& who,
                                                          const std::vector<BatchSize>& sizes) {
   std::error_code ignored;
@@ -187,8 +178,6 @@ std::variant<ModelAndCosts, std::string> model_and_costs(const OpenedPlan& opene
     return who + " needs the model: " + error.what();
   }
 }
-
-}  // namespace
 
 BoundOrReason any_plan_bound(const OpenedPlan& opened) {
   const std::string who = "the bound for any plan";

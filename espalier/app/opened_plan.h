@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "espalier/app/chosen_orders.h"
@@ -45,6 +46,15 @@ std::string orders_text(const OpenedPlan& opened, const std::string& path);
 // The link that a cost file brings is used where the plan's devices are one host. Throws InputError where the
 // model is gone or has changed, or where the costs know none of the plan's device kinds.
 OpenedPlan with_costs(const OpenedPlan& opened, const std::string& cost_file);
+
+// A plan's model and costs as it was made with them; the costs are complete for `sizes`. Else why there are
+// none: "<who> needs the model, which is not at 'm.json'".
+struct ModelAndCosts {
+  Graph graph;
+  CostTable costs;
+};
+std::variant<ModelAndCosts, std::string> model_and_costs(const OpenedPlan& opened, const std::string& who,
+                                                         const std::vector<BatchSize>& sizes);
 
 // The bound for any plan, which needs the model and the costs; nothing, with the reason in `why_not`, if they
 // are not there any more.

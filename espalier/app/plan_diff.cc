@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "espalier/base/check.h"
+#include "espalier/cost/training_times.h"
 
 namespace espalier {
 namespace {
@@ -88,9 +90,116 @@ std::string after_text(const PipelinePlan& plan, const Stage& stage) {
   return out.empty() ? "nothing" : out;
 }
 
+// Devices by name, those of a first.
+class StandingMaker {
+ public:
+  explicit StandingMaker(const Graph& graph) : operators_(graph.operators().size()) {}
+
+  std::vector<std::vector<std::uint32_t>> of(const PipelinePlan& plan, const Cluster& cluster) {
+    std::vector<std::uint32_t> numbers;
+    for (const Device& device : cluster.devices()) {
+      const auto [at, added] = numbers_.emplace(device.name, narrow(result.names.size()));
+      if (added) {
+        result.names.push_back(device.name);
+        result.kinds.push_back(cluster.kind(device.kind).name);
+      }
+      numbers.push_back(at->second);
+    }
+    std::vector<std::vector<std::uint32_t>> devices(operators_);
+    for (const Stage& stage : plan.stages) {
+      for (const OperatorId op : stage.operators) {
+        for (const Replica& replica : stage.replicas) {
+          for (const DeviceId device : replica.devices)
+            devices[op.index()].push_back(numbers[device.index()]);
+        }
+      }
+    }
+    for (std::vector<std::uint32_t>& all : devices) {
+      std::sort(all.begin(), all.end());
+      all.erase(std::unique(all.begin(), all.end()), all.end());
+    }
+    return devices;
+  }
+
+  Standing result;
+
+ private:
+  std::size_t operators_;
+  std::map<std::string, std::uint32_t> numbers_;
+};
+
+// By operator: on the first device that it stands on.
+std::vector<Duration> work_of(const OpenedPlan& opened, const PipelinePlan& plan, const Graph& graph,
+                              const CostTable& costs) {
+  std::vector<std::optional<KindId>> kind_of(graph.operators().size());
+  std::set<KindId> kinds;
+  for (const Stage& stage : plan.stages) {
+    const KindId kind = opened.cluster.device(stage.replicas.front().devices.front()).kind;
+    kinds.insert(kind);
+    for (const OperatorId op : stage.operators) {
+      if (!kind_of[op.index()]) kind_of[op.index()] = kind;
+    }
+  }
+  std::vector<Duration> work(graph.operators().size());
+  for (const KindId kind : kinds) {
+    const KindCosts of_kind(graph, opened.cluster.kind(kind), costs, work_size(opened));
+    const std::vector<Duration> times =
+        operator_durations(graph, opened.cluster, costs, of_kind, kind, opened.file.training.optimizer.kind);
+    for (std::size_t i = 0; i < work.size(); ++i) {
+      if (kind_of[i] == kind) work[i] = times[i];
+    }
+  }
+  return work;
+}
+
+Bytes bytes_sent(const Trace& trace) {
+  Bytes sent;
+  for (const Span& span : trace.spans) {
+    if (span.kind == SpanKind::kTransfer) sent += span.bytes;
+  }
+  return sent;
+}
+
+std::vector<PlanDifference::Memory> memory_of_both(const OpenedPlan& a, const OpenedPlan& b) {
+  std::vector<PlanDifference::Memory> result;
+  std::map<std::string, std::size_t> at;
+  const auto row = [&](const std::string& device) -> PlanDifference::Memory& {
+    const auto [found, added] = at.emplace(device, result.size());
+    if (added) result.push_back({device, {}, {}});
+    return result[found->second];
+  };
+  const std::vector<MemoryByCategory> peaks_a = peak_memory(a.trace), peaks_b = peak_memory(b.trace);
+  for (std::size_t d = 0; d < peaks_a.size(); ++d) row(a.trace.devices[d]).a = peaks_a[d].total();
+  for (std::size_t d = 0; d < peaks_b.size(); ++d) row(b.trace.devices[d]).b = peaks_b[d].total();
+  result.erase(
+      std::remove_if(result.begin(), result.end(),
+                     [](const PlanDifference::Memory& m) { return m.a == Bytes() && m.b == Bytes(); }),
+      result.end());
+  return result;
+}
+
+struct ResolvedPlan {
+  const OpenedPlan& opened;
+  const PipelinePlan& plan;
+};
+
+std::optional<MovedWork> work_between(const ResolvedPlan& a, const ResolvedPlan& b, const Graph& graph,
+                                      const CostTable& costs) {
+  StandingMaker maker(graph);
+  maker.result.a = maker.of(a.plan, a.opened.cluster);
+  maker.result.b = maker.of(b.plan, b.opened.cluster);
+  if (maker.result.a == maker.result.b) return std::nullopt;
+  return moved_work(graph, maker.result, work_of(a.opened, a.plan, graph, costs));
+}
+
 }  // namespace
 
-PlanDifference diff_plans(const OpenedPlan& a, const OpenedPlan& b, const Graph& graph) {
+BatchSize work_size(const OpenedPlan& opened) {
+  return opened.file.placement ? opened.file.placement->micro_batch : opened.file.stages.front().micro_batch;
+}
+
+PlanDifference diff_plans(const OpenedPlan& a, const OpenedPlan& b, const Graph& graph,
+                          const CostTable* costs) {
   if (a.file.fingerprint != b.file.fingerprint) {
     throw InputError(fmt::format("{} and {} are plans of different models", a.path, b.path));
   }
@@ -112,6 +221,11 @@ PlanDifference diff_plans(const OpenedPlan& a, const OpenedPlan& b, const Graph&
   settings.compare("costs", a.file.cost_file.empty() ? "none given" : a.file.cost_file,
                    b.file.cost_file.empty() ? "none given" : b.file.cost_file);
   if (a.file.cluster != b.file.cluster) result.settings.push_back("cluster: not the same");
+
+  result.messages_a = bytes_sent(a.trace);
+  result.messages_b = bytes_sent(b.trace);
+  result.memory = memory_of_both(a, b);
+  if (costs) result.work = work_between({a, plan_a}, {b, plan_b}, graph, *costs);
 
   const bool placement_a = a.file.placement.has_value(), placement_b = b.file.placement.has_value();
   const auto kind = [](bool placement) { return std::string(placement ? "a placement" : "stages"); };

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -112,39 +113,141 @@ void diff_of_traces(Console& console, const Side& a, const Side& b) {
   }
 }
 
-void diff_of_plans(Console& console, const Side& a, const Side& b) {
-  if (a.plan->model.empty())
-    throw InputError(a.path + ": names no model, which a comparison of operators needs");
-  const Imported model = import_file(a.plan->model);
-  const PlanDifference difference = diff_plans(*a.plan, *b.plan, model.graph);
-  if (console.json) {
-    Json moved = Json::array();
-    for (const auto& move : difference.moved) {
-      moved.push_back(
-          {{"operators", move.operators}, {"count", move.count}, {"from", move.from}, {"to", move.to}});
-    }
-    print_json_line(console, {{"same", difference.same()},
-                              {"iteration_a_ns", difference.iteration_a.count()},
-                              {"iteration_b_ns", difference.iteration_b.count()},
-                              {"settings", difference.settings},
-                              {"moved", std::move(moved)},
-                              {"stages", difference.stages},
-                              {"orders", difference.orders}});
-    return;
+constexpr std::size_t kMostPrintedMoves = 24;     // runs of operators by name; --json has all
+constexpr std::size_t kMostPrintedMemories = 16;  // devices
+
+Json work_json(const MovedWork& work) {
+  const auto line = [](const MovedWork::Line& l) {
+    return Json{{"operators", l.operators}, {"share", l.share}, {"parameter_bytes", l.parameters.count()}};
+  };
+  Json lines = Json::array();
+  for (const MovedWork::Line& l : work.lines) {
+    Json one = line(l);
+    one.update({{"module", l.module}, {"from", l.from}, {"to", l.to}});
+    lines.push_back(std::move(one));
   }
-  std::ostream& out = console.out();
+  Json json = line(work.all);
+  json["lines"] = std::move(lines);
+  json["more"] = line(work.rest);
+  json["more"]["lines"] = work.more;
+  if (work.renaming) json["renamed"] = {{"devices", work.renaming->devices}, {"share", work.renaming->share}};
+  return json;
+}
+
+Json to_json(const PlanDifference& difference) {
+  Json moved = Json::array(), memory = Json::array();
+  for (const auto& move : difference.moved) {
+    moved.push_back(
+        {{"operators", move.operators}, {"count", move.count}, {"from", move.from}, {"to", move.to}});
+  }
+  for (const auto& device : difference.memory) {
+    memory.push_back(
+        {{"device", device.device}, {"a_bytes", device.a.count()}, {"b_bytes", device.b.count()}});
+  }
+  return {{"same", difference.same()},
+          {"iteration_a_ns", difference.iteration_a.count()},
+          {"iteration_b_ns", difference.iteration_b.count()},
+          {"settings", difference.settings},
+          {"moved", std::move(moved)},
+          {"work", difference.work ? work_json(*difference.work) : Json()},
+          {"messages_a_bytes", difference.messages_a.count()},
+          {"messages_b_bytes", difference.messages_b.count()},
+          {"memory", std::move(memory)},
+          {"stages", difference.stages},
+          {"orders", difference.orders}};
+}
+
+void print_work(std::ostream& out, const MovedWork& work) {
+  const MovedWork::Line& all = work.all;
+  out << fmt::format("\nmoved: {} operator{}, {:.1f} % of the work, {} of parameters\n", all.operators,
+                     all.operators == 1 ? "" : "s", 100 * all.share, to_text(all.parameters));
+  if (work.renaming) {
+    out << fmt::format("with devices renamed {} only {:.1f} % of the work moved\n", work.renaming->devices,
+                       100 * work.renaming->share);
+  }
+  Table table{{{"module", "module"},
+               {"from", "from"},
+               {"to", "to"},
+               {"operators", "operators"},
+               {"share", "work"},
+               {"parameters", "parameters"}},
+              {}};
+  for (const MovedWork::Line& l : work.lines) {
+    table.rows.push_back(
+        {l.module, l.from, l.to, static_cast<std::int64_t>(l.operators), Percentage{l.share}, l.parameters});
+  }
+  if (work.more > 0) {
+    table.rows.push_back({fmt::format("{} more", work.more), std::monostate(), std::monostate(),
+                          static_cast<std::int64_t>(work.rest.operators), Percentage{work.rest.share},
+                          work.rest.parameters});
+  }
+  out << print_text(table);
+}
+
+// Those that change most, in the order of the devices.
+void print_memory(std::ostream& out, std::vector<PlanDifference::Memory> memory) {
+  const auto change = [](const PlanDifference::Memory& m) { return m.a < m.b ? m.b - m.a : m.a - m.b; };
+  std::vector<Bytes> changes;
+  for (const PlanDifference::Memory& m : memory) changes.push_back(change(m));
+  std::sort(changes.rbegin(), changes.rend());
+  const std::size_t all = memory.size();
+  if (all > kMostPrintedMemories) {
+    const Bytes least = changes[kMostPrintedMemories];
+    memory.erase(std::remove_if(memory.begin(), memory.end(),
+                                [&](const PlanDifference::Memory& m) { return change(m) <= least; }),
+                 memory.end());
+  }
+  Table table{{{"device", "device"}, {"a", "memory in a"}, {"b", "in b"}, {"change", "change"}}, {}};
+  for (const PlanDifference::Memory& m : memory) {
+    table.rows.push_back({m.device, m.a, m.b, (m.a <= m.b ? "+" : "-") + to_text(change(m))});
+  }
+  out << '\n' << print_text(table);
+  if (memory.size() == all) return;
+  out << fmt::format("{} more devices change by at most {}\n", all - memory.size(),
+                     to_text(changes[memory.size()]));
+}
+
+void print_difference(std::ostream& out, const PlanDifference& difference) {
   out << fmt::format("iteration: {} in a, {} in b (simulated)\n", to_text(difference.iteration_a),
                      to_text(difference.iteration_b));
-  if (difference.same()) out << "the plans are the same\n";
+  if (difference.same()) {
+    out << "the plans are the same\n";
+    return;
+  }
+  out << fmt::format("messages: {} in a, {} in b\n", to_text(difference.messages_a),
+                     to_text(difference.messages_b));
   for (const std::string& line : difference.settings) out << line << '\n';
   for (const std::string& line : difference.stages) out << line << '\n';
   for (const std::string& line : difference.orders) out << line << '\n';
+  if (difference.work) print_work(out, *difference.work);
+  print_memory(out, difference.memory);
   if (difference.moved.empty()) return;
+  if (difference.moved.size() > kMostPrintedMoves) {
+    out << fmt::format("\n{} runs of operators moved; --json names them\n", difference.moved.size());
+    return;
+  }
   Table table{{{"operators", "operators"}, {"count", "count"}, {"a", "in a"}, {"b", "in b"}}, {}};
   for (const auto& move : difference.moved) {
     table.rows.push_back({move.operators, static_cast<std::int64_t>(move.count), move.from, move.to});
   }
   out << '\n' << print_text(table);
+}
+
+void diff_of_plans(Console& console, const Side& a, const Side& b) {
+  if (a.plan->model.empty())
+    throw InputError(a.path + ": names no model, which a comparison of operators needs");
+  const auto known =
+      model_and_costs(*a.plan, a.path + ": the share of the work that moved", {work_size(*a.plan)});
+  const auto* priced = std::get_if<ModelAndCosts>(&known);
+  const PlanDifference difference = priced ? diff_plans(*a.plan, *b.plan, priced->graph, &priced->costs)
+                                           : diff_plans(*a.plan, *b.plan, import_file(a.plan->model).graph);
+  if (console.json) {
+    print_json_line(console, to_json(difference));
+    return;
+  }
+  print_difference(console.out(), difference);
+  console.out().flush();
+  if (!priced && !difference.same()) console.notes({std::get<std::string>(known)});
 }
 
 int diff(Program& program, const DiffFlags& flags) {

@@ -77,6 +77,45 @@ class Placement(Command):
         self.assertIn("plan: a placement in a, stages in b", self.espalier("diff", "a.json", "stages.json").stdout)
         self.assertIn("the plans are the same", self.espalier("diff", "a.json", "a.json").stdout)
 
+    def test_a_diff_says_which_work_moved(self):
+        self.place(RULES, "a.json")
+        self.place('{"numbers*": "gpu:0", "*": "gpu:1"}', "b.json")
+        said = self.espalier("diff", "a.json", "b.json").stdout
+        self.assertRegex(said, r"messages: .+ in a, .+ in b\n")
+        self.assertRegex(said, r"moved: \d+ operators, \d+\.\d % of the work, .+ of parameters\n")
+        self.assertRegex(said, r"(?m)^image +gpu:0 +gpu:1 +\d+ +\d+\.\d % +")
+        self.assertRegex(said, r"(?m)^numbers +gpu:1 +gpu:0 +\d+ +\d+\.\d % +")
+        self.assertRegex(said, r"(?m)^gpu:0 +.+ +.+ +[+-]")
+        found = json.loads(self.espalier("diff", "a.json", "b.json", "--json").stdout)
+        work = found["work"]
+        self.assertAlmostEqual(sum(line["share"] for line in work["lines"]) + work["more"]["share"], work["share"])
+        self.assertEqual(sum(line["operators"] for line in work["lines"]) + work["more"]["operators"], work["operators"])
+        self.assertEqual(work["operators"], sum(move["count"] for move in found["moved"]))
+        for name in "ab":
+            simulated = json.loads(self.espalier("simulate", f"{name}.json", "--json").stdout)
+            peaks = {row["device"]: row["peak_bytes"] for row in simulated["memory"]}
+            self.assertEqual({row["device"]: row[f"{name}_bytes"] for row in found["memory"]}, peaks)
+
+        # The same under other names: two equal devices.
+        self.place('{"image*": "gpu:1", "*": "gpu:0"}', "c.json")
+        said = self.espalier("diff", "a.json", "c.json").stdout
+        self.assertIn("100.0 % of the work", said)
+        self.assertIn("with devices renamed gpu:0 <-> gpu:1 only 0.0 % of the work moved", said)
+
+        # Costs that are not there any more: all but the work.
+        (self.folder / "costs.txt").write_text("cost nothing V100-16GB batch=16 f=1us i=0us w=0us origin=measured\n")
+        self.place(RULES, "d.json", "--costs", "costs.txt")
+        (self.folder / "costs.txt").unlink()
+        done = self.espalier("diff", "d.json", "c.json")
+        self.assertNotIn("of the work", done.stdout)
+        self.assertRegex(done.stdout, r"(?m)^gpu:0 +.+ +.+ +[+-]")
+        self.assertIn("share of the work that moved needs", done.stderr)
+
+    def test_placements_of_different_models_have_no_difference(self):
+        self.place(RULES, "a.json")
+        self.espalier("plan", str(FIXTURES / "two_tower.pt2"), "--cluster", CLUSTER, "--batch", "16", "-p", "m-etf", "-o", "b.json")
+        self.refused("diff", "a.json", "b.json", says="a.json and b.json are plans of different models")
+
     def test_wrong_placements_are_refused_in_one_line(self):
         for rules, says in (
             ('{"image*": "gpu:0"}', ["rules.json: no pattern matches operator", '"*": "gpu:0"']),
