@@ -32,11 +32,15 @@ struct PlacementPicture {
 };
 
 // For Perfetto and chrome://tracing, like trace/trace.h: a process for each device, with operators by name
-// (module, type, direction), a thread for each way on which it sends (values by name, bytes; messages that
-// overlap take further threads), and a counter of the memory held. O(tasks + messages · ways at once).
+// (module, type, direction), a thread for each way on which it sends (values by name, bytes, how long the
+// receiver stood idle for it; messages that overlap take further threads), and a counter of the memory held.
+// Arrows (flow events, one id a message) lead from the operator that sends to the message, and on to the
+// first operator that reads it there. O(tasks + reads + messages · ways at once).
 std::string chrome_placement(const PlacementPicture& picture);
 
-// Each device with its operators, below it what it sends, then memory over time with each device's limit.
+// Each device with its operators, below it what it sends, then memory over time with each device's limit. At
+// most 200 messages have an arrow: those on the critical path, then those that a device waited for longest
+// (placement/message_uses.h).
 // `width` is that of the drawing's own units.
 std::string svg_placement(const PlacementPicture& picture, int width = 1200);
 

@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <map>
+
 #include "espalier/base/json.h"
 #include "espalier/cost/cost_table.h"
 #include "espalier/graph/text.h"
@@ -54,6 +57,78 @@ TEST(PlacementPicture, TheTraceHasEachTaskAndEachMessageOnce) {
   EXPECT_EQ(tasks, made.instance.tasks());
   EXPECT_EQ(messages, made.line.messages.size());
   EXPECT_GE(counters, made.instance.devices());
+}
+
+// An arrow's points: each within a slice of its process and thread, later ones not before earlier ones, one
+// beginning and one end for each id.
+TEST(PlacementPicture, TheArrowsOfTheTraceLieInSlices) {
+  const TwoDevices made;
+  const Json trace = Json::parse(chrome_placement(made.picture()));
+  std::map<std::int64_t, std::vector<Json>> flows;
+  std::vector<Json> slices;
+  for (const Json& event : trace.at("traceEvents")) {
+    if (event.at("ph") == "X") slices.push_back(event);
+    if (event.contains("id")) flows[event.at("id").get<std::int64_t>()].push_back(event);
+  }
+  EXPECT_EQ(flows.size(), made.line.messages.size());
+  for (const auto& [id, points] : flows) {
+    ASSERT_EQ(points.size(), 3U);  // operator, message, operator
+    EXPECT_EQ(points[0].at("ph"), "s");
+    EXPECT_EQ(points[1].at("ph"), "t");
+    EXPECT_EQ(points[2].at("ph"), "f");
+    double before = 0;
+    for (const Json& point : points) {
+      const double at = point.at("ts").get<double>();
+      EXPECT_GE(at, before);
+      before = at;
+      EXPECT_TRUE(std::any_of(slices.begin(), slices.end(), [&](const Json& slice) {
+        const double start = slice.at("ts").get<double>();
+        return slice.at("pid") == point.at("pid") && slice.at("tid") == point.at("tid") && start <= at &&
+               at < start + slice.at("dur").get<double>();
+      })) << point;
+    }
+    EXPECT_NE(points[0].at("pid"), points[2].at("pid"));
+    EXPECT_EQ(points[1].at("pid"), points[0].at("pid"));
+    EXPECT_NE(points[1].at("tid"), points[0].at("tid"));
+  }
+}
+
+// Tags close in the order in which they open, and text has no bare sign of markup.
+bool well_formed(std::string_view xml) {
+  std::vector<std::string_view> open;
+  while (!xml.empty()) {
+    const std::size_t at = xml.find('<');
+    const std::string_view text = xml.substr(0, at);
+    if (text.find('>') != text.npos) return false;
+    if (at == xml.npos) break;
+    const std::size_t end = xml.find('>', at);
+    if (end == xml.npos) return false;
+    const std::string_view tag = xml.substr(at + 1, end - at - 1);
+    xml.remove_prefix(end + 1);
+    const std::string_view name = tag.substr(0, tag.find_first_of(" \n/", 1));
+    if (tag.front() == '/') {
+      if (open.empty() || open.back() != tag.substr(1)) return false;
+      open.pop_back();
+    } else if (tag.back() != '/') {
+      open.push_back(name);
+    }
+  }
+  return open.empty();
+}
+
+TEST(PlacementPicture, TheSvgHasAnArrowForEachMessageThatSomebodyWaitedFor) {
+  const TwoDevices made;
+  const std::string svg = svg_placement(made.picture());
+  EXPECT_TRUE(well_formed(svg));
+  std::size_t arrows = 0;
+  for (std::size_t at = svg.find("<path class=\"a"); at != svg.npos;
+       at = svg.find("<path class=\"a", at + 1)) {
+    ++arrows;
+  }
+  EXPECT_GT(arrows, 0U);
+  EXPECT_THAT(svg, HasSubstr("<path class=\"ac\""));
+  EXPECT_THAT(svg, HasSubstr("Arrows: " + std::to_string(arrows) + " of " +
+                             std::to_string(made.line.messages.size()) + " messages"));
 }
 
 TEST(PlacementPicture, TheSvgNamesDevicesAndEscapesItsTitle) {

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <optional>
 
+#include "espalier/placement/message_uses.h"
 #include "espalier/report/axis.h"
 #include "espalier/report/placement_picture.h"
 #include "espalier/report/svg_parts.h"
@@ -19,6 +21,8 @@ namespace {
 constexpr double kLeftMargin = 132, kRightMargin = 28;
 constexpr double kDeviceHeight = 36, kWayHeight = 6, kHeldHeight = 58;
 constexpr double kColumn = 0.5;
+constexpr std::size_t kMostArrows = 200;
+constexpr double kArrowHead = 4;
 constexpr std::size_t kMostModules = 16;  // with colours of their own, as far as their paths can be cut
 
 // "12.5", "12": coordinates are most of the file.
@@ -61,6 +65,7 @@ class PlacementDrawing {
     const double top = y_;
     const std::size_t grid_at = body_.size();
     for (std::size_t d = 0; d < p_.instance.devices(); ++d) device_lane(DeviceId(d));
+    const std::string about_arrows = arrows();
     y_ += 6;
     const auto curves = placement::held_over_time(p_.instance, p_.rules, p_.assignment, p_.timeline);
     for (std::size_t d = 0; d < curves.size(); ++d) memory_lane(DeviceId(d), curves[d]);
@@ -73,6 +78,8 @@ class PlacementDrawing {
     text(kLeftMargin, y_, "s d",
          "Memory held over time; dashed: the device's limit, where it is near. Thin lanes: what a device "
          "sends.");
+    y_ += 17;
+    text(kLeftMargin, y_, "s d", about_arrows);
     y_ += 22;
     return head() + body_ + "</svg>\n";
   }
@@ -211,6 +218,7 @@ class PlacementDrawing {
          fmt::format("{:.0f} % busy",
                      100 * static_cast<double>(busy.count()) / static_cast<double>(end_.count())));
     lane(kDeviceHeight, "lane");
+    lane_top_.push_back(y_);
     const std::vector<std::optional<BoxKey>> columns = columns_of(device);
     std::string labels;
     for (std::size_t c = 0; c < columns_;) {
@@ -293,6 +301,58 @@ class PlacementDrawing {
     }
   }
 
+  // Which messages have an arrow: those on the critical path, then those that a device waited for longest.
+  std::vector<std::size_t> arrows_of(const std::vector<placement::MessageUse>& uses) const {
+    std::vector<std::size_t> chosen;
+    for (std::size_t m = 0; m < uses.size(); ++m) {
+      if (uses[m].critical || uses[m].waited > Duration()) chosen.push_back(m);
+    }
+    std::stable_sort(chosen.begin(), chosen.end(), [&](std::size_t a, std::size_t b) {
+      if (uses[a].critical != uses[b].critical) return uses[a].critical;
+      return uses[a].waited > uses[b].waited;
+    });
+    if (chosen.size() > kMostArrows) chosen.resize(kMostArrows);
+    return chosen;
+  }
+
+  // Draws them, and says how many of how many they are.
+  std::string arrows() {
+    const std::vector<placement::MessageUse> uses =
+        placement::message_uses(p_.instance, p_.assignment, p_.timeline);
+    std::vector<std::size_t> chosen = arrows_of(uses);
+    std::reverse(chosen.begin(), chosen.end());  // what counts most is drawn last
+    std::size_t critical = 0;
+    for (const std::size_t m : chosen) {
+      arrow(p_.timeline.messages[m], uses[m]);
+      critical += uses[m].critical ? 1 : 0;
+    }
+    const auto all = static_cast<std::size_t>(std::count_if(
+        uses.begin(), uses.end(), [](const placement::MessageUse& use) { return use.critical; }));
+    return fmt::format(
+        "Arrows: {} of {} messages, first those on the critical path (red, {} of {}), then those that a "
+        "device waited for longest.",
+        chosen.size(), uses.size(), critical, all);
+  }
+
+  // From the end of the operator that sends to the arrival.
+  void arrow(const placement::Timeline::Message& message, const placement::MessageUse& use) {
+    const placement::TaskId sender = p_.instance.producer[message.value.index()];
+    const double from = lane_top_[message.from.index()], to = lane_top_[message.to.index()];
+    const double down = from < to ? 1 : -1;
+    const double x1 = x(p_.timeline.end[sender.index()]), y1 = down > 0 ? from + kDeviceHeight : from;
+    const double x2 = x(message.arrival), y2 = down > 0 ? to : to + kDeviceHeight;
+    const double length = std::hypot(x2 - x1, y2 - y1);
+    const double ux = (x2 - x1) / length * kArrowHead, uy = (y2 - y1) / length * kArrowHead;
+    path(use.critical ? "ac" : "ar",
+         fmt::format("M{} {}L{} {}M{} {}L{} {}L{} {}", short_number(x1), short_number(y1), short_number(x2),
+                     short_number(y2), short_number(x2 - ux - uy / 2), short_number(y2 - uy + ux / 2),
+                     short_number(x2), short_number(y2), short_number(x2 - ux + uy / 2),
+                     short_number(y2 - uy - ux / 2)),
+         fmt::format("{} to {}: of {}, {}, waited for {}", device_name(message.from), device_name(message.to),
+                     p_.graph.op(p_.instance.op[sender.index()]).name,
+                     to_text(p_.instance.bytes[message.value.index()]), to_text(use.waited)));
+  }
+
   void memory_lane(DeviceId device, const std::vector<placement::HeldFrom>& points) {
     const Bytes peak = p_.timeline.peak[device.index()], limit = p_.instance.memory[device.index()];
     const double most = static_cast<double>(std::max<std::int64_t>(peak.count(), 1));
@@ -343,7 +403,8 @@ class PlacementDrawing {
   std::string head() const {
     const std::string dark =
         ".bg{fill:#0f1620}.t{fill:#e6edf3}.s{fill:#93a1b0}.lane{fill:#1b2531}.wire{fill:#161f2a}"
-        ".grid{stroke:#2a3644}.cap{stroke:#ff7b6b}.capt{fill:#ff7b6b}.once{fill:#76859a}.msg{fill:#8fa3b8}";
+        ".grid{stroke:#2a3644}.cap{stroke:#ff7b6b}.capt{fill:#ff7b6b}.once{fill:#76859a}.msg{fill:#8fa3b8}"
+        ".ar{stroke:#c4cfda}.ac{stroke:#ff7b6b}";
     std::string out = fmt::format(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
         "style=\"max-width:100%;height:auto\" role=\"img\">\n"
@@ -356,7 +417,8 @@ class PlacementDrawing {
         ".n{font-size:14px;font-weight:600}.d{font-size:12px}.m{font-size:9px}.e{text-anchor:end}"
         ".c{text-anchor:middle}.bg{fill:#ffffff}.t{fill:#17202a}.s{fill:#5b6775}.lane{fill:#eef2f6}"
         ".wire{fill:#f5f7fa}.grid{stroke:#d8dfe6}.cap{stroke:#c0392b}.capt{fill:#c0392b}.once{fill:#8b97a5}"
-        ".msg{fill:#55677b}@media (prefers-color-scheme:dark){" +
+        ".msg{fill:#55677b}.ar,.ac{fill:none}.ar{stroke:#33414f;stroke-width:.6;stroke-opacity:.6}"
+        ".ac{stroke:#c0392b;stroke-width:1.2}@media (prefers-color-scheme:dark){" +
         dark + "}</style>\n";
     return out + fmt::format("<rect class=\"bg\" width=\"{}\" height=\"{}\" rx=\"8\"/>\n", width_,
                              short_number(y_));
@@ -369,6 +431,7 @@ class PlacementDrawing {
   std::size_t columns_ = 0;
   std::vector<std::string> modules_;  // numbered as in keys
   std::vector<BoxKey> keys_;          // by task
+  std::vector<double> lane_top_;      // by device
   std::string body_;
   double y_ = 24;
 };

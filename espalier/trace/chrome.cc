@@ -11,22 +11,24 @@
 #include <tuple>
 
 #include "espalier/base/json.h"
+#include "espalier/trace/chrome_text.h"
 #include "espalier/trace/names.h"
 #include "espalier/trace/trace.h"
 
 namespace espalier {
-namespace {
 
-std::string text(std::string_view words) {
+std::string chrome_string(std::string_view words) {
   return Json(words).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-std::string microseconds_text(Duration time) {
+std::string chrome_time(Duration time) {
   const std::int64_t n = time.count() < 0 ? -time.count() : time.count();
   const std::string decimals = std::to_string(n % 1000);
   return (time.count() < 0 ? "-" : "") + std::to_string(n / 1000) + "." +
          std::string(3 - decimals.size(), '0') + decimals;
 }
+
+namespace {
 
 std::string_view category(const Span& span) {
   if (span.kind == SpanKind::kTransfer) return "send";
@@ -53,12 +55,12 @@ class ChromeWriter {
     assign_tracks();
     out_ = "{\"displayTimeUnit\": \"ns\", \"traceEvents\": [";
     for (std::size_t d = 0; d < trace_.devices.size(); ++d) {
-      metadata("process_name", d, "\"name\": " + text(trace_.devices[d]));
+      metadata("process_name", d, "\"name\": " + chrome_string(trace_.devices[d]));
       metadata("process_sort_index", d, "\"sort_index\": " + std::to_string(d));
     }
     for (const auto& [track, tid] : tracks_) {
       const std::string at = ", \"tid\": " + std::to_string(tid);
-      metadata("thread_name", track.device, "\"name\": " + text(track_name(track)), at);
+      metadata("thread_name", track.device, "\"name\": " + chrome_string(track_name(track)), at);
       metadata("thread_sort_index", track.device, "\"sort_index\": " + std::to_string(tid), at);
     }
     for (std::size_t i = 0; i < trace_.spans.size(); ++i) slice(i);
@@ -127,7 +129,7 @@ class ChromeWriter {
   }
   std::string place(std::size_t i, Duration time) const {
     return ", \"pid\": " + std::to_string(trace_.spans[i].device.index()) +
-           ", \"tid\": " + std::to_string(tid_[i]) + ", \"ts\": " + microseconds_text(time);
+           ", \"tid\": " + std::to_string(tid_[i]) + ", \"ts\": " + chrome_time(time);
   }
 
   void slice(std::size_t i) {
@@ -137,15 +139,15 @@ class ChromeWriter {
     if (span.kind == SpanKind::kTransfer || span.kind == SpanKind::kSendEndpoint) name = "send " + name;
     if (span.kind == SpanKind::kReceiveWait || span.kind == SpanKind::kReceiveEndpoint) name = "for " + name;
     if (span.action.kind != ActionKind::kTieSum && span.action.target() < trace_.stages.size()) {
-      args += ", \"stage\": " + text(trace_.stages[span.action.target()]);
+      args += ", \"stage\": " + chrome_string(trace_.stages[span.action.target()]);
     }
     if (span.message && span.message->crossing < trace_.tensors.size()) {
-      args += ", \"tensor\": " + text(trace_.tensors[span.message->crossing]);
+      args += ", \"tensor\": " + chrome_string(trace_.tensors[span.message->crossing]);
     }
     if (span.bytes != Bytes()) args += ", \"bytes\": " + std::to_string(span.bytes.count());
-    if (span.posted) args += ", \"waited_us\": " + microseconds_text(span.start - *span.posted);
-    event("\"ph\": \"X\", \"name\": " + text(name) + ", \"cat\": \"" + std::string(category(span)) + "\"" +
-          place(i, span.start) + ", \"dur\": " + microseconds_text(span.end - span.start) + ", \"args\": {" +
+    if (span.posted) args += ", \"waited_us\": " + chrome_time(span.start - *span.posted);
+    event("\"ph\": \"X\", \"name\": " + chrome_string(name) + ", \"cat\": \"" + std::string(category(span)) +
+          "\"" + place(i, span.start) + ", \"dur\": " + chrome_time(span.end - span.start) + ", \"args\": {" +
           args + "}");
   }
 
@@ -209,7 +211,7 @@ class ChromeWriter {
               "\": " + std::to_string(sample.held.bytes[i].count());
     }
     event("\"ph\": \"C\", \"name\": \"memory\", \"pid\": " + std::to_string(sample.device.index()) +
-          ", \"ts\": " + microseconds_text(sample.time) + ", \"args\": {" + args + "}");
+          ", \"ts\": " + chrome_time(sample.time) + ", \"args\": {" + args + "}");
   }
 
   const Trace& trace_;

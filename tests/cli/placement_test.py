@@ -6,8 +6,10 @@ Standard library only. Skipped (77) where the program is not built.
 """
 
 import json
+import re
 import sys
 import unittest
+import xml.etree.ElementTree
 
 from command import BINARY, FIXTURES, Command
 
@@ -49,6 +51,25 @@ class Placement(Command):
         self.assertTrue(any(event["ph"] == "C" for event in events))
         self.assertTrue(any(event.get("cat") == "message" and event["args"]["bytes"] > 0 for event in events))
         self.assertTrue(any(event.get("cat") == "backward" and event["args"]["module"] for event in events))
+        points = {}
+        for event in events:
+            if event.get("cat") == "flow":
+                points.setdefault(event["id"], []).append(event)
+        self.assertTrue(points)
+        slices = {}
+        for event in events:
+            if event["ph"] == "X":
+                slices.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+        for arrow in points.values():
+            self.assertIn("".join(point["ph"] for point in arrow), ("stf", "sf"))
+            for point in arrow:
+                within = slices[point["pid"], point["tid"]]
+                self.assertTrue(any(start <= point["ts"] < end for start, end in within), point)
+        svg = (self.folder / "o.svg").read_text()
+        xml.etree.ElementTree.fromstring(svg)
+        drawn, messages = re.search(r"Arrows: (\d+) of (\d+) messages", svg).groups()
+        self.assertEqual(svg.count('<path class="a'), int(drawn))
+        self.assertEqual(sum(event.get("cat") == "message" for event in events), int(messages))
         self.assertIn("</svg>", (self.folder / "o.svg").read_text())
 
     def test_operators_of_a_plan_of_stages_are_refused(self):
