@@ -193,32 +193,50 @@ BoundOrReason any_plan_bound(const OpenedPlan& opened) {
   }
 }
 
-OperatorPictures operator_pictures(const OpenedPlan& opened) {
-  if (!opened.file.placement) {
-    throw InputError(opened.path +
-                     ": has stages; pictures of single operators are of placements, which `espalier plan "
-                     "--planner m-etf` makes, for example");
-  }
-  const BatchSize size = opened.file.placement->micro_batch;
-  const auto found = model_and_costs(opened, opened.path + ": a picture of single operators", {size});
-  if (const auto* why = std::get_if<std::string>(&found)) throw InputError(*why);
-  const auto& [graph, costs] = std::get<ModelAndCosts>(found);
-  const Placement placed = resolve_placement(opened.file.placement->operators, graph, opened.cluster,
-                                             opened.path + ": placement.");
-  const placement::Instance instance =
-      placement::make_instance(graph, opened.cluster, costs, opened.file.training, {.micro_batch = size});
-  const std::optional<placement::Assignment> assignment = placement::assignment_of(instance, graph, placed);
-  if (!assignment) {
-    throw InputError(
-        opened.path +
-        ": its placement divides operators that must stand together, so no single step can be drawn");
-  }
+std::optional<OperatorPictures> operator_pictures(const PlacedOperators& placed,
+                                                  const OperatorPictureOptions& options) {
+  const placement::Instance instance = placement::make_instance(
+      placed.graph, placed.cluster, placed.costs, placed.training, {.micro_batch = placed.micro_batch});
+  const std::optional<placement::Assignment> assignment =
+      placement::assignment_of(instance, placed.graph, placed.placement);
+  if (!assignment) return std::nullopt;
   const placement::Rules rules;
   const placement::Engine engine(instance, rules, {placement::upward_priorities(instance), {}});
   const placement::Timeline line = placement::timeline(engine, *assignment);
-  const PlacementPicture picture{
-      graph, opened.cluster, instance, rules, *assignment, line, opened.file.planner + ", " + opened.path};
-  return {line.evaluated.time, chrome_placement(picture), svg_placement(picture)};
+  const PlacementPicture picture{placed.graph, placed.cluster, instance,    rules,
+                                 *assignment,  line,           placed.title};
+  OperatorPictures result;
+  result.step = line.evaluated.time;
+  if (options.chrome) result.chrome = chrome_placement(picture);
+  if (options.svg) result.svg = svg_placement(picture);
+  if (options.gantt) result.gantt = text_placement(picture, *options.gantt);
+  return result;
+}
+
+std::variant<OperatorPictures, std::string> operator_pictures(const OpenedPlan& opened,
+                                                              const OperatorPictureOptions& options) {
+  if (!opened.file.placement) {
+    return opened.path +
+           ": has stages; pictures of single operators are of placements, which `espalier plan "
+           "--planner m-etf` makes, for example";
+  }
+  const BatchSize size = opened.file.placement->micro_batch;
+  const auto found = model_and_costs(opened, opened.path + ": a picture of single operators", {size});
+  if (const auto* why = std::get_if<std::string>(&found)) return *why;
+  const auto& [graph, costs] = std::get<ModelAndCosts>(found);
+  const Placement placement = resolve_placement(opened.file.placement->operators, graph, opened.cluster,
+                                                opened.path + ": placement.");
+  std::optional<OperatorPictures> pictures =
+      operator_pictures({graph, opened.cluster, costs, opened.file.training, placement, size,
+                         opened.file.planner + ", " + opened.path},
+                        options);
+  if (pictures) return *std::move(pictures);
+  return opened.path +
+         ": its placement divides operators that must stand together, so no single step can be drawn";
+}
+
+bool is_one_pass(const StagedModel& fragments) {
+  return !fragments.orders.lists() && fragments.stages.front().micro_batches == 1;
 }
 
 }  // namespace espalier

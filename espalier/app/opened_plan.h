@@ -11,6 +11,7 @@
 #include "espalier/app/planning_job.h"
 #include "espalier/bound/bound.h"
 #include "espalier/plan/plan_file.h"
+#include "espalier/report/gantt.h"
 #include "espalier/schedule/schedule.h"
 #include "espalier/trace/trace.h"
 
@@ -64,15 +65,42 @@ struct BoundOrReason {
 };
 BoundOrReason any_plan_bound(const OpenedPlan& opened);
 
-// Pictures of a plan's placement operator by operator: the engine's step (placement/engine.h) with each
-// device taking first what is longest from the end, as searches judge placements.
+// Pictures of a placement operator by operator: the engine's step (placement/engine.h) with each device
+// taking first what is longest from the end, as searches judge placements.
 struct OperatorPictures {
   Duration step;
   std::string chrome;  // Chrome trace
   std::string svg;
+  std::string gantt;  // text
 };
-// Throws InputError where the plan has stages in place of a placement, where its model or costs are gone or
-// have changed, or where the placement divides operators that one step computes together.
-OperatorPictures operator_pictures(const OpenedPlan& opened);
+struct OperatorPictureOptions {  // which of them are made
+  bool chrome = false;
+  bool svg = false;
+  std::optional<GanttOptions> gantt = {};
+};
+
+// All that they are made of; refers to what it is given. `costs` are complete for the micro-batch.
+struct PlacedOperators {
+  const Graph& graph;
+  const Cluster& cluster;
+  const CostTable& costs;
+  const Training& training;
+  const Placement& placement;
+  BatchSize micro_batch;
+  std::string title;
+};
+
+// None where the placement divides operators that one step computes together.
+std::optional<OperatorPictures> operator_pictures(const PlacedOperators& placed,
+                                                  const OperatorPictureOptions& options);
+
+// Of a plan file; else why there are none: it has stages in place of a placement, its model or costs are gone
+// or have changed, or it divides operators as above.
+std::variant<OperatorPictures, std::string> operator_pictures(const OpenedPlan& opened,
+                                                              const OperatorPictureOptions& options);
+
+// Whether one pass over these operators is the step: a placement that takes the batch at once, in orders that
+// are a rule.
+bool is_one_pass(const StagedModel& fragments);
 
 }  // namespace espalier

@@ -49,6 +49,19 @@ PlanPrice price_of(const Judged& judged) {
   return price;
 }
 
+// Of a placement whose step is one pass over its operators those, else the trace.
+std::string gantt(const PlanningJob& job, const Judged& judged, const GanttOptions& options) {
+  if (judged.placement && is_one_pass(judged.staged)) {
+    const auto pictures = operator_pictures({job.graph, job.cluster, job.costs, job.training,
+                                             *judged.placement, judged.plan.stages.front().micro_batch, ""},
+                                            {.gantt = options});
+    if (pictures) {
+      return "operator by operator: " + to_text(pictures->step) + " a step\n" + pictures->gantt;
+    }
+  }
+  return text_gantt(judged.trace, options);
+}
+
 void print(Console& console, const PlanningJob& job, const Planned& planned) {
   std::ostream& out = console.out();
   const Judged& judged = *planned.judged;
@@ -76,7 +89,7 @@ void print(Console& console, const PlanningJob& job, const Planned& planned) {
   }
   out << '\n'
       << print_text(judged.placement ? placement_table(job, judged) : stage_table(job, judged)) << '\n';
-  out << text_gantt(judged.trace, {.width = console.width(), .colour = console.colour()}) << '\n';
+  out << gantt(job, judged, {.width = console.width(), .colour = console.colour()}) << '\n';
   out << "Memory at its peak\n"
       << memory_bars(judged.trace, {.width = console.width(), .colour = console.colour()});
   out.flush();

@@ -24,7 +24,6 @@ struct SimulateFlags {
 };
 
 void write_operators(Console& console, const SimulateFlags& flags, const OperatorPictures& pictures) {
-  if (!console.json) console.out() << "operator by operator: " << to_text(pictures.step) << " a step\n";
   const auto write_one = [&console](const std::string& path, const std::string& content) {
     if (path.empty()) return;
     write_file_atomically(path, content);
@@ -32,6 +31,24 @@ void write_operators(Console& console, const SimulateFlags& flags, const Operato
   };
   write_one(flags.operators, pictures.chrome);
   write_one(flags.operators_svg, pictures.svg);
+}
+
+// Of a placement whose step is one pass over its operators the Gantt shows them, not fragments; where it
+// cannot, a note says why.
+std::optional<OperatorPictures> pictures_of(Console& console, const SimulateFlags& flags,
+                                            const OpenedPlan& opened) {
+  OperatorPictureOptions wanted{.chrome = !flags.operators.empty(), .svg = !flags.operators_svg.empty()};
+  const bool gantt = (flags.gantt || flags.transfers) && !console.json && flags.schedule.empty();
+  if (gantt && opened.file.placement && is_one_pass(opened.file.staged)) {
+    wanted.gantt = GanttOptions{.width = console.width(), .colour = console.colour(), .memory = true};
+  }
+  if (!wanted.chrome && !wanted.svg && !wanted.gantt) return std::nullopt;
+  auto made = operator_pictures(opened, wanted);
+  if (auto* pictures = std::get_if<OperatorPictures>(&made)) return std::move(*pictures);
+  const std::string& why = std::get<std::string>(made);
+  if (wanted.chrome || wanted.svg) throw InputError(why);
+  console.notes({why});
+  return std::nullopt;
 }
 
 int simulate_plan(Program& program, const SimulateFlags& flags) {
@@ -44,8 +61,7 @@ int simulate_plan(Program& program, const SimulateFlags& flags) {
   OpenedPlan planned = open_plan(flags.plan);
   if (!flags.schedule.empty()) planned = with_orders(planned, choose_orders(flags.schedule));
   const OpenedPlan opened = flags.costs.empty() ? planned : with_costs(planned, flags.costs);
-  std::optional<OperatorPictures> pictures;
-  if (!flags.operators.empty() || !flags.operators_svg.empty()) pictures = operator_pictures(opened);
+  const std::optional<OperatorPictures> pictures = pictures_of(console, flags, opened);
   const Duration before = planned.trace.iteration, now = opened.trace.iteration;
   const BoundOrReason any = any_plan_bound(opened);
   bool fits = true;
@@ -86,7 +102,10 @@ int simulate_plan(Program& program, const SimulateFlags& flags) {
     out << price_text(price);
     if (any.bound) out << bound_text(opened.trace.iteration, *any.bound) << '\n';
     out << bound_text(opened.trace.iteration, opened.stages_bound) << "\n\n";
-    if (flags.gantt || flags.transfers) {
+    if (pictures) out << "operator by operator: " << to_text(pictures->step) << " a step\n";
+    if (pictures && !pictures->gantt.empty()) {
+      out << pictures->gantt << '\n';
+    } else if (flags.gantt || flags.transfers) {
       out << text_gantt(opened.trace, {.width = console.width(),
                                        .colour = console.colour(),
                                        .transfers = flags.transfers,
@@ -125,7 +144,7 @@ void add_simulate(Program& program) {
       ->type_name("NAME|FILE");
   verb->add_option("--orders", flags->orders, "write its orders here: PyTorch's form if it ends in .csv")
       ->type_name("FILE");
-  verb->add_flag("--gantt", flags->gantt, "draw the timeline");
+  verb->add_flag("--gantt", flags->gantt, "draw the timeline; of a placement operator by operator");
   verb->add_flag("--transfers", flags->transfers, "draw it with its transfers");
   verb->add_option("--operators", flags->operators,
                    "of a placement: write a Chrome trace of each operator and message here")

@@ -8,8 +8,8 @@
 #include <set>
 
 #include "espalier/base/check.h"
-#include "espalier/report/axis.h"
 #include "espalier/report/device_selection.h"
+#include "espalier/report/gantt_parts.h"
 #include "espalier/report/table.h"
 
 namespace espalier {
@@ -26,16 +26,6 @@ constexpr std::array<TerminalHue, 8> kTerminalHues{
 constexpr std::size_t kMostNamedStages = 32;
 constexpr std::array<char, kMemoryCategories> kCategoryLetter{'P', 'G', 'O', 'B', 'A'};
 constexpr std::array<int, kMemoryCategories> kCategoryColour{24, 67, 110, 102, 179};
-
-// Colour 0 = none. Text on light backgrounds is black, on dark ones white.
-std::string painted(const std::string& text, int background, Colour colour) {
-  if (colour == Colour::kNever || background == 0 || text.empty()) return text;
-  const bool light = background >= 150 || background == 117 || background == 110;
-  return fmt::format("\x1b[48;5;{};38;5;{}m{}\x1b[0m", background, light ? 16 : 231, text);
-}
-std::string dimmed(const std::string& text, Colour colour) {
-  return colour == Colour::kNever ? text : "\x1b[38;5;242m" + text + "\x1b[0m";
-}
 
 const char* fill_of(ActionKind kind) {
   switch (kind) {
@@ -56,23 +46,13 @@ const char* fill_of(ActionKind kind) {
   return "?";
 }
 
-struct Layout {
-  std::size_t name_width = 0;
-  int columns = 0;
-  Duration end;
-  int column(Duration time) const {
-    return static_cast<int>(static_cast<Wide>(time.count()) * columns /
-                            std::max<std::int64_t>(end.count(), 1));
-  }
-};
-
 struct Column {
   std::string text;  // one visible character
   int background = 0;
 };
 
 // Which span fills a column: the one that covers most of it, so that short actions do not hide long ones.
-std::vector<const Span*> fill_columns(const Layout& layout, const std::vector<const Span*>& spans) {
+std::vector<const Span*> fill_columns(const GanttLayout& layout, const std::vector<const Span*>& spans) {
   std::vector<const Span*> result(static_cast<std::size_t>(layout.columns));
   std::vector<Wide> covered(result.size());
   const Wide end = std::max<std::int64_t>(layout.end.count(), 1);
@@ -103,7 +83,7 @@ std::string join(const std::vector<Column>& columns, Colour colour) {
   return out;
 }
 
-std::string compute_row(const Layout& layout, const std::vector<const Span*>& spans, Colour colour) {
+std::string compute_row(const GanttLayout& layout, const std::vector<const Span*>& spans, Colour colour) {
   std::vector<Column> row(static_cast<std::size_t>(layout.columns), {"·", 0});
   const std::vector<const Span*> filled = fill_columns(layout, spans);
   for (std::size_t begin = 0; begin < filled.size();) {
@@ -135,7 +115,7 @@ std::string compute_row(const Layout& layout, const std::vector<const Span*>& sp
   return join(row, colour);
 }
 
-std::string send_row(const Layout& layout, const std::vector<const Span*>& sends, Colour colour) {
+std::string send_row(const GanttLayout& layout, const std::vector<const Span*>& sends, Colour colour) {
   std::string out;
   for (const Span* span : fill_columns(layout, sends)) {
     const bool forward = span && (!span->message || span->message->direction == Message::Direction::kForward);
@@ -145,10 +125,9 @@ std::string send_row(const Layout& layout, const std::vector<const Span*>& sends
   return dimmed(out, colour);
 }
 
-std::string memory_row(const Layout& layout, const Trace& trace, DeviceId device, Colour colour) {
-  static constexpr std::array<const char*, 9> kEighths{" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+std::string memory_row(const GanttLayout& layout, const Trace& trace, DeviceId device, Colour colour) {
   std::vector<std::int64_t> most(static_cast<std::size_t>(layout.columns));
-  std::int64_t now = 0, peak = 1;
+  std::int64_t now = 0;
   int from = 0;
   const auto hold_until = [&](int to) {
     for (int c = from; c <= std::min(to, layout.columns - 1); ++c) {
@@ -161,26 +140,9 @@ std::string memory_row(const Layout& layout, const Trace& trace, DeviceId device
     if (sample.device != device) continue;
     hold_until(layout.column(sample.time));
     now = sample.held.total().count();
-    peak = std::max(peak, now);
   }
   hold_until(layout.columns - 1);
-  std::string out;
-  for (const std::int64_t value : most) {
-    out += kEighths[static_cast<std::size_t>((static_cast<Wide>(value) * 8 + peak - 1) / peak)];
-  }
-  return dimmed(out, colour);
-}
-
-std::string axis_rows(const Layout& layout) {
-  const Axis axis = time_axis(layout.end, layout.columns / 8 + 1);
-  std::string labels(layout.name_width + 2, ' ');
-  const std::size_t start = labels.size();
-  for (const Tick& tick : axis.ticks) {
-    const auto at = start + static_cast<std::size_t>(layout.column(tick.time));
-    if (display_width(labels) > at) continue;  // no room
-    labels += std::string(at - display_width(labels), ' ') + tick.label;
-  }
-  return labels + ' ' + axis.unit + '\n';
+  return dimmed(eighths(most), colour);
 }
 
 std::string legend(const Trace& trace, const GanttOptions& options) {
@@ -226,19 +188,6 @@ std::string legend(const Trace& trace, const GanttOptions& options) {
   return out + '\n';
 }
 
-// "480 more devices are 12.0 to 88.0 % busy\n".
-std::string hidden_lanes_text(std::span<const DeviceId> hidden, std::span<const double> busy_share) {
-  if (hidden.empty()) return {};
-  double least = busy_share[hidden.front().index()], greatest = least;
-  for (const DeviceId device : hidden) {
-    least = std::min(least, busy_share[device.index()]);
-    greatest = std::max(greatest, busy_share[device.index()]);
-  }
-  const std::string from = fmt::format("{:.1f}", 100 * least), to = fmt::format("{:.1f}", 100 * greatest);
-  return fmt::format("{} more device{} {} % busy\n", hidden.size(), hidden.size() == 1 ? " is" : "s are",
-                     from == to ? from : from + " to " + to);
-}
-
 }  // namespace
 
 std::string text_gantt(const Trace& trace, const GanttOptions& options) {
@@ -264,13 +213,9 @@ std::string text_gantt(const Trace& trace, const GanttOptions& options) {
     if (!any || !compute[d].empty()) candidates.push_back(DeviceId(d));
   }
   const DeviceSelection devices = select_devices(trace, candidates, busy_share);
-  Layout layout{.end = trace.iteration};
-  for (const std::string& name : trace.devices)
-    layout.name_width = std::max(layout.name_width, display_width(name));
-  layout.columns = std::max(options.width, 40) - static_cast<int>(layout.name_width) - 2 - 15;
-  layout.columns = std::max(layout.columns, 10);
+  const GanttLayout layout = gantt_layout(trace.devices, trace.iteration, options);
 
-  std::string out = axis_rows(layout);
+  std::string out = gantt_axis(layout);
   const std::string indent(layout.name_width + 2, ' ');
   const std::vector<MemoryByCategory> peaks = peak_memory(trace);
   for (const DeviceId device : devices.shown) {

@@ -1,7 +1,7 @@
 #pragma once
 
 // A placement's own timeline (placement/engine.h), operator by operator: as a Chrome trace that can be zoomed
-// to the single operator, and as one SVG.
+// to the single operator, as one SVG, and as text.
 //
 //   gpu:0   ▇▇▇ encoder.0 ▇▇▇▇▇▇ encoder.1 ▇▇     ▇▇ encoder.0 (backward) ▇▇    100 ns of idleness are a gap
 //   gpu:1              ▇▇▇▇▇ decoder.0 ▇▇▇▇▇▇▇▇▇▇▇▇                             in the trace, in the SVG
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "espalier/placement/held_over_time.h"
+#include "espalier/report/gantt.h"
 
 namespace espalier {
 
@@ -43,5 +44,19 @@ std::string chrome_placement(const PlacementPicture& picture);
 // (placement/message_uses.h).
 // `width` is that of the drawing's own units.
 std::string svg_placement(const PlacementPicture& picture, int width = 1200);
+
+// As text, one lane for each device:
+//
+//           0         10        20        30 ms
+//   gpu:0   FFFFFFFfFFF·····BBBBBBBBBBBBbBBBUU   88.1 % busy
+//                 --====--      --====            31.0 % sends
+//           ▁▂▃▄▅▆▇█████▇▇▇▇▆▆▅▅▄▄▃▃▂▂▁▁▁▁▁▁▁▁  peak 9.1 GiB
+//
+// The letter is what takes most of the column's time, a small one where less than half of the column is busy
+// (none below a tenth); a dot where the device waits for something to do, nothing after its last task. Below
+// it, how much of the column messages of the device are on their way, however many at once. `transfers` is
+// not asked. Of more than 32 devices the busiest are shown. No line is wider than options.width but for its
+// least, 40, and names. O(tasks + devices · messages + columns · devices), memory over time apart.
+std::string text_placement(const PlacementPicture& picture, const GanttOptions& options = {});
 
 }  // namespace espalier

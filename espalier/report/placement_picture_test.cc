@@ -6,7 +6,9 @@
 #include <map>
 
 #include "espalier/base/json.h"
+#include "espalier/cluster/text.h"
 #include "espalier/cost/cost_table.h"
+#include "espalier/cost/text.h"
 #include "espalier/graph/text.h"
 #include "espalier/placement/instance.h"
 
@@ -140,6 +142,54 @@ TEST(PlacementPicture, TheSvgNamesDevicesAndEscapesItsTitle) {
   EXPECT_THAT(svg, HasSubstr("to gpu:1"));
   EXPECT_THAT(svg, HasSubstr("</svg>"));
   EXPECT_EQ(svg, svg_placement(made.picture()));
+}
+
+// a and c on dev0, b on dev1: 10, 20 and 10 ms; 16 bytes take 10 ms on their way.
+struct ThereAndBack {
+  Graph graph = parse_graph(
+      "x = input() : f32[b,4]\na = f(x) : f32[b,4] @class=a\nb = f(a) : f32[b,4] @class=b\n"
+      "c = f(b) : f32[b,4] @class=a\n");
+  Cluster cluster = parse_cluster_lines(
+      "kind dev 1GiB f32=1e12 f16=1e12 mem=100GB launch=1us sms=1\ngroup net 1600B latency=0ns\n"
+      "device dev0 dev in net\ndevice dev1 dev in net\n");
+  placement::Instance instance = made();
+  placement::Assignment assignment{DeviceId(0), DeviceId(1), DeviceId(0)};
+  placement::Rules rules;
+  placement::Timeline line = placement::timeline(placement::Engine(instance, rules), assignment);
+
+  PlacementPicture picture() const { return {graph, cluster, instance, rules, assignment, line, ""}; }
+
+ private:
+  placement::Instance made() const {
+    Training training;
+    training.batch = BatchSize(1);
+    const CostTable costs = parse_costs(
+        "cost a dev batch=1 f=10ms i=0ns w=0ns origin=measured\n"
+        "cost b dev batch=1 f=20ms i=0ns w=0ns origin=measured\n");
+    return placement::make_instance(graph, cluster, costs, training, {});
+  }
+};
+
+TEST(PlacementGantt, ShowsWhoIsBusyWhoWaitsAndWhoSends) {
+  const ThereAndBack made;
+  ASSERT_EQ(made.line.evaluated.time, milliseconds(60));
+  EXPECT_EQ(text_placement(made.picture(), {.width = 45}),  // 24 columns of 2.5 ms
+            "      0       20      40      60 ms\n"
+            "dev0  FFFF················FFFF   33.3 % busy\n"
+            "          ====                   16.7 % sends\n"
+            "dev1  ········FFFFFFFF           33.3 % busy\n"
+            "                      ====       16.7 % sends\n"
+            "F forward   B backward   U update\n"
+            "small: less than half of a column   · waits\n"
+            "= sends, - in less than half of a column\n");
+}
+
+TEST(PlacementGantt, MemoryIsShownAsAPartOfItsPeak) {
+  const ThereAndBack made;
+  const std::string text = text_placement(made.picture(), {.width = 45, .memory = true});
+  EXPECT_THAT(text, HasSubstr("  peak " + to_text(made.line.peak[0]) + "\n"));
+  EXPECT_THAT(text, HasSubstr("  peak " + to_text(made.line.peak[1]) + "\n"));
+  EXPECT_THAT(text, HasSubstr("█"));
 }
 
 }  // namespace

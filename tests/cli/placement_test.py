@@ -72,6 +72,28 @@ class Placement(Command):
         self.assertEqual(sum(event.get("cat") == "message" for event in events), int(messages))
         self.assertIn("</svg>", (self.folder / "o.svg").read_text())
 
+    def test_the_gantt_of_a_placement_shows_its_operators(self):
+        self.place()
+        lines = self.espalier("simulate", "plan.json", "--gantt").stdout.splitlines()
+        at = next(i for i, line in enumerate(lines) if line.startswith("operator by operator: "))
+        lanes = [line for line in lines[at:] if line.endswith(" % busy")]
+        self.assertEqual(len(lanes), 2)
+        for lane in lanes:
+            self.assertLessEqual(len(lane), 100)
+            self.assertRegex(lane, "^gpu:[01]  [FfBbUu· ]+  +\\d")
+        self.assertTrue(any(line.endswith(" % sends") for line in lines[at:]))
+        self.assertRegex("\n".join(lines[at:]), "(?m)  peak .+iB$")
+        # In several micro-batches, or where the model is gone: fragments, as before.
+        self.place(RULES, "two.json", "--micro-batch", "8")
+        said = self.espalier("simulate", "two.json", "--gantt").stdout
+        self.assertNotIn("operator by operator", said)
+        self.assertIn(" % busy", said)
+        plan = (self.folder / "plan.json").read_text()
+        (self.folder / "gone.json").write_text(plan.replace("three_branch.pt2", "gone.pt2"))
+        done = self.espalier("simulate", "gone.json", "--gantt")
+        self.assertIn(" % busy", done.stdout)
+        self.assertIn("a picture of single operators needs the model", done.stderr)
+
     def test_operators_of_a_plan_of_stages_are_refused(self):
         self.espalier("plan", MODEL, "--cluster", CLUSTER, "--batch", "16", "-o", "stages.json")
         self.refused("simulate", "stages.json", "--operators", "o.json", says=["stages.json: has stages", "m-etf"])
