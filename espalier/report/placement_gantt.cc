@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 
 #include "espalier/report/gantt_parts.h"
 #include "espalier/report/placement_picture.h"
@@ -100,7 +99,8 @@ class PlacementGantt {
       add(shares[direction_of(task)], p_.timeline.start[task.index()], end);
       last = std::max(last, end);
     }
-    std::string out;
+    std::string out, run;  // neighbours of one colour
+    int background = 0;
     for (std::size_t c = 0; c < columns(); ++c) {
       std::size_t most = 0;
       WideShare busy = 0;
@@ -108,17 +108,21 @@ class PlacementGantt {
         busy += shares[k][c];
         if (shares[k][c] > shares[most][c]) most = k;
       }
-      if (2 * busy >= whole()) {
-        out += painted(std::string(1, kCapitals[most]), kBackgrounds[most], options_.colour);
-      } else if (10 * busy >= whole()) {
-        out += kSmall[most];
+      const bool full = 2 * busy >= whole(), over = static_cast<WideShare>(c) * whole() >=
+                                                    static_cast<WideShare>(last.count()) * layout_.columns;
+      const int now = full ? kBackgrounds[most] : 0;
+      if (now != background) {
+        out += painted(run, background, options_.colour);
+        run.clear();
+        background = now;
+      }
+      if (full || 10 * busy >= whole()) {
+        run += full ? kCapitals[most] : kSmall[most];
       } else {
-        out += static_cast<WideShare>(c) * whole() < static_cast<WideShare>(last.count()) * layout_.columns
-                   ? "·"
-                   : " ";
+        run += over ? " " : "·";
       }
     }
-    return out;
+    return out + painted(run, background, options_.colour);
   }
 
   // Nothing where the device sends nothing. Messages that overlap count once.
