@@ -15,6 +15,7 @@
 #include <charconv>
 #include <map>
 #include <numeric>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -37,6 +38,10 @@ struct MovedSum {
     return *this;
   }
 };
+
+constexpr std::size_t kMostFlows = 4;  // of a part, each with a line of its own
+
+constexpr std::size_t kMostNamedDevices = 2;  // of a place
 
 using Flow = std::pair<std::uint32_t, std::uint32_t>;  // places, from and to
 
@@ -75,6 +80,7 @@ class MovedWorkTeller {
     for (std::size_t i = 0; i < graph.operators().size(); ++i) {
       from_.push_back(place(standing.a[i]));
       to_.push_back(place(standing.b[i]));
+      if (from_.back() != to_.back()) moved_ += work[i];
     }
     add_parts();
   }
@@ -86,27 +92,27 @@ class MovedWorkTeller {
     while (split_one(shown, options.most_lines)) {
     }
     struct Row {
-      MovedWork::Line line;
-      MovedSum sum;
+      std::string module;
+      PartRow row;
     };
     std::vector<Row> rows;
     MovedSum all;
     for (const std::uint32_t part : shown) {
-      for (const auto& [flow, sum] : parts_[part].flows) {
-        rows.push_back({line(parts_[part].name, sum), sum});
-        rows.back().line.from = place_names_[flow.first];
-        rows.back().line.to = place_names_[flow.second];
-        all += sum;
+      for (PartRow& row : rows_of(part)) {
+        all += row.sum;
+        rows.push_back({parts_[part].name, std::move(row)});
       }
     }
     std::stable_sort(rows.begin(), rows.end(),
-                     [](const Row& a, const Row& b) { return a.sum.work > b.sum.work; });
+                     [](const Row& a, const Row& b) { return a.row.sum.work > b.row.sum.work; });
     MovedSum rest;
     for (std::size_t i = 0; i < rows.size(); ++i) {
       if (i < options.most_lines) {
-        result.lines.push_back(std::move(rows[i].line));
+        result.lines.push_back(line(rows[i].module, rows[i].row.sum));
+        result.lines.back().from = std::move(rows[i].row.from);
+        result.lines.back().to = std::move(rows[i].row.to);
       } else {
-        rest += rows[i].sum;
+        rest += rows[i].row.sum;
         ++result.more;
       }
     }
@@ -140,6 +146,7 @@ class MovedWorkTeller {
     if (added) {
       std::string name;
       for (const std::uint32_t device : devices) name += (name.empty() ? "" : ", ") + standing_.names[device];
+      if (devices.size() > kMostNamedDevices) name = std::to_string(devices.size()) + " devices";
       place_names_.push_back(std::move(name));
     }
     return at->second;
@@ -221,9 +228,42 @@ class MovedWorkTeller {
     return x && y && x->before == y->before && x->number + 1 == y->number;
   }
 
+  struct PartRow {
+    std::string from, to;
+    MovedSum sum;
+  };
+
+  // Each flow; of many the one that is most of the work, and the others as one.
+  std::vector<PartRow> rows_of(std::uint32_t part) const {
+    const std::map<Flow, MovedSum>& flows = parts_[part].flows;
+    const bool many = flows.size() > kMostFlows;
+    std::vector<PartRow> rows;
+    std::set<std::uint32_t> from, to;
+    MovedSum others;
+    for (const auto& [flow, sum] : flows) {
+      if (!many || sum.work + sum.work > parts_[part].work) {
+        rows.push_back({place_names_[flow.first], place_names_[flow.second], sum});
+      } else {
+        others += sum;
+        from.insert(flow.first);
+        to.insert(flow.second);
+      }
+    }
+    if (others.operators > 0) rows.push_back({several(from), several(to), others});
+    return rows;
+  }
+  std::string several(const std::set<std::uint32_t>& places) const {
+    return places.size() == 1 ? place_names_[*places.begin()] : std::to_string(places.size()) + " places";
+  }
+
+  // Not what is less than a thousandth of all that moved.
+  bool counts(const PartRow& row) const { return row.sum.work * 1000 >= moved_; }
+
   std::size_t lines_of(const std::vector<std::uint32_t>& parts) const {
     std::size_t lines = 0;
-    for (const std::uint32_t part : parts) lines += parts_[part].flows.size();
+    for (const std::uint32_t part : parts) {
+      for (const PartRow& row : rows_of(part)) lines += counts(row) ? 1 : 0;
+    }
     return lines;
   }
 
@@ -239,9 +279,11 @@ class MovedWorkTeller {
       const std::uint32_t part = shown[at];
       if (parts_[part].inside.empty() || parts_[part].one_way()) continue;
       const std::vector<std::uint32_t> inside = joined(parts_[part].inside);
-      const std::size_t now = lines - parts_[part].flows.size() + lines_of(inside);
+      const std::size_t before = lines_of({part});
+      std::size_t after = 0;  // crumbs as well: nothing is split into crumbs
+      for (const std::uint32_t inner : inside) after += rows_of(inner).size();
       // A module with one module inside is told by that one, however many lines there are.
-      if (now > most && lines_of(inside) > parts_[part].flows.size()) continue;
+      if (lines - before + after > most && after > before) continue;
       shown.erase(shown.begin() + static_cast<std::ptrdiff_t>(at));
       shown.insert(shown.begin() + static_cast<std::ptrdiff_t>(at), inside.begin(), inside.end());
       return true;
@@ -253,7 +295,7 @@ class MovedWorkTeller {
   const Standing& standing_;
   const std::vector<Duration>& work_;
   ModuleNames names_;
-  Duration whole_;
+  Duration whole_, moved_;
   std::vector<Bytes> parameters_;  // by operator
   std::map<std::vector<std::uint32_t>, std::uint32_t> places_;
   std::vector<std::string> place_names_;

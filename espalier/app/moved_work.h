@@ -6,7 +6,9 @@
 // Each line is a part of the model that goes from one place to another. A part is told as a whole where all
 // of it goes the same way; one that does not is told by the modules inside it, most moved work first, as long
 // as all fits into so many lines. Neighbours with numbers that follow each other are one line where all of
-// both goes the same way.
+// both goes the same way. Of a part that goes more than four ways the one with more than half of its moved
+// work has a line, and the others have one together: "8 places". What is less than a thousandth of all that
+// moved takes no line from others.
 //
 //   encoder        all of it goes a -> b      encoder      a  b
 //   decoder.0-3    all of it goes b -> a      decoder.0-3  b  a
@@ -39,7 +41,7 @@ struct MovedWorkOptions {
 struct MovedWork {
   struct Line {
     std::string module;
-    std::string from, to;       // "gpu:0", of several "gpu:0, gpu:1"
+    std::string from, to;       // "gpu:0", on both "gpu:0, gpu:1", on "3 devices"; "3 places"
     std::size_t operators = 0;  // that go this way
     double share = 0;           // of the work of the whole graph
     Bytes parameters = {};      // each with the first operator that reads it

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "espalier/base/rng.h"
@@ -47,7 +48,7 @@ std::vector<std::string> lines_of(const MovedWork& moved) {
   std::vector<std::string> out;
   for (const MovedWork::Line& line : moved.lines) {
     out.push_back(line.module + " " + line.from + " " + line.to + " " + std::to_string(line.operators) + " " +
-                  std::to_string(static_cast<int>(100 * line.share + 0.5)) + "% " +
+                  std::to_string(std::lround(100 * line.share)) + "% " +
                   std::to_string(line.parameters.count()));
   }
   return out;
@@ -91,6 +92,24 @@ TEST(MovedWork, OperatorsWithoutModuleGoByTheirNames) {
   e.add("", 10, 0, 1);
   e.add("", 30, 0, 0);
   EXPECT_THAT(lines_of(e.moved()), ElementsAre("o0 gpu:0 gpu:1 1 25% 0"));
+}
+
+TEST(MovedWork, WhatGoesManyWaysIsOneLineBesideItsLargestPart) {
+  Example e;
+  for (std::uint32_t way = 0; way < 6; ++way) e.add("m", 10, way / 2, way % 2 + (way / 2 <= way % 2 ? 1 : 0));
+  EXPECT_THAT(lines_of(e.moved()), ElementsAre("m 3 places 3 places 6 100% 0"));
+  e.add("m", 100, 0, 1);
+  EXPECT_THAT(lines_of(e.moved()), ElementsAre("m gpu:0 gpu:1 2 69% 0", "m 3 places 3 places 5 31% 0"));
+}
+
+TEST(MovedWork, CrumbsTakeNoLine) {
+  Example e;
+  e.add("h.a", 1000, 0, 1);
+  e.add("h.b", 500, 1, 0);
+  e.add("c", 1, 2, 0);
+  const MovedWork moved = e.moved(2);
+  EXPECT_THAT(lines_of(moved), ElementsAre("h.a gpu:0 gpu:1 1 67% 0", "h.b gpu:1 gpu:0 1 33% 0"));
+  EXPECT_EQ(moved.more, 1U);
 }
 
 TEST(MovedWork, NothingMovedIsNothing) {
