@@ -95,6 +95,8 @@ std::optional<Duration> search(const Asked& asked, SearchMethod method, Starts f
   const Question& question = asked.question;
   PlacementSearchOptions options{.method = method, .starts = {question.expert.assignment}};
   options.seed = asked.seed;
+  options.levels = search_levels(question.workload.instance,
+                                 layers_of(question.workload.instance, question.workload.graph));
   asked.context.take_states(question.expert_looks);
   if (from != Starts::kExpert) {
     for (Assignment& start :
@@ -235,6 +237,7 @@ const std::map<std::string, Method>& methods() {
       {"gdp-imitate", learning(with([](Learning& l) { l.imitates_expert = true; }))},
       {"gdp-warm", learning(with([](Learning& l) { l.knows_expert = l.options.repeat_best = true; }))},
       {"gdp-published", learning(with([](Learning& l) { l.options = published_learning(); }))},
+      {"gdp-64-clusters", learning(with([](Learning& l) { l.clusters = 64; }))},
       {"gdp-uncontracted", learning(with([](Learning& l) { l.clusters = 0; }))},
       {"gdp-no-tables", learning(with([](Learning& l) { l.options.tables = false; }))},
       {"gdp-no-attention", learning(with([](Learning& l) { l.shape.attention_layers = 0; }))},

@@ -27,6 +27,7 @@
 #include "espalier/planners/placement/placement_bounds.h"
 #include "espalier/planners/placement/ranks.h"
 #include "espalier/planners/placement/search_placer.h"
+#include "espalier/planners/placement/simple.h"
 #include "espalier/zoo/zoo.h"
 
 namespace espalier {
@@ -179,6 +180,7 @@ void measure(const Case& which, std::uint64_t budget, std::uint64_t seeds, Table
   of_starts.budget.max_states = budget;
   options.starts = placement::placer_starts(input, rules, of_starts);
   options.orders.priority = priority;
+  options.levels = placement::search_levels(instance, placement::layers_of(instance, input.graph));
   for (const SearchMethod method : placement::search_methods()) {
     for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
       options.seed = seed;

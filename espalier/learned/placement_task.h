@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "espalier/learned/clusters.h"
 #include "espalier/learned/policy_input.h"
 #include "espalier/placement/engine.h"
+#include "espalier/planners/placement/clusters.h"
 
 namespace espalier::placement {
 

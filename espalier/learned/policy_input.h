@@ -11,8 +11,8 @@
 
 #include "espalier/graph/graph.h"
 #include "espalier/graph/orders.h"
-#include "espalier/learned/clusters.h"
 #include "espalier/placement/instance.h"
+#include "espalier/planners/placement/clusters.h"
 
 namespace espalier::placement {
 

@@ -12,74 +12,21 @@
 #include "espalier/planners/placement/simple.h"
 
 namespace espalier::placement {
-namespace {
-
-// The instance in which each cluster is one unit: what a search of clusters moves.
-class ClusterSearch {
- public:
-  ClusterSearch(const Graph& graph, const PlacementTask& task) : graph_(graph), task_(task) {}
-
-  std::optional<Sample> run(std::uint64_t looks, std::uint64_t seed) {
-    const Instance& instance = task_.instance();
-    Context context;
-    context.budget.max_states = looks;
-    PlacementSearchOptions options;
-    options.seed = seed;
-    options.chains = 1;
-    const std::vector<std::uint32_t> layers = layers_of(instance, graph_);
-    if (auto split = best_layer_split(task_.engine(), layers, context))
-      options.starts.push_back(split->assignment);
-    for (Assignment& start : simple_starts(instance)) options.starts.push_back(std::move(start));
-    const Instance joined = joined_instance();
-    for (Assignment& start : options.starts) start = devices_of_clusters(instance, task_.clusters(), start);
-    const Placed placed = placement_search(joined, task_.engine().rules(), options, context);
-    if (!placed.assignment) return std::nullopt;
-    return judge(task_, {*placed.assignment}, Repairs::kNone, nullptr).front();
-  }
-
- private:
-  // Units become those of the clusters; all else stays.
-  Instance joined_instance() const {
-    const Clusters& clusters = task_.clusters();
-    Instance joined = task_.instance();
-    std::vector<std::vector<TaskId>> tasks(clusters.count);
-    std::vector<std::vector<std::uint32_t>> resident(clusters.count);
-    std::vector<std::vector<DeviceId>> allowed(clusters.count);
-    for (std::size_t u = 0; u < clusters.of_unit.size(); ++u) {
-      const std::uint32_t cluster = clusters.of_unit[u];
-      const auto append = [&](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
-      append(tasks[cluster], joined.tasks_of[u]);
-      append(resident[cluster], joined.resident[u]);
-      allowed[cluster].assign(joined.allowed[u].begin(), joined.allowed[u].end());
-    }
-    joined.tasks_of = {};
-    joined.resident = {};
-    joined.allowed = {};
-    for (std::size_t c = 0; c < clusters.count; ++c) {
-      std::sort(tasks[c].begin(), tasks[c].end());
-      std::sort(resident[c].begin(), resident[c].end());
-      resident[c].erase(std::unique(resident[c].begin(), resident[c].end()), resident[c].end());
-      const auto add = [&](auto& lists, const auto& items) {
-        lists.items.insert(lists.items.end(), items.begin(), items.end());
-        lists.close();
-      };
-      add(joined.tasks_of, tasks[c]);
-      add(joined.resident, resident[c]);
-      add(joined.allowed, allowed[c]);
-    }
-    for (UnitId& unit : joined.unit) unit = UnitId(clusters.of_unit[unit.index()]);
-    return joined;
-  }
-
-  const Graph& graph_;
-  const PlacementTask& task_;
-};
-
-}  // namespace
-
-std::optional<Sample> searched_placement(const Graph& graph, const PlacementTask& task, std::uint64_t looks,
-                                         std::uint64_t seed) {
-  return ClusterSearch(graph, task).run(looks, seed);
+std::optional<Sample> searched_placement(const PlacementTask& task, std::uint64_t looks, std::uint64_t seed) {
+  const Instance& instance = task.instance();
+  Context context;
+  context.budget.max_states = looks;
+  const Instance joined = joined_units(instance, task.clusters());
+  PlacementSearchOptions options;
+  options.seed = seed;
+  options.chains = 1;
+  if (auto split = best_layer_split(task.engine(), task.layer_of_unit(), context))
+    options.starts.push_back(split->assignment);
+  for (Assignment& start : simple_starts(instance)) options.starts.push_back(std::move(start));
+  for (Assignment& start : options.starts) start = devices_of_clusters(instance, task.clusters(), start);
+  const Placed placed = placement_search(joined, task.engine().rules(), options, context);
+  if (!placed.assignment) return std::nullopt;
+  return judge(task, {*placed.assignment}, Repairs::kNone, nullptr).front();
 }
 
 TrainingGraph::TrainingGraph(WorkloadRecipe of, const TaskOptions& options)
@@ -97,8 +44,7 @@ TrainingSet make_training_set(const TrainingSetOptions& options, ThreadPool* poo
     auto graph = std::make_unique<TrainingGraph>(
         std::move(recipe), TaskOptions{.clusters = {.clusters = usual_clusters(devices)}});
     const PlacementTask& task = graph->task;
-    const std::optional<Sample> best =
-        searched_placement(graph->workload.graph, task, options.looks, options.seed + i);
+    const std::optional<Sample> best = searched_placement(task, options.looks, options.seed + i);
     if (best) {
       graph->target_score = score(task, best->evaluated);
       graph->target = canonical(task.input(), best->devices);

@@ -45,8 +45,7 @@ TrainingSet make_training_set(const TrainingSetOptions& options, ThreadPool* poo
 
 // The best placement of a task's clusters that a search finds from the best split between layers and simple
 // starts. Nothing where none fits.
-std::optional<Sample> searched_placement(const Graph& graph, const PlacementTask& task, std::uint64_t looks,
-                                         std::uint64_t seed);
+std::optional<Sample> searched_placement(const PlacementTask& task, std::uint64_t looks, std::uint64_t seed);
 
 struct PretrainingOptions {
   PolicyShape shape = {};

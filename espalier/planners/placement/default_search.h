@@ -11,12 +11,13 @@
 #include <string_view>
 #include <vector>
 
+#include "espalier/planners/placement/clusters.h"
 #include "espalier/planners/placement/placer.h"
 
 namespace espalier::placement {
 
 enum class SearchMethod : std::uint8_t {
-  kDefault,             // phases of those below
+  kDefault,             // phases of those below, on each level and then on units
   kAccept,              // accept_if_not_worse
   kGuided,              // guided_accept
   kCoordinate,          // coordinate_descent, again after each small kick
@@ -31,6 +32,7 @@ const std::vector<SearchMethod>& search_methods();
 struct PlacementSearchOptions {
   SearchMethod method = SearchMethod::kDefault;
   std::vector<Assignment> starts = {};  // need not fit; simple_starts take part in any case
+  std::vector<Clusters> levels = {};    // the coarsest first: kDefault moves these before it moves units
   DeviceOrders orders = {};             // what the rules want of them
   // Rules::Order::kPriority only: whether priorities may become those of upward ranks (HEFT), worked out for
   // the best assignment after each phase and kept where the step is not longer.
@@ -48,6 +50,11 @@ Placed placement_search(const Instance& instance, const Rules& rules, const Plac
 // placement_search with the default method.
 Placed default_placement_search(const Instance& instance, const Rules& rules, std::vector<Assignment> starts,
                                 Context& context);
+
+// Clusters of a search: 48 and 192 of them, but at most half as many as units, at least 24, and each time
+// twice as many as before. `layer` of each unit (layers_of): clusters stay within layers where they can.
+// O(levels · rounds · edges · log edges).
+std::vector<Clusters> search_levels(const Instance& instance, const std::vector<std::uint32_t>& layer);
 
 // Everything on one device, for each device (units that may not stand there: on the first that they may), and
 // runs of units in topological order over all devices by their work. O(units · devices).

@@ -9,6 +9,7 @@
 #include "espalier/planners/placement/list_clock.h"
 #include "espalier/planners/placement/objective_search.h"
 #include "espalier/planners/placement/ranks.h"
+#include "espalier/planners/placement/simple.h"
 
 namespace espalier::placement {
 namespace {
@@ -63,6 +64,7 @@ Placed search_placer(const PlacerInput& input, const SearchPlacerOptions& option
   const Instance& instance = input.instance;
   Placed failed;
   PlacementSearchOptions search{.starts = placer_starts(input, options.rules, context, &failed),
+                                .levels = search_levels(instance, layers_of(instance, input.graph)),
                                 .orders = {upward_priorities(instance), {}},
                                 .seed = input.seed};
   search.starts.insert(search.starts.end(), options.starts.begin(), options.starts.end());

@@ -1,10 +1,12 @@
 #pragma once
 
-// Units of an instance in groups that a policy places as one: what a net sees, and what its actions are.
+// Units of an instance in groups that move as one: what a search tries before single units, what a policy's
+// net sees and what its actions are.
 //
-// A policy that chooses for each of 50,000 operators does not learn in minutes; one that chooses for 256
-// groups does. Unlike a coarsening (planners/placement/coarsening.h) groups need not be free of cycles, since
-// nobody simulates them: a placement of groups is judged as the placement of the units that it stands for.
+// Whoever moves one of 50,000 operators at a time never takes a whole layer elsewhere: each step on the way
+// is worse than the last. Whoever moves one of 256 groups does. Unlike a coarsening (coarsening.h) groups
+// need not be free of cycles, since nobody simulates them: a placement of groups is judged as the placement
+// of the units that it stands for.
 //
 //   units ──(heaviest edges first, under caps of time and memory)──▶ clusters
 
@@ -43,6 +45,10 @@ struct Clusters {
 // then neighbours in the order of tasks. There may be more clusters than aimed at where the caps leave no
 // other way, never fewer than the aim or the units. O(rounds · edges · log edges).
 Clusters cluster_units(const Instance& instance, const ClusterOptions& options);
+
+// The same instance with each cluster as one unit: tasks, values, times and so each step stay what they are.
+// A placement of it is one device for each cluster. O(instance).
+Instance joined_units(const Instance& instance, const Clusters& clusters);
 
 // Each unit where its cluster stands.
 Assignment assignment_of_clusters(const Clusters& clusters, std::span<const DeviceId> device);

@@ -1,4 +1,4 @@
-#include "espalier/learned/clusters.h"
+#include "espalier/planners/placement/clusters.h"
 
 #include <algorithm>
 #include <map>
@@ -11,7 +11,7 @@
 namespace espalier::placement {
 namespace {
 
-struct Edge {
+struct ClusterEdge {
   std::uint32_t a = 0, b = 0;
   double message = 0;  // how long the messages between them take
 };
@@ -44,7 +44,7 @@ class Round {
   void join_bound() {
     begin_joining();
     std::vector<std::vector<std::uint32_t>> bound(count());
-    for (const Edge& edge : edges_) {
+    for (const ClusterEdge& edge : edges_) {
       if (edge.message <= time_[edge.a] + time_[edge.b] || part_[edge.a] != part_[edge.b]) continue;
       bound[edge.a].push_back(edge.b);
       bound[edge.b].push_back(edge.a);
@@ -128,10 +128,11 @@ class Round {
   }
 
   void merge_edges() {
-    std::sort(edges_.begin(), edges_.end(),
-              [](const Edge& x, const Edge& y) { return std::pair(x.a, x.b) < std::pair(y.a, y.b); });
+    std::sort(edges_.begin(), edges_.end(), [](const ClusterEdge& x, const ClusterEdge& y) {
+      return std::pair(x.a, x.b) < std::pair(y.a, y.b);
+    });
     std::size_t kept = 0;
-    for (const Edge& edge : edges_) {
+    for (const ClusterEdge& edge : edges_) {
       if (kept > 0 && edges_[kept - 1].a == edge.a && edges_[kept - 1].b == edge.b) {
         edges_[kept - 1].message += edge.message;
       } else {
@@ -145,7 +146,8 @@ class Round {
     std::vector<double> rating;
     rating.reserve(edges_.size());
     const double little = most_time_ / 64 + 1;
-    for (const Edge& edge : edges_) rating.push_back(edge.message / (time_[edge.a] + time_[edge.b] + little));
+    for (const ClusterEdge& edge : edges_)
+      rating.push_back(edge.message / (time_[edge.a] + time_[edge.b] + little));
     order_.resize(edges_.size());
     std::iota(order_.begin(), order_.end(), std::uint32_t{0});
     std::sort(order_.begin(), order_.end(), [&](std::uint32_t x, std::uint32_t y) {
@@ -201,12 +203,12 @@ class Round {
     first_unit_.resize(next);
     part_.resize(next);
     for (std::uint32_t& cluster : of_unit_) cluster = number[cluster];
-    for (Edge& edge : edges_) {
+    for (ClusterEdge& edge : edges_) {
       const auto [low, high] = std::minmax(number[edge.a], number[edge.b]);
       edge.a = low;
       edge.b = high;
     }
-    std::erase_if(edges_, [](const Edge& edge) { return edge.a == edge.b; });
+    std::erase_if(edges_, [](const ClusterEdge& edge) { return edge.a == edge.b; });
     merge_edges();
     return next < before;
   }
@@ -217,7 +219,7 @@ class Round {
   std::vector<double> time_, memory_;      // by cluster
   std::vector<std::uint32_t> first_unit_;  // by cluster
   std::vector<std::uint32_t> part_;        // by cluster: that of its first unit
-  std::vector<Edge> edges_;                // by their ends, each pair once
+  std::vector<ClusterEdge> edges_;         // by their ends, each pair once
   std::vector<std::uint32_t> order_, parent_;
   std::vector<bool> joined_;
   std::size_t left_ = 0;
@@ -241,6 +243,37 @@ Clusters cluster_units(const Instance& instance, const ClusterOptions& options) 
     }
   }
   return std::move(round).clusters();
+}
+
+Instance joined_units(const Instance& instance, const Clusters& clusters) {
+  std::vector<std::vector<TaskId>> tasks(clusters.count);
+  std::vector<std::vector<std::uint32_t>> resident(clusters.count);
+  std::vector<std::size_t> last_unit(clusters.count);
+  for (std::size_t u = 0; u < instance.units(); ++u) {
+    const std::uint32_t cluster = clusters.of_unit[u];
+    const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+    append(tasks[cluster], instance.tasks_of[u]);
+    append(resident[cluster], instance.resident[u]);
+    last_unit[cluster] = u;
+  }
+  Instance joined = instance;
+  joined.tasks_of = {};
+  joined.resident = {};
+  joined.allowed = {};
+  const auto add = [](auto& lists, const auto& items) {
+    lists.items.insert(lists.items.end(), items.begin(), items.end());
+    lists.close();
+  };
+  for (std::size_t c = 0; c < clusters.count; ++c) {
+    std::sort(tasks[c].begin(), tasks[c].end());
+    std::sort(resident[c].begin(), resident[c].end());
+    resident[c].erase(std::unique(resident[c].begin(), resident[c].end()), resident[c].end());
+    add(joined.tasks_of, tasks[c]);
+    add(joined.resident, resident[c]);
+    add(joined.allowed, instance.allowed[last_unit[c]]);
+  }
+  for (UnitId& unit : joined.unit) unit = UnitId(clusters.of_unit[unit.index()]);
+  return joined;
 }
 
 Assignment assignment_of_clusters(const Clusters& clusters, std::span<const DeviceId> device) {
