@@ -45,11 +45,27 @@ Adam::Adam(NamedTensors weights) : weights_(std::move(weights)) {
   }
 }
 
+GradientSum::GradientSum(const NamedTensors& weights) : sums_(weights.size()) {
+  for (const auto& [name, weight] : weights) leaves_.push_back(weight);
+}
+
+void GradientSum::add(const at::Tensor& part) {
+  const std::vector<at::Tensor> more =
+      torch::autograd::grad({part}, leaves_, {}, std::nullopt, false, /*allow_unused=*/true);
+  const at::NoGradGuard guard;
+  for (std::size_t i = 0; i < more.size(); ++i) {
+    if (more[i].defined()) sums_[i] = sums_[i].defined() ? sums_[i] + more[i] : more[i];
+  }
+}
+
 double Adam::step(const at::Tensor& loss, double learning_rate, double most_norm) {
-  std::vector<at::Tensor> leaves;
-  for (const auto& [name, weight] : weights_) leaves.push_back(weight);
-  std::vector<at::Tensor> gradients =
-      torch::autograd::grad({loss}, leaves, {}, std::nullopt, false, /*allow_unused=*/true);
+  GradientSum gradients(weights_);
+  gradients.add(loss);
+  return step(gradients, learning_rate, most_norm);
+}
+
+double Adam::step(const GradientSum& sum, double learning_rate, double most_norm) {
+  const std::vector<at::Tensor>& gradients = sum.sums();
   at::NoGradGuard guard;
   double squares = 0;
   for (const at::Tensor& gradient : gradients) {
@@ -68,7 +84,8 @@ double Adam::step(const at::Tensor& loss, double learning_rate, double most_norm
     first_[i].mul_(kBeta1).add_(gradient, 1 - kBeta1);
     second_[i].mul_(kBeta2).addcmul_(gradient, gradient, 1 - kBeta2);
     const double own = weights_[i].first.starts_with(kTablePrefix) ? kTableRate * rate : rate;
-    leaves[i].addcdiv_(first_[i], (second_[i] * correct).sqrt_().add_(kLittle), -own);
+    at::Tensor weight = weights_[i].second;
+    weight.addcdiv_(first_[i], (second_[i] * correct).sqrt_().add_(kLittle), -own);
   }
   return norm;
 }

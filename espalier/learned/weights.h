@@ -21,6 +21,17 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 // gradients.
 at::Tensor drawn_weight(std::uint64_t key, at::IntArrayRef sizes, double scale, at::Device device);
 
+// Gradients of a loss that comes in parts.
+class GradientSum {
+ public:
+  explicit GradientSum(const NamedTensors& weights);
+  void add(const at::Tensor& part);
+  const std::vector<at::Tensor>& sums() const { return sums_; }  // by weight; undefined where no part has one
+
+ private:
+  std::vector<at::Tensor> leaves_, sums_;
+};
+
 class Adam {
  public:
   // Of leaves that require gradients; they are changed in place.
@@ -29,6 +40,8 @@ class Adam {
   // One step down the loss's gradients, which are first scaled to a norm of at most `most_norm`. Returns the
   // norm that they had. A step whose gradients are not finite is left out.
   double step(const at::Tensor& loss, double learning_rate, double most_norm);
+  // The same down gradients of all its weights.
+  double step(const GradientSum& gradients, double learning_rate, double most_norm);
 
   std::uint64_t steps() const { return steps_; }
 
