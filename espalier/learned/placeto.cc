@@ -21,7 +21,7 @@ namespace espalier::placement {
 namespace {
 
 constexpr std::array<std::string_view, 3> kEmbeddingNames{"message-passing", "graphsage", "p-gnn"};
-constexpr std::size_t kRowsAtOnce = 1 << 15;  // states × nodes of one pass back through the net
+constexpr std::size_t kRowsAtOnce = 1 << 12;  // states × nodes of one pass back through the net
 
 at::Tensor finite_log_softmax(const at::Tensor& logits) {
   const at::Tensor all = at::log_softmax(logits, 1);
@@ -41,8 +41,9 @@ struct Episode {
   std::vector<float> features;
   std::vector<std::uint32_t> node, device;
   std::vector<double> reward;
-  std::vector<float> log_probability;
-  double entropy = 0;       // sum over steps with a choice, of its largest
+  std::size_t steps = 0;
+  double gain = 0;
+  double entropy = 0;       // sum over steps with a choice, each over its largest
   std::size_t choices = 0;  // such steps
   double mean_entropy() const { return choices > 0 ? entropy / static_cast<double>(choices) : 1; }
 };
@@ -59,7 +60,7 @@ class PlacetoLearner {
         options_(options),
         memory_(std::max(1.0, static_cast<double>(all_memory(engine.instance()).count()))),
         graph_(make_placeto_graph(input.graph, engine.instance(), options.most_nodes)),
-        net_(graph_, options.embedding, stream_key(input.seed, {21})),
+        net_(graph_, options.embedding, options.rounds, stream_key(input.seed, {21})),
         adam_(net_.weights()) {}
 
   void run(Context& context);
@@ -67,9 +68,11 @@ class PlacetoLearner {
 
  private:
   const Instance& instance() const { return engine_.instance(); }
-  std::size_t learning_episodes() const {
+  // The share of the learning episodes that are done, for settings that change along the way.
+  double part_done() const {
     const std::uint64_t every = options_.evaluate_every;
-    return options_.episodes - (every > 0 ? options_.episodes / every : 0);
+    const std::uint64_t learning = episodes_ - (every > 0 ? episodes_ / every : 0);
+    return learning < 2 ? 0 : static_cast<double>(learnt_) / static_cast<double>(learning - 1);
   }
   bool evaluates(std::uint64_t episode) const {
     return options_.evaluate_every > 0 && (episode + 1) % options_.evaluate_every == 0;
@@ -78,9 +81,9 @@ class PlacetoLearner {
   Standing standing(NodeDevices of_node) const;
   void see(const Standing& at);
   std::vector<std::uint32_t> order_of(std::uint64_t episode) const;
-  bool play(std::uint64_t number, Episode& episode, Context& context);
+  Episode play(std::uint64_t number, Context& context);
   std::vector<float> probabilities(const std::vector<float>& rows, std::uint32_t node) const;
-  void note_choice(const std::vector<float>& row, Episode& episode) const;
+  void note_choice(std::uint32_t node, const std::vector<float>& row, Episode& episode) const;
   std::vector<double> advantages(const Episode& episode);
   void learn(const Episode& episode);
   at::Tensor loss_of(const Episode& episode, std::size_t begin, std::size_t end,
@@ -95,7 +98,7 @@ class PlacetoLearner {
   Adam adam_;
   std::optional<Standing> best_, nearest_;  // that fits; of least cost
   std::vector<double> mean_return_;         // by step
-  std::uint64_t learnt_ = 0;                // episodes
+  std::uint64_t episodes_ = 0, learnt_ = 0;
 };
 
 Standing PlacetoLearner::standing(NodeDevices of_node) const {
@@ -139,9 +142,9 @@ std::vector<float> PlacetoLearner::probabilities(const std::vector<float>& rows,
   return {row.const_data_ptr<float>(), row.const_data_ptr<float>() + row.numel()};
 }
 
-void PlacetoLearner::note_choice(const std::vector<float>& row, Episode& episode) const {
-  const auto possible = static_cast<std::size_t>(
-      std::count_if(row.begin(), row.end(), [](float chance) { return chance > 0; }));
+void PlacetoLearner::note_choice(std::uint32_t node, const std::vector<float>& row, Episode& episode) const {
+  const auto bars = graph_.allowed.begin() + static_cast<std::ptrdiff_t>(node * graph_.devices);
+  const auto possible = std::count(bars, bars + static_cast<std::ptrdiff_t>(graph_.devices), 1);
   if (possible < 2) return;
   double sum = 0;
   for (const float chance : row) {
@@ -151,19 +154,22 @@ void PlacetoLearner::note_choice(const std::vector<float>& row, Episode& episode
   ++episode.choices;
 }
 
-// False where the context had no more states before the end.
-bool PlacetoLearner::play(std::uint64_t number, Episode& episode, Context& context) {
+// Ends early where the context has no more states or wants the end.
+Episode PlacetoLearner::play(std::uint64_t number, Context& context) {
   const bool evaluation = evaluates(number);
+  Episode episode;
   Rng rng(stream_key(input_.seed, {22, number}));
   Standing at = best_ ? *best_ : *nearest_;
   std::vector<char> placed(graph_.nodes);
   std::vector<float> rows;
+  if (number > 0 && !context.take_state()) return episode;
   for (const std::uint32_t node : order_of(number)) {
-    if (context.stop() || !context.take_state()) return false;
+    if (context.stop() || !context.take_state()) break;
+    ++episode.steps;
     rows.clear();
     append_features(graph_, at.line.start, at.of_node, placed, node, rows);
     const std::vector<float> row = probabilities(rows, node);
-    note_choice(row, episode);
+    note_choice(node, row, episode);
     const std::size_t device =
         evaluation ? static_cast<std::size_t>(std::max_element(row.begin(), row.end()) - row.begin())
                    : drawn_entry(row, rng.unit());
@@ -175,33 +181,28 @@ bool PlacetoLearner::play(std::uint64_t number, Episode& episode, Context& conte
       if (!evaluation) see(at);
     }
     placed[node] = 1;
-    if (evaluation) continue;
     const double faster = before - at.cost;
+    episode.gain += faster;
+    if (evaluation) continue;
     episode.features.insert(episode.features.end(), rows.begin(), rows.end());
     episode.node.push_back(node);
     episode.device.push_back(static_cast<std::uint32_t>(device));
     episode.reward.push_back(options_.reward == PlacetoReward::kFaster ? faster : -faster);
-    episode.log_probability.push_back(std::log(row[device]));
   }
-  return true;
+  return episode;
 }
 
-// Returns less their mean at the same step, of this episode and those before.
+// Returns less their mean over earlier episodes at the same place; of the first episode as they are, since
+// less themselves they would teach nothing. All episodes but the last are whole.
 std::vector<double> PlacetoLearner::advantages(const Episode& episode) {
-  const std::size_t steps = episode.reward.size();
-  std::vector<double> advantage(steps);
+  std::vector<double> advantage(episode.reward.size());
+  mean_return_.resize(std::max(mean_return_.size(), advantage.size()));
   double later = 0;
-  for (std::size_t t = steps; t-- > 0;) advantage[t] = later = episode.reward[t] + options_.discount * later;
-  mean_return_.resize(steps);
-  double squares = 0;
-  for (std::size_t t = 0; t < steps; ++t) {
-    mean_return_[t] += (advantage[t] - mean_return_[t]) / static_cast<double>(learnt_ + 1);
-    advantage[t] -= mean_return_[t];
-    squares += advantage[t] * advantage[t];
+  for (std::size_t t = advantage.size(); t-- > 0;) {
+    later = episode.reward[t] + options_.discount * later;
+    advantage[t] = later - mean_return_[t];
+    mean_return_[t] += advantage[t] / static_cast<double>(learnt_ + 1);
   }
-  if (!options_.normalised || squares == 0) return advantage;
-  const double deviation = std::sqrt(squares / static_cast<double>(steps));
-  for (double& each : advantage) each /= deviation;
   return advantage;
 }
 
@@ -214,46 +215,40 @@ at::Tensor PlacetoLearner::loss_of(const Episode& episode, std::size_t begin, st
       at::from_blob(const_cast<float*>(episode.features.data() + begin * row),
                     {count, nodes, static_cast<std::int64_t>(graph_.features())}, at::kFloat);
   std::vector<std::int64_t> current, chosen;
-  std::vector<float> worth, old;
+  std::vector<float> worth;
   for (std::size_t t = begin; t < end; ++t) {
     current.push_back(episode.node[t]);
     chosen.push_back(episode.device[t]);
     worth.push_back(static_cast<float>(advantage[t]));
-    old.push_back(episode.log_probability[t]);
   }
   const at::Tensor logits = net_.logits(features, at::from_blob(current.data(), {count}, at::kLong).clone());
   const at::Tensor all = finite_log_softmax(logits);
-  const at::Tensor now =
+  const at::Tensor taken =
       all.gather(1, at::from_blob(chosen.data(), {count}, at::kLong).clone().unsqueeze(1)).squeeze(1);
-  const at::Tensor moved = at::exp(now - at::from_blob(old.data(), {count}, at::kFloat).clone());
-  const at::Tensor gain = at::from_blob(worth.data(), {count}, at::kFloat).clone();
-  const at::Tensor kept = at::clamp(moved, 1 - options_.clip, 1 + options_.clip);
+  const at::Tensor gain = (at::from_blob(worth.data(), {count}, at::kFloat).clone() * taken).sum();
   const at::Tensor entropy = -(at::softmax(logits, 1) * all).sum();
-  const at::Tensor better = at::minimum(moved * gain, kept * gain).sum();
-  return -(better + entropy_weight * entropy) / static_cast<double>(episode.node.size());
+  return -(gain + entropy_weight * entropy) / static_cast<double>(episode.node.size());
 }
 
 void PlacetoLearner::learn(const Episode& episode) {
   const std::vector<double> advantage = advantages(episode);
-  const double done =
-      static_cast<double>(learnt_) / std::max(1.0, static_cast<double>(learning_episodes()) - 1);
-  const double part = std::min(1.0, done);
+  const double part = std::min(1.0, part_done());
   const double rate =
       options_.learning_rate * std::pow(options_.last_learning_rate / options_.learning_rate, part);
   const double entropy_weight = options_.entropy + (options_.last_entropy - options_.entropy) * part;
   const std::size_t at_once = std::max<std::size_t>(1, kRowsAtOnce / graph_.nodes);
-  for (std::uint64_t epoch = 0; epoch < options_.epochs; ++epoch) {
-    GradientSum gradients(net_.weights());
-    for (std::size_t begin = 0; begin < episode.node.size(); begin += at_once) {
-      const std::size_t end = std::min(begin + at_once, episode.node.size());
-      gradients.add(loss_of(episode, begin, end, advantage, entropy_weight));
-    }
-    adam_.step(gradients, rate, options_.most_norm);
+  GradientSum gradients(net_.weights());
+  for (std::size_t begin = 0; begin < episode.node.size(); begin += at_once) {
+    const std::size_t end = std::min(begin + at_once, episode.node.size());
+    gradients.add(loss_of(episode, begin, end, advantage, entropy_weight));
   }
+  adam_.step(gradients, rate, options_.most_norm);
   ++learnt_;
 }
 
 void PlacetoLearner::run(Context& context) {
+  const std::uint64_t left = context.budget.max_states - std::min(context.budget.max_states, context.states);
+  episodes_ = options_.episodes > 0 ? options_.episodes : (left + graph_.nodes) / (graph_.nodes + 1);
   if (!context.take_state()) return;
   NodeDevices first;
   for (std::size_t n = 0; n < graph_.nodes; ++n) {
@@ -261,16 +256,16 @@ void PlacetoLearner::run(Context& context) {
     first.emplace_back(std::find(row, row + static_cast<std::ptrdiff_t>(graph_.devices), 1) - row);
   }
   see(standing(std::move(first)));
-  for (std::uint64_t number = 0; number < options_.episodes; ++number) {
-    Episode episode;
-    const bool whole = play(number, episode, context);
-    if (!whole) return;
-    if (!evaluates(number)) learn(episode);
+  for (std::uint64_t number = 0; number < episodes_; ++number) {
+    const Episode episode = play(number, context);
+    if (context.stop() || episode.steps == 0) return;
+    if (!episode.node.empty()) learn(episode);
     if (options_.told) {
       options_.told({number + 1, context.states, best_ ? best_->line.evaluated.time : Duration(),
-                     episode.mean_entropy(), evaluates(number)});
+                     episode.mean_entropy(), episode.gain, evaluates(number)});
     }
-    context.report(static_cast<double>(number + 1) / static_cast<double>(options_.episodes));
+    context.report(static_cast<double>(number + 1) / static_cast<double>(episodes_));
+    if (context.budget_spent) return;
   }
 }
 
@@ -280,6 +275,18 @@ Placed PlacetoLearner::answer() const {
   Placed placed = placed_by(instance(), nearest_->assignment);
   Scratch scratch;
   if (placed.assignment) placed.estimate = engine_.evaluate(*placed.assignment, scratch).time;
+  return placed;
+}
+
+Placed place_by_learning(const PlacerInput& input, const Engine& engine, const PlacetoOptions& options,
+                         Context& context) {
+  ESP_CHECK(options.most_nodes > 0 && engine.rules().order != Rules::Order::kListed, options.most_nodes);
+  const std::uint64_t states = context.states;
+  const FewTorchThreads few(0);
+  PlacetoLearner learner(input, engine, options);
+  learner.run(context);
+  Placed placed = learner.answer();
+  placed.stats = {context.states - states, context.states - states};
   return placed;
 }
 
@@ -299,10 +306,9 @@ std::optional<PlacetoEmbedding> parse_placeto_embedding(std::string_view text) {
 PlacetoOptions literature_placeto() {
   PlacetoOptions options;
   options.evaluate_every = 5;
-  options.normalised = false;
-  options.epochs = 1;
+  options.discount = 1;
   options.entropy = options.last_entropy = 1;
-  options.last_learning_rate = options.learning_rate;
+  options.learning_rate = options.last_learning_rate = 1e-3;
   return options;
 }
 
@@ -323,33 +329,21 @@ std::optional<PlacetoOptions> placeto_by_name(std::string_view name) {
   return options;
 }
 
-Placed placeto(const PlacerInput& input, const Engine& engine, const PlacetoOptions& options,
-               Context& context) {
-  ESP_CHECK(&engine.instance() == &input.instance && options.most_nodes > 0, options.most_nodes);
-  const std::uint64_t states = context.states;
-  const FewTorchThreads few(0);
-  PlacetoLearner learner(input, engine, options);
-  learner.run(context);
-  Placed placed = learner.answer();
-  placed.stats = {context.states - states, context.states - states};
-  return placed;
-}
-
 Placed placeto(const PlacerInput& input, const PlacetoOptions& options, Context& context) {
-  return placeto(input, Engine(input.instance, options.rules), options, context);
+  return place_by_learning(input, Engine(input.instance, options.rules), options, context);
 }
 
 Placed placeto_in_order(const Graph& graph, const Engine& engine, const PlacetoOptions& options,
                         const OrderedOptions& ordered, Context& context) {
-  const Instance& instance = engine.instance();
   PlacetoOptions how = options;
-  how.episodes = std::max<std::uint64_t>(1, ordered.looks / std::max<std::size_t>(1, instance.units()));
+  how.episodes = 0;
   Context own = context;
   own.states = 0;
   const std::uint64_t spent = std::min(context.states, context.budget.max_states);
   own.budget.max_states = std::min(ordered.looks, context.budget.max_states - spent);
-  Placed placed = placeto(
-      {.graph = graph, .instance = instance, .order = ordered.order, .seed = ordered.seed}, engine, how, own);
+  Placed placed = place_by_learning(
+      {.graph = graph, .instance = engine.instance(), .order = ordered.order, .seed = ordered.seed}, engine,
+      how, own);
   context.states += own.states;
   return placed;
 }

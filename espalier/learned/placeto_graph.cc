@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kSetsOfASize = 2;
 
-void divide_by_largest(std::vector<float>& values) {
+void scale_by_largest(std::vector<float>& values) {
   float largest = 0;
   for (const float value : values) largest = std::max(largest, std::abs(value));
   if (largest == 0) return;
@@ -37,7 +37,7 @@ void add_tasks(const Instance& instance, PlacetoGraph& made) {
     for (std::size_t d = 0; d < made.devices; ++d)
       made.cost[node] += static_cast<float>(to_seconds(instance.time_on(TaskId(t), DeviceId(d))));
   }
-  divide_by_largest(made.cost);
+  scale_by_largest(made.cost);
   made.sequence.resize(made.nodes);
   std::iota(made.sequence.begin(), made.sequence.end(), 0U);
   std::sort(made.sequence.begin(), made.sequence.end(),
@@ -67,7 +67,7 @@ void add_edges(const Instance& instance, PlacetoGraph& made) {
     }
     if (leaves) made.output[from] += static_cast<float>(instance.bytes[v].count());
   }
-  divide_by_largest(made.output);
+  scale_by_largest(made.output);
   const auto fill = [&](const auto& pairs, Lists<std::uint32_t>& lists) {
     auto next = pairs.begin();
     for (std::size_t n = 0; n < made.nodes; ++n) {

@@ -2,73 +2,82 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <string>
 #include <utility>
 
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
-#include "espalier/learned/placeto_pass.h"
 
 namespace espalier::placement {
 namespace {
 
-constexpr std::int64_t kWide = kPlacetoWidth;
-constexpr std::int64_t kHidden = 32;  // of the last layers
+constexpr auto kDirectionWidth = static_cast<std::int64_t>(kPlacetoWidth);
+constexpr std::int64_t kLayerWidth = 16;  // of embeddings without directions
+constexpr std::int64_t kHeadWidth = 32;   // of the layer before the devices
 constexpr std::size_t kNeighbourLayers = 2;
 
-PassEdges view_of(const at::Tensor& sequence, const at::Tensor& begin, const at::Tensor& from) {
-  return {sequence.size(0), sequence.const_data_ptr<std::int64_t>(), begin.const_data_ptr<std::int64_t>(),
-          from.const_data_ptr<std::int64_t>()};
+PassEdges view_of(const at::Tensor& begin, const at::Tensor& from, std::int64_t rounds) {
+  return {.nodes = static_cast<std::size_t>(begin.size(0) - 1),
+          .rounds = static_cast<std::size_t>(rounds),
+          .begin = {begin.const_data_ptr<std::int32_t>(), static_cast<std::size_t>(begin.size(0))},
+          .from = {from.const_data_ptr<std::int32_t>(), static_cast<std::size_t>(from.size(0))}};
 }
 
 class DirectedPass : public torch::autograd::Function<DirectedPass> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                            const at::Tensor& weights, const at::Tensor& biases, const at::Tensor& sequence,
-                            const at::Tensor& begin, const at::Tensor& from) {
+                            const at::Tensor& weights, const at::Tensor& biases, const at::Tensor& begin,
+                            const at::Tensor& from, std::int64_t rounds) {
+    const PassEdges edges = view_of(begin, from, rounds);
     const at::Tensor in = x.contiguous();
-    const std::int64_t states = in.size(0), nodes = in.size(1);
-    at::Tensor kept = at::zeros({states, nodes, kPassKept, kWide}, in.options());
-    const PassEdges edges = view_of(sequence, begin, from);
-    for (std::int64_t b = 0; b < states; ++b) {
+    const std::int64_t states = in.size(0);
+    const std::size_t numbers = edges.nodes * kPlacetoWidth;
+    at::Tensor kept = at::empty({states, static_cast<std::int64_t>(pass_kept(edges))}, in.options());
+    at::Tensor h = at::empty_like(in);
+    for (std::size_t b = 0; b < static_cast<std::size_t>(states); ++b) {
       pass_forward(edges, weights.const_data_ptr<float>(), biases.const_data_ptr<float>(),
-                   in.const_data_ptr<float>() + b * nodes * kWide,
-                   kept.mutable_data_ptr<float>() + b * nodes * kPassKept * kWide);
+                   in.const_data_ptr<float>() + b * numbers,
+                   kept.mutable_data_ptr<float>() + b * pass_kept(edges),
+                   h.mutable_data_ptr<float>() + b * numbers);
     }
-    context->save_for_backward({kept, weights, sequence, begin, from});
-    return kept.select(2, static_cast<std::int64_t>(PassKept::kState)).contiguous();
+    context->saved_data["rounds"] = rounds;
+    context->save_for_backward({in, weights, biases, begin, from, kept});
+    return h;
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
     const torch::autograd::variable_list saved = context->get_saved_variables();
-    const at::Tensor turned = saved[1].detach().transpose(1, 2).contiguous();
-    at::Tensor of_state = gradients[0].contiguous().clone();
-    const std::int64_t states = of_state.size(0), nodes = of_state.size(1);
-    at::Tensor of_message = at::zeros({nodes, kWide}, of_state.options());
-    at::Tensor of_weights = at::zeros({4, kWide, kWide}, of_state.options());
-    at::Tensor of_biases = at::zeros({4, kWide}, of_state.options());
-    const PassEdges edges = view_of(saved[2], saved[3], saved[4]);
-    for (std::int64_t b = 0; b < states; ++b) {
-      of_message.zero_();
-      pass_backward(
-          edges, turned.const_data_ptr<float>(),
-          saved[0].const_data_ptr<float>() + b * nodes * kPassKept * kWide,
-          {of_state.mutable_data_ptr<float>() + b * nodes * kWide, of_message.mutable_data_ptr<float>(),
-           of_weights.mutable_data_ptr<float>(), of_biases.mutable_data_ptr<float>()});
+    const at::Tensor &x = saved[0], &weights = saved[1], &biases = saved[2], &kept = saved[5];
+    const PassEdges edges = view_of(saved[3], saved[4], context->saved_data["rounds"].toInt());
+    const std::size_t numbers = edges.nodes * kPlacetoWidth;
+    const at::Tensor turned = weights.detach().transpose(1, 2).contiguous();
+    at::Tensor of_x = gradients[0].contiguous().clone();
+    at::Tensor of_weights = at::zeros(weights.sizes(), of_x.options());
+    at::Tensor of_biases = at::zeros(biases.sizes(), of_x.options());
+    at::Tensor work = at::empty({3, static_cast<std::int64_t>(numbers)}, of_x.options());
+    for (std::size_t b = 0; b < static_cast<std::size_t>(of_x.size(0)); ++b) {
+      pass_backward(edges,
+                    {.weight = weights.const_data_ptr<float>(),
+                     .turned = turned.const_data_ptr<float>(),
+                     .bias = biases.const_data_ptr<float>(),
+                     .x = x.const_data_ptr<float>() + b * numbers,
+                     .kept = kept.const_data_ptr<float>() + b * pass_kept(edges)},
+                    {.of_state = of_x.mutable_data_ptr<float>() + b * numbers,
+                     .of_weight = of_weights.mutable_data_ptr<float>(),
+                     .of_bias = of_biases.mutable_data_ptr<float>(),
+                     .work = work.mutable_data_ptr<float>()});
     }
-    return {of_state, of_weights, of_biases, at::Tensor(), at::Tensor(), at::Tensor()};
+    return {of_x, of_weights, of_biases, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
-at::Tensor longs_of(const std::vector<std::uint32_t>& values) {
+at::Tensor whole_numbers(const std::vector<std::uint32_t>& values, at::ScalarType type) {
   const std::vector<std::int64_t> wide(values.begin(), values.end());
   return at::from_blob(const_cast<std::int64_t*>(wide.data()), {static_cast<std::int64_t>(wide.size())},
                        at::kLong)
-      .clone();
+      .to(type, /*non_blocking=*/false, /*copy=*/true);
 }
 
 at::Tensor floats_of(const std::vector<float>& values, at::IntArrayRef sizes) {
@@ -77,18 +86,17 @@ at::Tensor floats_of(const std::vector<float>& values, at::IntArrayRef sizes) {
 
 }  // namespace
 
-DirectedEdges directed_edges(const PlacetoGraph& graph, PassDirection direction) {
-  const bool forward = direction == PassDirection::kForward;
-  const Lists<std::uint32_t>& lists = forward ? graph.before : graph.after;
-  std::vector<std::uint32_t> sequence = graph.sequence;
-  if (!forward) std::reverse(sequence.begin(), sequence.end());
-  return {longs_of(sequence), longs_of(lists.begin), longs_of(lists.items)};
+DirectedEdges directed_edges(const PlacetoGraph& graph, PassDirection direction, std::size_t rounds) {
+  const Lists<std::uint32_t>& lists = direction == PassDirection::kForward ? graph.before : graph.after;
+  return {whole_numbers(lists.begin, at::kInt), whole_numbers(lists.items, at::kInt),
+          static_cast<std::int64_t>(rounds)};
 }
 
 at::Tensor directed_pass(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& biases,
                          const DirectedEdges& edges) {
-  ESP_CHECK(x.size(2) == kWide && weights.is_contiguous() && biases.is_contiguous(), x.size(2));
-  return DirectedPass::apply(x, weights, biases, edges.sequence, edges.begin, edges.from);
+  ESP_CHECK(x.size(2) == kDirectionWidth && x.size(1) + 1 == edges.begin.size(0), x.size(1), x.size(2));
+  ESP_CHECK(weights.is_contiguous() && biases.is_contiguous());
+  return DirectedPass::apply(x, weights, biases, edges.begin, edges.from, edges.rounds);
 }
 
 at::Tensor PlacetoNet::make(const std::string& name, std::initializer_list<std::int64_t> sizes,
@@ -106,50 +114,53 @@ PlacetoNet::Dense PlacetoNet::make_dense(const std::string& name, std::int64_t f
   return made;
 }
 
-void PlacetoNet::make_passes(const PlacetoGraph& graph) {
+void PlacetoNet::make_passes(const PlacetoGraph& graph, std::size_t rounds) {
   for (const PassDirection direction : {PassDirection::kForward, PassDirection::kBackward}) {
     const std::string name = direction == PassDirection::kForward ? "forward" : "backward";
     Pass pass;
-    pass.own = make_dense(name + ".own", static_cast<std::int64_t>(graph.features()), kWide);
-    pass.weights = make(name + ".weights", {4, kWide, kWide}, std::sqrt(3.0 / kWide));
-    pass.biases = make(name + ".biases", {4, kWide}, 0);
-    pass.edges = directed_edges(graph, direction);
+    pass.own = make_dense(name + ".own", static_cast<std::int64_t>(graph.features()), kDirectionWidth);
+    pass.weights = make(name + ".weights", {4, kDirectionWidth, kDirectionWidth},
+                        std::sqrt(3.0 / static_cast<double>(kDirectionWidth)));
+    pass.biases = make(name + ".biases", {4, kDirectionWidth}, 0);
+    pass.edges = directed_edges(graph, direction, rounds);
     passes_.push_back(std::move(pass));
   }
-  width_ = 2 * kWide;
+  width_ = 2 * kDirectionWidth;
 }
 
 void PlacetoNet::make_layers(const PlacetoGraph& graph) {
   const bool anchored = embedding_ == PlacetoEmbedding::kPGnn;
-  enter_ = make_dense("enter", static_cast<std::int64_t>(graph.features()), kWide);
+  enter_ = make_dense("enter", static_cast<std::int64_t>(graph.features()), kLayerWidth);
   for (std::size_t i = 0; i < kNeighbourLayers; ++i) {
     const std::string name = "layer." + std::to_string(i);
-    layers_.push_back({make_dense(name + ".other", kWide, kWide),
-                       make_dense(name + ".own", anchored ? kWide : 2 * kWide, kWide)});
+    layers_.push_back({make_dense(name + ".other", kLayerWidth, kLayerWidth),
+                       make_dense(name + ".own", anchored ? kLayerWidth : 2 * kLayerWidth, kLayerWidth)});
   }
   if (!anchored) {
     neighbours_ = floats_of(neighbour_rows(graph), {nodes_, nodes_});
-    width_ = kWide;
+    width_ = kLayerWidth;
     return;
   }
   const Anchors anchors = draw_anchors(graph, stream_key(seed_, {1000}));
   anchor_sets_ = static_cast<std::int64_t>(anchors.sets);
-  anchor_nearest_ = longs_of(anchors.nearest);
+  anchor_nearest_ = whole_numbers(anchors.nearest, at::kLong);
   anchor_near_ = floats_of(anchors.closeness, {nodes_ * anchor_sets_, 1});
-  position_ = make_dense("position", kWide, 1);
-  width_ = kWide + anchor_sets_;
+  position_ = make_dense("position", kLayerWidth, 1);
+  width_ = kLayerWidth + anchor_sets_;
 }
 
-PlacetoNet::PlacetoNet(const PlacetoGraph& graph, PlacetoEmbedding embedding, std::uint64_t seed)
+PlacetoNet::PlacetoNet(const PlacetoGraph& graph, PlacetoEmbedding embedding, std::size_t rounds,
+                       std::uint64_t seed)
     : embedding_(embedding), seed_(seed), nodes_(static_cast<std::int64_t>(graph.nodes)) {
   if (embedding == PlacetoEmbedding::kMessagePassing) {
-    make_passes(graph);
+    make_passes(graph, rounds);
   } else {
     make_layers(graph);
   }
   const auto devices = static_cast<std::int64_t>(graph.devices);
-  hidden_ = make_dense("hidden", 4 * width_, kHidden);
-  devices_ = make_dense("devices", kHidden, devices);
+  hidden_ = make_dense("hidden", 4 * width_, kHeadWidth);
+  devices_.weight = make("devices.weight", {devices, kHeadWidth}, 0);
+  devices_.bias = make("devices.bias", {devices}, 0);
   pooling_ = floats_of(pooling_rows(graph), {nodes_, 3, nodes_});
   std::vector<float> bars;
   for (const char allowed : graph.allowed)
@@ -171,7 +182,7 @@ at::Tensor PlacetoNet::embed_by_anchors(const at::Tensor& features) const {
   at::Tensor h = at::relu(enter_(features)), heard;
   for (const Heard& layer : layers_) {
     const at::Tensor other = layer.other(h).index_select(1, anchor_nearest_) * anchor_near_;
-    heard = at::relu(other.view({states, nodes_, anchor_sets_, kWide}) + layer.own(h).unsqueeze(2));
+    heard = at::relu(other.view({states, nodes_, anchor_sets_, kLayerWidth}) + layer.own(h).unsqueeze(2));
     h = heard.mean(2);
   }
   return at::cat({h, position_(heard).squeeze(3)}, 2);

@@ -7,26 +7,30 @@
 //                                                        ─▶ relu ─▶ logits over devices
 //
 // Embeddings:
-//   message-passing  Placeto's. x: a node's features, transformed;  h = x + g(Σ f(h of those before it)) from
-//                    sources to sinks, the same the other way with weights of its own, both side by side
+//   message-passing  Placeto's: rounds of messages along the edges and, with other weights, against them
+//                    (placeto_pass.h), both side by side
 //   graphsage        two layers of means over neighbours (Hamilton et al., NeurIPS'17)
 //   p-gnn            two layers that hear from the nearest node of each anchor set, by its distance, and in
 //                    the end a number for each set (You et al., ICML'19)
 // The last two are what "Graph Representation Matters in Device Placement" (DIDL'20) puts in the place of the
-// first. f and g have two layers with relu.
+// first.
 //
 // symbol  here
-//   n     nodes       D  devices       B  states       E  width of an embedding
+//   n     nodes       D  devices       B  states       E  width of an embedding       F  features of a node
 //
-// Deviations: an embedding is 16 wide in each direction; means stand for sums over those before, after and
-// beside, so that large graphs do not saturate the last layers.
+// Deviations: an embedding is 8 wide in each direction, 16 without directions; means stand for sums over
+// those before, after and beside, so that large graphs do not saturate the last layers; the weights of the
+// last layer begin at 0, so that the first policy is uniform.
 //
 // Includes libtorch; learned/ only.
 
 #include <ATen/ATen.h>
 
+#include <cstddef>
 #include <cstdint>
-#include <span>
+#include <initializer_list>
+#include <string>
+#include <vector>
 
 #include "espalier/learned/placeto.h"
 #include "espalier/learned/placeto_graph.h"
@@ -35,26 +39,27 @@
 
 namespace espalier::placement {
 
-// One direction of a graph: nodes so that those that a node hears from come before it.
+// From whom nodes hear in one direction of a graph.
 struct DirectedEdges {
-  at::Tensor sequence;  // [n]
-  at::Tensor begin;     // [n + 1]: where a node's edges begin
-  at::Tensor from;      // [edges]
+  at::Tensor begin;  // [n + 1], 32 bits: where a node's edges begin
+  at::Tensor from;   // [edges], 32 bits
+  std::int64_t rounds = 0;
 };
 enum class PassDirection : std::uint8_t { kForward, kBackward };
-DirectedEdges directed_edges(const PlacetoGraph& graph, PassDirection direction);
+DirectedEdges directed_edges(const PlacetoGraph& graph, PassDirection direction, std::size_t rounds);
 
-// placeto_pass.h for B states, with gradients of x, weights and biases. x: [B, n, kPlacetoWidth].
+// placeto_pass.h for B states, with gradients of x, weights and biases. x: [B, n, kPlacetoWidth]; weights:
+// [4, kPlacetoWidth, kPlacetoWidth]; biases: [4, kPlacetoWidth].
 at::Tensor directed_pass(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& biases,
                          const DirectedEdges& edges);
 
 class PlacetoNet {
  public:
-  // Weights and anchors from a seed.
-  PlacetoNet(const PlacetoGraph& graph, PlacetoEmbedding embedding, std::uint64_t seed);
+  // Weights and anchors from a seed; `rounds` is for message passing.
+  PlacetoNet(const PlacetoGraph& graph, PlacetoEmbedding embedding, std::size_t rounds, std::uint64_t seed);
 
-  // [B, D], -inf where the current node may not stand. `features`: [B, n, graph.features()];
-  // `current`: [B], the nodes to place. With gradients where at::GradMode says so.
+  // [B, D], -inf where the current node may not stand. `features`: [B, n, F]; `current`: [B], the nodes to
+  // place. With gradients where at::GradMode says so.
   at::Tensor logits(const at::Tensor& features, const at::Tensor& current) const;
 
   // [B, n, E].
@@ -63,12 +68,10 @@ class PlacetoNet {
   const NamedTensors& weights() const { return weights_; }
 
  private:
-  at::Tensor make(const std::string& name, std::initializer_list<std::int64_t> sizes, double scale);
   struct Dense {
     at::Tensor weight, bias;
     at::Tensor operator()(const at::Tensor& x) const { return at::linear(x, weight, bias); }
   };
-  Dense make_dense(const std::string& name, std::int64_t from, std::int64_t to);
   struct Pass {
     Dense own;
     at::Tensor weights, biases;
@@ -78,7 +81,9 @@ class PlacetoNet {
     Dense other, own;
   };
 
-  void make_passes(const PlacetoGraph& graph);
+  at::Tensor make(const std::string& name, std::initializer_list<std::int64_t> sizes, double scale);
+  Dense make_dense(const std::string& name, std::int64_t from, std::int64_t to);
+  void make_passes(const PlacetoGraph& graph, std::size_t rounds);
   void make_layers(const PlacetoGraph& graph);
   at::Tensor embed_by_neighbours(const at::Tensor& features) const;
   at::Tensor embed_by_anchors(const at::Tensor& features) const;
