@@ -133,6 +133,8 @@ const std::vector<PlannerEntry>& planner_catalog() {
                 "a grouper and a sequence-to-sequence placer learn the model; asked for by name only"),
       of_policy(kCrossEntropy, "Rubinstein, MCAP'99",
                 "a table of probabilities moves towards its best samples; asked for by name only"),
+      of_policy(kPlacetoPlanner, "Placeto, NeurIPS'19",
+                "a policy visits operators one by one and learns the model; asked for by name only"),
       {"auto", "all above that plan pipelines but looped, improved together",
        "the planner: runs every one, then moves operators, devices, replicas and sizes; by simulation", "any",
        [](const Problem& problem, const OrderRule& schedule, Context& context) {

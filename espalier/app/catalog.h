@@ -2,6 +2,7 @@
 
 // What the program contains, by name. A new planner is one line in catalog.cc.
 
+#include <array>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -29,8 +30,15 @@ const std::vector<PlannerEntry>& planner_catalog();
 
 // The policy that places operators (learned/gdp.h), and the search that begins with its answer too.
 inline constexpr std::string_view kGdp = "gdp", kGdpSearch = "gdp-search";
-// What it is compared with, which learns the model that it is given (learned/hdp.h, learned/cross_entropy.h).
-inline constexpr std::string_view kHdp = "hdp", kCrossEntropy = "cross-entropy";
+// What it is compared with, which learns the model that it is given (learned/hdp.h, learned/cross_entropy.h,
+// learned/placeto.h).
+inline constexpr std::string_view kHdp = "hdp", kCrossEntropy = "cross-entropy", kPlacetoPlanner = "placeto";
+
+// Placers of the order study that need libtorch (placement::placeto_by_name).
+inline constexpr std::array<std::string_view, 5> kLearnedOrdered{
+    kPlacetoPlanner, "placeto-graphsage", "placeto-p-gnn", "placeto-literature", "placeto-flipped"};
+// How placeto may see where nodes lie (placement::PlacetoEmbedding).
+inline constexpr std::array<std::string_view, 3> kPlacetoEmbeddings{"message-passing", "graphsage", "p-gnn"};
 
 // The planner of plans with several stages a device (planners/pipeline/looped.h).
 inline constexpr std::string_view kLooped = "looped";

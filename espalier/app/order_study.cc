@@ -70,6 +70,24 @@ void add_significance(const std::vector<std::vector<double>>& blocks, OrderRepor
   }
 }
 
+// run(order × seed, options of that run, its context), on all threads of the pool.
+using OrderedRun = std::function<placement::Placed(std::size_t, const placement::OrderedOptions&, Context&)>;
+OrderSteps run_all_orders(const OrderCase& asked, const OrderStudyOptions& options, ThreadPool* pool,
+                          const OrderedRun& run) {
+  const std::size_t seeds = options.seeds;
+  OrderSteps steps(options.orders.size(), std::vector<std::optional<Duration>>(seeds));
+  Context context;
+  context.pool = pool;
+  context.budget.max_states = std::uint64_t{1} << 60;
+  const std::uint64_t looks = std::min(options.most_looks, options.episodes * asked.instance.units() + 1);
+  context.for_each(options.orders.size() * seeds, [&](std::size_t i, Context& own) {
+    const placement::Placed placed = run(
+        i, {.order = options.orders[i / seeds], .seed = options.first_seed + i % seeds, .looks = looks}, own);
+    if (placed.assignment) steps[i / seeds][i % seeds] = placed.estimate;
+  });
+  return steps;
+}
+
 }  // namespace
 
 OrderCase order_case(const PlanningJob& job) {
@@ -98,22 +116,29 @@ placement::Engine order_engine(const OrderCase& asked, OrderSetUp set_up) {
 OrderSteps run_orders(const OrderCase& asked, placement::OrderedPlacer placer,
                       const OrderStudyOptions& options, ThreadPool* pool) {
   const placement::Engine engine = order_engine(asked, options.set_up);
-  const std::size_t seeds = options.seeds;
-  OrderSteps steps(options.orders.size(), std::vector<std::optional<Duration>>(seeds));
-  Context context;
-  context.pool = pool;
-  context.budget.max_states = std::uint64_t{1} << 60;
-  const std::uint64_t looks = std::min(options.most_looks, options.episodes * asked.instance.units() + 1);
-  context.for_each(options.orders.size() * seeds, [&](std::size_t i, Context& own) {
-    const placement::OrderedOptions run{
-        .order = options.orders[i / seeds], .seed = options.first_seed + i % seeds, .looks = looks};
-    const placement::Placed placed = place_in_order(asked.graph, engine, placer, run, own);
-    if (placed.assignment) steps[i / seeds][i % seeds] = placed.estimate;
-  });
-  return steps;
+  return run_all_orders(asked, options, pool,
+                        [&](std::size_t, const placement::OrderedOptions& run, Context& context) {
+                          return place_in_order(asked.graph, engine, placer, run, context);
+                        });
 }
 
-OrderReport order_report(placement::OrderedPlacer placer, const std::vector<TraversalOrder>& orders,
+LearnedOrderRuns run_learned_orders(const OrderCase& asked, const LearnedOrdered& placer,
+                                    const OrderStudyOptions& options, ThreadPool* pool) {
+  const placement::Engine engine = order_engine(asked, options.set_up);
+  std::vector<double> entropy(options.orders.size() * options.seeds);
+  LearnedOrderRuns runs;
+  runs.steps = run_all_orders(asked, options, pool,
+                              [&](std::size_t i, const placement::OrderedOptions& run, Context& context) {
+                                LearnedWalk walk = placer(asked.graph, engine, run, context);
+                                entropy[i] = walk.entropy;
+                                return std::move(walk.placed);
+                              });
+  if (!entropy.empty())
+    runs.entropy = std::accumulate(entropy.begin(), entropy.end(), 0.0) / static_cast<double>(entropy.size());
+  return runs;
+}
+
+OrderReport order_report(const std::string& placer, const std::vector<TraversalOrder>& orders,
                          const std::vector<OrderSteps>& steps) {
   ESP_CHECK(orders.size() >= 2, orders.size());
   OrderReport report{.placer = placer};

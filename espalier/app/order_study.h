@@ -4,6 +4,7 @@
 // ranks and significance. (The traversal-order study, arXiv 2201.09676, asked it of one placer.)
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,6 +47,21 @@ using OrderSteps = std::vector<std::vector<std::optional<Duration>>>;
 OrderSteps run_orders(const OrderCase& asked, placement::OrderedPlacer placer,
                       const OrderStudyOptions& options, ThreadPool* pool);
 
+// A placer that learns while it walks, and needs libtorch: whoever has it passes it on. Called from several
+// threads at once.
+struct LearnedWalk {
+  placement::Placed placed;
+  double entropy = 1;  // of the policy in its last episode over that of a uniform one
+};
+using LearnedOrdered = std::function<LearnedWalk(const Graph&, const placement::Engine&,
+                                                 const placement::OrderedOptions&, Context&)>;
+struct LearnedOrderRuns {
+  OrderSteps steps;
+  double entropy = 1;  // mean over all runs
+};
+LearnedOrderRuns run_learned_orders(const OrderCase& asked, const LearnedOrdered& placer,
+                                    const OrderStudyOptions& options, ThreadPool* pool);
+
 struct OrderRow {
   TraversalOrder order;
   double mean = 0;       // step ÷ the mean step of the best order of the same graph, mean over graphs
@@ -55,15 +71,17 @@ struct OrderRow {
   bool best = false;
 };
 struct OrderReport {
-  placement::OrderedPlacer placer;
+  std::string placer;
   std::vector<OrderRow> rows = {};  // by mean rank, then as listed
   double chi_square = 0, p = 1;     // Friedman
   std::size_t blocks = 0;           // of the tests
   bool blocks_are_graphs = true;    // at least five; else each seed of each graph, for these graphs alone
   std::size_t left_out = 0;         // graphs where some run found nothing that fits
+  // Of a learned placer's policies in their last episodes, over uniform ones', mean over graphs.
+  std::optional<double> entropy = {};
 };
 // steps[graph]: run_orders of that graph with these orders. At least two orders.
-OrderReport order_report(placement::OrderedPlacer placer, const std::vector<TraversalOrder>& orders,
+OrderReport order_report(const std::string& placer, const std::vector<TraversalOrder>& orders,
                          const std::vector<OrderSteps>& steps);
 
 Table order_table(const OrderReport& report);

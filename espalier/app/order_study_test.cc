@@ -59,8 +59,7 @@ TEST(OrderReport, MeansRanksAndBlocksByHand) {
   const auto ns = [](std::int64_t n) { return std::optional(Duration(n)); };
   const std::vector<OrderSteps> steps{{{ns(100), ns(100)}, {ns(110), ns(130)}},
                                       {{ns(300), ns(100)}, {ns(100), ns(100)}}};
-  const OrderReport report =
-      order_report(placement::OrderedPlacer::kAccept, {TraversalOrder::kAlpha, TraversalOrder::kBfs}, steps);
+  const OrderReport report = order_report("accept", {TraversalOrder::kAlpha, TraversalOrder::kBfs}, steps);
   EXPECT_FALSE(report.blocks_are_graphs);
   EXPECT_EQ(report.blocks, 4U);
   // Alpha: 1 and 2 times the best of the graph, ranks 1 1 2 1.5; bfs: 1.2 and 1, ranks 2 2 1 1.5.
@@ -77,8 +76,7 @@ TEST(OrderReport, MeansRanksAndBlocksByHand) {
 
 TEST(OrderReport, AGraphOnWhichNothingFitsIsLeftOut) {
   const std::vector<OrderSteps> steps{{{Duration(5)}, {Duration(6)}}, {{Duration(5)}, {std::nullopt}}};
-  const OrderReport report =
-      order_report(placement::OrderedPlacer::kList, {TraversalOrder::kAlpha, TraversalOrder::kBfs}, steps);
+  const OrderReport report = order_report("list", {TraversalOrder::kAlpha, TraversalOrder::kBfs}, steps);
   EXPECT_EQ(report.left_out, 1U);
   EXPECT_EQ(report.blocks, 1U);
 }
@@ -94,6 +92,25 @@ TEST(OrderStudy, AnyNumberOfThreadsFindsTheSame) {
       EXPECT_EQ(run_orders(asked, placer, options, &pool), alone) << to_text(placer);
     }
   }
+}
+
+TEST(OrderStudy, LearnedPlacersAreAskedForEachOrderAndSeed) {
+  const OrderCase asked = family_case("fork-join", {{"sections", 2}});
+  const OrderStudyOptions options{
+      .orders = {TraversalOrder::kAlpha, TraversalOrder::kBfs}, .seeds = 2, .first_seed = 7, .episodes = 3};
+  // A run's step is its seed, in the second order ten more; its entropy a tenth of that.
+  const LearnedOrdered placer = [&](const Graph&, const placement::Engine&,
+                                    const placement::OrderedOptions& run, Context&) {
+    EXPECT_EQ(run.looks, 3 * asked.instance.units() + 1);
+    const std::uint64_t step = run.seed + (run.order == TraversalOrder::kBfs ? 10 : 0);
+    return LearnedWalk{.placed = {.assignment = placement::Assignment(), .estimate = nanoseconds(step)},
+                       .entropy = static_cast<double>(step) / 10};
+  };
+  ThreadPool pool(3);
+  const LearnedOrderRuns runs = run_learned_orders(asked, placer, options, &pool);
+  const auto ns = [](std::int64_t n) { return std::optional(Duration(n)); };
+  EXPECT_THAT(runs.steps, ElementsAre(ElementsAre(ns(7), ns(8)), ElementsAre(ns(17), ns(18))));
+  EXPECT_DOUBLE_EQ(runs.entropy, 1.25);  // (0.7 + 0.8 + 1.7 + 1.8) / 4
 }
 
 TEST(DotPlot, HasADotForEachRowAndNoForeignText) {

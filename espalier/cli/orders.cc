@@ -10,6 +10,7 @@
 #include "espalier/base/host.h"
 #include "espalier/base/json.h"
 #include "espalier/base/spelling.h"
+#include "espalier/cli/runtime_verbs.h"
 #include "espalier/cli/verbs.h"
 #include "espalier/report/dot_plot.h"
 #include "espalier/report/table_json.h"
@@ -20,21 +21,52 @@ namespace {
 
 struct OrdersFlags {
   JobFlags job;
-  std::vector<std::string> graphs, orders, placers;
-  std::string family, svg;
+  std::vector<std::string> graphs, orders, placers, families;
+  std::string svg;
   std::int64_t members = 8;
   std::uint64_t seeds = 5, episodes = 10;
   bool placeto = false;
   std::size_t jobs = 0;
 };
 
-placement::OrderedPlacer find_ordered_placer(const std::string& name) {
-  std::vector<std::string_view> names;
+// One of those that need nothing else, or one that learns.
+struct StudiedPlacer {
+  std::string name;
+  std::optional<placement::OrderedPlacer> plain;
+  LearnedOrdered learned = {};
+};
+
+StudiedPlacer find_studied_placer(Program& program, const std::string& name) {
+  if (const auto placer = placement::parse_ordered_placer(name)) return {name, placer};
+  std::vector<std::string_view> names(kLearnedOrdered.begin(), kLearnedOrdered.end());
+  if (std::find(names.begin(), names.end(), name) != names.end())
+    return {name, std::nullopt, learned_ordered(program, name)};
   for (const placement::OrderedPlacer placer : placement::ordered_placers()) names.push_back(to_text(placer));
-  if (const auto placer = placement::parse_ordered_placer(name)) return *placer;
   throw InputError("--placer " + name.substr(0, 40) +
-                   ": expected uniform-walk, accept, list or descent; did you mean '" +
+                   ": expected uniform-walk, accept, list, descent, or placeto; did you mean '" +
                    std::string(*nearest_word(name, names)) + "'?");
+}
+
+std::vector<StudiedPlacer> studied_placers(Program& program, const OrdersFlags& flags) {
+  std::vector<StudiedPlacer> placers;
+  for (const std::string& name : flags.placers) placers.push_back(find_studied_placer(program, name));
+  if (!placers.empty()) return placers;
+  for (const placement::OrderedPlacer placer : placement::ordered_placers())
+    placers.push_back({std::string(to_text(placer)), placer});
+  return placers;
+}
+
+void add_family(const std::string& name, std::int64_t members, std::vector<OrderCase>& cases) {
+  const TaskFamily* family = find_task_family(name);
+  if (!family) {
+    throw InputError("there is no family '" + name.substr(0, 40) + "'; `espalier zoo --list` lists them");
+  }
+  const bool seeded = std::any_of(family->settings.begin(), family->settings.end(),
+                                  [](const ZooSetting& setting) { return setting.name == "seed"; });
+  for (std::int64_t member = 1; member <= (seeded ? members : 1); ++member) {
+    const ZooValues values = seeded ? ZooValues{{"seed", member}} : ZooValues{};
+    cases.push_back(order_case(build_task_family(*family, values)));
+  }
 }
 
 std::vector<OrderCase> cases_of(Program& program, const OrdersFlags& flags) {
@@ -44,25 +76,13 @@ std::vector<OrderCase> cases_of(Program& program, const OrdersFlags& flags) {
     one.options.model = path;
     cases.push_back(order_case(prepare_job(one.to_options(program))));
   }
-  if (flags.family.empty()) return cases;
-  const TaskFamily* family = find_task_family(flags.family);
-  if (!family) {
-    throw InputError("there is no family '" + flags.family.substr(0, 40) +
-                     "'; `espalier zoo --list` lists them");
-  }
-  const bool seeded = std::any_of(family->settings.begin(), family->settings.end(),
-                                  [](const ZooSetting& setting) { return setting.name == "seed"; });
-  for (std::int64_t member = 1; member <= (seeded ? flags.members : 1); ++member) {
-    const ZooValues values = seeded ? ZooValues{{"seed", member}} : ZooValues{};
-    cases.push_back(order_case(build_task_family(*family, values)));
-  }
+  for (const std::string& family : flags.families) add_family(family, flags.members, cases);
   return cases;
 }
 
 // Of one graph: what the trees say beside what the study found.
 struct Advice {
-  std::string graph;
-  placement::OrderedPlacer placer;
+  std::string graph, placer;
   OrderAdviceNode answer;
 };
 
@@ -77,12 +97,13 @@ Json to_json(const OrderReport& report, const std::vector<Advice>& advice) {
                     {"worst", one.answer.worst},
                     {"graphs", one.answer.graphs}});
   }
-  return {{"placer", std::string(to_text(report.placer))},
+  return {{"placer", report.placer},
           {"friedman_chi_square", report.chi_square},
           {"friedman_p", report.p},
           {"blocks", report.blocks},
           {"blocks_are_graphs", report.blocks_are_graphs},
           {"left_out", report.left_out},
+          {"entropy", report.entropy ? Json(*report.entropy) : Json()},
           {"orders", espalier::to_json(order_table(report))},
           {"advice", told}};
 }
@@ -97,7 +118,7 @@ std::string verdict_of(const OrderReport& report) {
 }
 
 DotPanel panel_of(const OrderReport& report) {
-  DotPanel panel{"placer " + std::string(to_text(report.placer)), verdict_of(report), {}};
+  DotPanel panel{"placer " + report.placer, verdict_of(report), {}};
   for (const OrderRow& row : report.rows)
     panel.rows.push_back(
         {std::string(to_text(row.order)), row.mean, row.deviation, row.best || row.p >= 0.05,
@@ -107,9 +128,13 @@ DotPanel panel_of(const OrderReport& report) {
 
 void print(Console& console, const std::vector<OrderReport>& reports, const std::vector<Advice>& advice) {
   for (const OrderReport& report : reports) {
-    console.out() << "placer " << to_text(report.placer) << '\n'
+    console.out() << "placer " << report.placer << '\n'
                   << print_text(order_table(report)) << verdict_of(report) << '\n';
     if (report.left_out > 0) console.out() << report.left_out << " graphs left out: nothing fits\n";
+    if (report.entropy) {
+      console.out() << fmt::format("entropy of the policies in their last episodes: {:.3f} of uniform ones\n",
+                                   *report.entropy);
+    }
     for (const Advice& one : advice) {
       if (one.placer == report.placer)
         console.out() << "advice for " << one.graph << ": " << advice_text(one.answer) << '\n';
@@ -118,32 +143,56 @@ void print(Console& console, const std::vector<OrderReport>& reports, const std:
   }
 }
 
-int orders(Program& program, const OrdersFlags& flags) {
-  Console& console = program.console;
-  if (flags.graphs.empty() == flags.family.empty())
-    throw InputError("orders: expected graphs, or a family of the zoo (--family cifar10)");
+OrderStudyOptions study_options(const OrdersFlags& flags) {
+  if (flags.graphs.empty() == flags.families.empty())
+    throw InputError("orders: expected graphs, or families of the zoo (--family cifar10)");
   OrderStudyOptions options{.set_up = flags.placeto ? OrderSetUp::kPlaceto : OrderSetUp::kLinks,
                             .seeds = flags.seeds,
                             .episodes = flags.episodes};
   for (const std::string& name : flags.orders) options.orders.push_back(find_order(name));
   if (options.orders.empty()) options.orders.assign(traversal_orders().begin(), traversal_orders().end());
   if (options.orders.size() < 2) throw InputError("--orders: expected at least two to compare");
-  for (const std::string& name : flags.placers) options.placers.push_back(find_ordered_placer(name));
-  if (options.placers.empty()) options.placers = placement::ordered_placers();
+  return options;
+}
+
+OrderReport study_plain(const StudiedPlacer& placer, const std::vector<OrderCase>& cases,
+                        const OrderStudyOptions& options, ThreadPool& pool, std::vector<Advice>& advice) {
+  std::vector<OrderSteps> steps;
+  for (const OrderCase& asked : cases) {
+    steps.push_back(run_orders(asked, *placer.plain, options, &pool));
+    const OrderFeatures features = order_features(order_engine(asked, options.set_up));
+    advice.push_back(
+        {asked.name, placer.name, order_advice(order_advice_tree(options.set_up, *placer.plain), features)});
+  }
+  return order_report(placer.name, options.orders, steps);
+}
+
+OrderReport study_learned(const StudiedPlacer& placer, const std::vector<OrderCase>& cases,
+                          const OrderStudyOptions& options, ThreadPool& pool) {
+  std::vector<OrderSteps> steps;
+  double entropy = 0;
+  for (const OrderCase& asked : cases) {
+    LearnedOrderRuns runs = run_learned_orders(asked, placer.learned, options, &pool);
+    steps.push_back(std::move(runs.steps));
+    entropy += runs.entropy / static_cast<double>(cases.size());
+  }
+  OrderReport report = order_report(placer.name, options.orders, steps);
+  report.entropy = entropy;
+  return report;
+}
+
+int orders(Program& program, const OrdersFlags& flags) {
+  Console& console = program.console;
+  const OrderStudyOptions options = study_options(flags);
+  const std::vector<StudiedPlacer> placers = studied_placers(program, flags);
   check_outputs({{"--svg", flags.svg}}, flags.graphs);
   const std::vector<OrderCase> cases = cases_of(program, flags);
   ThreadPool pool(flags.jobs > 0 ? flags.jobs : static_cast<std::size_t>(this_host().usable));
   std::vector<OrderReport> reports;
   std::vector<Advice> advice;
-  for (const placement::OrderedPlacer placer : options.placers) {
-    std::vector<OrderSteps> steps;
-    for (const OrderCase& asked : cases) {
-      steps.push_back(run_orders(asked, placer, options, &pool));
-      const OrderFeatures features = order_features(order_engine(asked, options.set_up));
-      advice.push_back(
-          {asked.name, placer, order_advice(order_advice_tree(options.set_up, placer), features)});
-    }
-    reports.push_back(order_report(placer, options.orders, steps));
+  for (const StudiedPlacer& placer : placers) {
+    reports.push_back(placer.plain ? study_plain(placer, cases, options, pool, advice)
+                                   : study_learned(placer, cases, options, pool));
   }
   if (console.json) {
     Json json{{"set_up", std::string(to_text(options.set_up))}, {"placers", Json::array()}};
@@ -169,16 +218,19 @@ void add_orders(Program& program) {
                             "espalier orders --family cifar10 --members 8");
   verb->add_option("graphs", flags->graphs, "graphs, as `plan` reads them; together they are one study")
       ->type_name("FILE...");
-  verb->add_option("--family", flags->family, "in place of graphs: a family of task graphs of the zoo")
-      ->type_name("NAME");
-  verb->add_option("--members", flags->members, "graphs of the family, seeds 1 to N; default: 8")
+  verb->add_option("--family", flags->families, "in place of graphs: families of task graphs of the zoo")
+      ->delimiter(',')
+      ->type_name("NAME,...");
+  verb->add_option("--members", flags->members, "graphs of a family, seeds 1 to N; default: 8")
       ->type_name("N")
       ->check(CLI::Range(1, 10'000));
   flags->job.add_planning(verb);
   verb->add_option("--orders", flags->orders, "only these, such as alpha,topo_lifo (see `espalier planners`)")
       ->delimiter(',')
       ->type_name("NAME,...");
-  verb->add_option("--placer", flags->placers, "only these: uniform-walk, accept, list, descent")
+  verb->add_option("--placer", flags->placers,
+                   "only these: uniform-walk, accept, list, descent; or, learning as they go, placeto, "
+                   "placeto-graphsage, placeto-p-gnn, placeto-literature, placeto-flipped")
       ->delimiter(',')
       ->type_name("NAME,...");
   verb->add_option("--seeds", flags->seeds, "runs of each order; default: 5")

@@ -14,6 +14,10 @@ void LearnedFlags::add(CLI::App* verb) {
   verb->add_option("--fine-tune", fine_tune,
                    "planner gdp: learn this model for so many updates first; default: 0")
       ->type_name("N");
+  verb->add_option("--embedding", embedding,
+                   "planner placeto: message-passing (the default), graphsage or p-gnn")
+      ->type_name("NAME")
+      ->check(CLI::IsMember(std::vector<std::string>(kPlacetoEmbeddings.begin(), kPlacetoEmbeddings.end())));
 }
 
 LearnedPlanner learned_planner(Program& program, const std::string& verb,
@@ -27,9 +31,17 @@ LearnedPlanner learned_planner(Program& program, const std::string& verb,
     throw InputError(std::string(flags.policy.empty() ? "--fine-tune" : "--policy") +
                      ": is for --planner gdp, which is not asked for");
   }
+  if (!flags.embedding.empty() &&
+      std::find(planners.begin(), planners.end(), kPlacetoPlanner) == planners.end())
+    throw InputError("--embedding: is for --planner placeto, which is not asked for");
   if (!asked) return {};
   if (program.runtime == nullptr) hand_over(verb, program.arguments);
   return program.runtime->learned(flags);
+}
+
+LearnedOrdered learned_ordered(Program& program, std::string_view placer) {
+  if (program.runtime == nullptr) hand_over("orders --placer " + std::string(placer), program.arguments);
+  return program.runtime->ordered(placer);
 }
 
 void ExecutionFlags::add_inputs(CLI::App* verb) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "espalier/app/order_study.h"
 #include "espalier/cli/runtime_program.h"
 #include "espalier/cli/verbs.h"
 
@@ -60,8 +61,9 @@ struct CalibrateFlags {
 struct LearnedFlags {
   std::string policy;           // a file of `learn`; empty: the one that comes with the program
   std::uint64_t fine_tune = 0;  // updates on this graph before it answers
+  std::string embedding;        // of placeto; empty: the usual one
 
-  void add(CLI::App* verb);  // --policy, --fine-tune
+  void add(CLI::App* verb);  // --policy, --fine-tune, --embedding
 };
 
 struct LearnFlags {
@@ -75,7 +77,7 @@ struct LearnFlags {
   SearchFlags search;
 };
 
-// Each returns the exit code, but for the planner.
+// Each returns the exit code, but for the planner and the ordered placer.
 struct RuntimeVerbs {
   int (*run)(Program&, const RunFlags&);
   int (*verify)(Program&, const VerifyFlags&);
@@ -83,12 +85,17 @@ struct RuntimeVerbs {
   int (*calibrate)(Program&, const CalibrateFlags&);
   int (*learn)(Program&, const LearnFlags&);
   LearnedPlanner (*learned)(const LearnedFlags&);
+  LearnedOrdered (*ordered)(std::string_view placer);  // one of kLearnedOrdered
 };
 
 // The learned planner, where one of these planners of the catalog is it; else an empty function. A program
 // without libtorch becomes espalier-runtime for it. Throws InputError for flags that nobody asked to use.
 LearnedPlanner learned_planner(Program& program, const std::string& verb,
                                std::span<const std::string> planners, const LearnedFlags& flags);
+
+// The placer of the order study of that name, one of kLearnedOrdered. A program without libtorch becomes
+// espalier-runtime for it.
+LearnedOrdered learned_ordered(Program& program, std::string_view placer);
 
 // `verb`, if it is called, is carried out by this program where it has a runtime, else by espalier-runtime.
 template <typename Flags>

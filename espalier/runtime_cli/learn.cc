@@ -13,6 +13,7 @@
 #include "espalier/learned/cross_entropy.h"
 #include "espalier/learned/gdp.h"
 #include "espalier/learned/hdp.h"
+#include "espalier/learned/placeto.h"
 #include "espalier/learned/pretrained.h"
 #include "espalier/learned/pretraining.h"
 #include "espalier/planners/placement/layer_split.h"
@@ -299,15 +300,31 @@ int learn(Program& program, const LearnFlags& flags) {
 
 LearnedPlanner learned(const LearnedFlags& flags) {
   const auto policy = std::make_shared<const Policy>(policy_of(flags, "cpu"));
-  return [policy, updates = flags.fine_tune](std::string_view name, const Problem& problem,
-                                             Context& context) {
+  PlacetoOptions visits;
+  if (!flags.embedding.empty()) visits.embedding = parse_placeto_embedding(flags.embedding).value();
+  return [policy, visits, updates = flags.fine_tune](std::string_view name, const Problem& problem,
+                                                     Context& context) {
     const auto place = [&](const PlacerInput& input, Context& shared) {
+      if (name == kPlacetoPlanner) return placeto(input, visits, shared);
       if (name == kHdp) return hdp(input, {}, shared);
       if (name == kCrossEntropy) return cross_entropy(input, {}, shared);
       const GdpOptions options{.policy = policy.get(), .updates = updates};
       return name == kGdpSearch ? gdp_search(input, options, shared) : gdp(input, options, shared);
     };
     return plan_by_placer(problem, {std::string(name), "", "", place, 1}, {.order = problem.order}, context);
+  };
+}
+
+LearnedOrdered ordered(std::string_view placer) {
+  const std::optional<PlacetoOptions> named = placeto_by_name(placer);
+  ESP_CHECK(named.has_value(), placer);
+  return [options = *named](const Graph& graph, const Engine& engine, const OrderedOptions& run,
+                            Context& context) {
+    LearnedWalk walk;
+    PlacetoOptions how = options;
+    how.told = [&](const PlacetoPoint& point) { walk.entropy = point.entropy; };
+    walk.placed = placeto_in_order(graph, engine, how, run, context);
+    return walk;
   };
 }
 

@@ -8,6 +8,7 @@ int main(int argc, char** argv) {
                              .profile = profile,
                              .calibrate = calibrate,
                              .learn = learn,
-                             .learned = learned};
+                             .learned = learned,
+                             .ordered = ordered};
   return program_main(argc, argv, &runtime);
 }

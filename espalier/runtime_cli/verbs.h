@@ -12,5 +12,6 @@ int profile(Program& program, const ProfileFlags& flags);
 int calibrate(Program& program, const CalibrateFlags& flags);
 int learn(Program& program, const LearnFlags& flags);
 LearnedPlanner learned(const LearnedFlags& flags);
+LearnedOrdered ordered(std::string_view placer);
 
 }  // namespace espalier::cli
