@@ -30,6 +30,7 @@
 #include "espalier/learned/cross_entropy.h"
 #include "espalier/learned/gdp.h"
 #include "espalier/learned/hdp.h"
+#include "espalier/learned/placeto.h"
 #include "espalier/learned/pretraining.h"
 #include "espalier/planners/placement/default_search.h"
 #include "espalier/planners/placement/layer_split.h"
@@ -192,6 +193,17 @@ std::optional<Duration> by_cross_entropy(const Asked& asked) {
   return cross_entropy(asked.question.input(asked.seed), options, asked.context).estimate;
 }
 
+// As many nodes as others have clusters, as many episodes as there are calls.
+Method visiting(const std::string& name) {
+  return [name](const Asked& asked) {
+    PlacetoOptions options = *placeto_by_name(name);
+    options.rules = asked.question.task.engine().rules();
+    options.most_nodes = usual_clusters(asked.question.workload.instance.devices());
+    options.episodes = 0;
+    return placeto(asked.question.input(asked.seed), options, asked.context).estimate;
+  };
+}
+
 std::optional<Duration> best_of_random(const Asked& asked) {
   const PlacementTask& task = asked.question.task;
   const std::vector<float> even(task.input().nodes * task.input().devices,
@@ -248,6 +260,10 @@ const std::map<std::string, Method>& methods() {
       {"hdp", learning_hdp({})},
       {"hdp-published", learning_hdp(published_hdp())},
       {"cross-entropy", by_cross_entropy},
+      {"placeto", visiting("placeto")},
+      {"placeto-graphsage", visiting("placeto-graphsage")},
+      {"placeto-p-gnn", visiting("placeto-p-gnn")},
+      {"placeto-literature", visiting("placeto-literature")},
       {"zero-shot", [](const Asked& asked) { return zero_shot(asked, true); }},
       {"zero-shot-greedy", [](const Asked& asked) { return zero_shot(asked, false); }},
       {"tuned-50", tuned(50)},

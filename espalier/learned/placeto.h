@@ -62,8 +62,8 @@ struct PlacetoOptions {
   PlacetoReward reward = PlacetoReward::kFaster;
   double discount = 0;  // of a later step's reward in a return, by step
   // From the first update to the last: weights of the entropy in even steps, learning rates in even ratios.
-  double entropy = 0.01, last_entropy = 0;
-  double learning_rate = 1e-2, last_learning_rate = 1e-3;
+  double entropy = 0.001, last_entropy = 0;
+  double learning_rate = 3e-2, last_learning_rate = 3e-3;
   double most_norm = 1.25;                             // of a gradient
   std::function<void(const PlacetoPoint&)> told = {};  // called after each episode; may be empty
 };

@@ -12,6 +12,7 @@
 #include "espalier/learned/placeto_pass.h"
 #include "espalier/learned/workload.h"
 #include "espalier/planners/placement/memory_ledger.h"
+#include "espalier/zoo/task_families.h"
 
 namespace espalier::placement {
 namespace {
@@ -298,6 +299,37 @@ TEST(Placeto, WithoutLearningItIsTheUniformWalk) {
   EXPECT_NEAR(learnt, uniform, 0.03);
 }
 
+// Messages take three times as long as the work: most moves of a uniform walk hurt, which can be learnt.
+const Imported& costly_messages() {
+  static const Imported kModel =
+      build_task_family(*find_task_family("layered"), {{"seed", 1}, {"communication", 300}});
+  return kModel;
+}
+
+TEST(Placeto, LearningPaysAgainstTheUniformWalkOfEqualLooks) {
+  const Imported& model = costly_messages();
+  Training training;
+  training.batch = model.graph.batch().min;
+  const Instance instance =
+      make_instance(model.graph, *model.cluster, *model.costs, training, {.micro_batch = training.batch});
+  const Engine engine(instance, placeto_rules());
+  double learnt = 0, uniform = 0, gain = 0, flipped_gain = 0;
+  PlacetoOptions options, flipped;
+  flipped.reward = PlacetoReward::kSlower;
+  options.told = [&](const PlacetoPoint& point) { gain += point.gain; };
+  flipped.told = [&](const PlacetoPoint& point) { flipped_gain += point.gain; };
+  for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+    const OrderedOptions run{.seed = seed, .looks = 30 * instance.units() + 1};
+    Context context;
+    learnt += to_seconds(*placeto_in_order(model.graph, engine, options, run, context).estimate);
+    uniform +=
+        to_seconds(*place_in_order(model.graph, engine, OrderedPlacer::kUniformWalk, run, context).estimate);
+    placeto_in_order(model.graph, engine, flipped, run, context);
+  }
+  EXPECT_LT(learnt, 0.97 * uniform);
+  EXPECT_GT(gain, flipped_gain + 3);  // of 60 episodes: ln
+}
+
 TEST(Placeto, TheFirstEpisodeTeaches) {
   // Two episodes: what the second one's policy has learnt, it has from the first.
   PlacetoOptions options = few_nodes(2);
@@ -381,6 +413,10 @@ TEST(Placeto, PlacementsFitAndNodesStandWhereTheyMay) {
   ASSERT_TRUE(placed.assignment.has_value()) << placed.why;
   EXPECT_TRUE(all_held_fits(instance, *placed.assignment));
   for (std::size_t u = 0; u < instance.units(); u += 3) EXPECT_EQ((*placed.assignment)[u], DeviceId(1));
+  const Rules rules{.memory = Rules::Memory::kAllHeld};
+  const Timeline line = timeline(Engine(instance, rules), *placed.assignment);
+  EXPECT_THAT(check_timeline(instance, rules, *placed.assignment, line), ::testing::IsEmpty());
+  EXPECT_EQ(line.evaluated.time, *placed.estimate);
 }
 
 TEST(Placeto, RepairsTheNearestOrSaysWhatLacks) {

@@ -25,11 +25,15 @@ class WithoutRuntime(Command):
             return
         self.refused("plan", *MODEL, "-p", "gdp", says="`plan` needs")
         self.refused("learn", "apply", *MODEL, says="`learn` needs")
+        self.refused("orders", "--family", "nmt", "--placer", "placeto", says="`orders --placer placeto` needs")
 
     def test_its_options_are_for_it_alone(self):
         self.refused("plan", *MODEL, "-p", "heft", "--fine-tune", "3", says="--fine-tune: is for --planner gdp")
         self.refused("compare", *MODEL, "--policy", "x", says="--policy: is for --planner gdp")
         self.refused("plan", *MODEL, "-p", "hdp", "--fine-tune", "3", says="--fine-tune: is for --planner gdp")
+        self.refused("plan", *MODEL, "-p", "hdp", "--embedding", "p-gnn", says="--embedding: is for --planner placeto")
+        self.refused("plan", *MODEL, "-p", "placeto", "--embedding", "rnn", says="rnn not in")
+        self.refused("orders", "--family", "nmt", "--placer", "placet", says="did you mean 'placeto'")
         self.refused("learn", "fly", says="fly not in")
 
 
@@ -64,9 +68,23 @@ class Learned(Command):
         self.assertEqual(len(compared["rows"] if "rows" in compared else compared["plans"]), 2)
 
     def test_what_it_is_compared_with_plans_too(self):
-        for planner in ("hdp", "cross-entropy"):
+        for planner in ("hdp", "cross-entropy", "placeto"):
             done = json.loads(self.espalier("plan", *MODEL, "-p", planner, "-o", "plan.json", "--budget", "400", "--json").stdout)
             self.assertEqual((done["status"], done["planner"]), ("feasible", planner))
+
+    def test_placeto_sees_graphs_in_three_ways_and_answers_for_an_order(self):
+        for embedding in ("message-passing", "graphsage", "p-gnn"):
+            done = json.loads(self.espalier("plan", *MODEL, "-p", "placeto", "--embedding", embedding, "-o", "plan.json", "--budget", "60",
+                                            "--json").stdout)
+            self.assertEqual((done["status"], done["planner"]), ("feasible", "placeto"))
+        command = ["orders", "--family", "nmt,fork-join", "--members", "1", "--seeds", "1", "--episodes", "1", "--orders", "alpha,bfs",
+                   "--placer", "uniform-walk,placeto,placeto-literature", "--json"]
+        told = self.espalier(*command).stdout
+        self.assertEqual(told, self.espalier(*command, "--jobs", "3").stdout)
+        placers = json.loads(told)["placers"]
+        self.assertEqual([row["placer"] for row in placers], ["uniform-walk", "placeto", "placeto-literature"])
+        self.assertIsNone(placers[0]["entropy"])
+        self.assertAlmostEqual(placers[2]["entropy"], 1, places=3)
 
     def test_pretrained_and_fine_tuned_policies_are_files(self):
         self.espalier("learn", "pretrain", *LITTLE, "-o", "mine.safetensors", "--without", "gnmt")
