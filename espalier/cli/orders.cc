@@ -145,7 +145,7 @@ void print(Console& console, const std::vector<OrderReport>& reports, const std:
 
 OrderStudyOptions study_options(const OrdersFlags& flags) {
   if (flags.graphs.empty() == flags.families.empty())
-    throw InputError("orders: expected graphs, or families of the zoo (--family cifar10)");
+    throw InputError("orders: expected graphs, or a family of the zoo (--family cifar10)");
   OrderStudyOptions options{.set_up = flags.placeto ? OrderSetUp::kPlaceto : OrderSetUp::kLinks,
                             .seeds = flags.seeds,
                             .episodes = flags.episodes};
