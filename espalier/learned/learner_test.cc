@@ -143,6 +143,15 @@ TEST(Policies, WrittenOnesReadBack) {
   EXPECT_EQ(read.shape(), shape);
   EXPECT_EQ(read.probabilities(task().input()), policy.probabilities(task().input()));
   EXPECT_EQ(policy.clone().probabilities(task().input()), policy.probabilities(task().input()));
+  EXPECT_EQ(read_file(file).find("spectral"), std::string::npos);  // as files were before there were any
+
+  PolicyShape with_positions = kSmall;
+  with_positions.spectral = 8;
+  const Policy seeing(with_positions, 4);
+  seeing.write(file);
+  const Policy read_too = Policy::read(file);
+  EXPECT_EQ(read_too.shape(), with_positions);
+  EXPECT_EQ(read_too.probabilities(task().input()), seeing.probabilities(task().input()));
 
   EXPECT_THAT(refusal([] { Policy(kSmall, 1, "tpu:3"); }), HasSubstr("tpu:3"));
   write_file_atomically(file, "no policy");

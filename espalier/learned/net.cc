@@ -8,6 +8,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
+#include "espalier/learned/spectral.h"
 #include "espalier/learned/weights.h"
 
 namespace espalier::placement {
@@ -96,6 +97,11 @@ NetInput::NetInput(const PolicyInput& input, const PolicyShape& shape, at::Devic
       segments((nodes + shape.segment - 1) / shape.segment) {
   ESP_CHECK(nodes > 0, nodes);
   numbers = tensor_of(input.numbers, {nodes, static_cast<std::int64_t>(kNodeNumbers)}, device);
+  if (shape.spectral > 0) {
+    const std::vector<float> positions =
+        spectral_positions(input.neighbours, static_cast<std::size_t>(shape.spectral));
+    numbers = at::cat({numbers, tensor_of(positions, {nodes, shape.spectral}, device)}, 1);
+  }
   std::vector<std::int64_t> owner, target, starts(1);
   for (std::size_t n = 0; n < input.nodes; ++n) {
     owner.insert(owner.end(), input.types[n].size(), static_cast<std::int64_t>(n));
@@ -172,7 +178,7 @@ Net::Net(const PolicyShape& shape, std::uint64_t seed, at::Device device)
   const std::int64_t width = shape.width;
   ESP_CHECK(width % shape.heads == 0, width, shape.heads);
   type_table_ = make("types", {static_cast<std::int64_t>(kOperatorTypes), width}, 0.5);
-  enter_ = make_linear("enter", static_cast<std::int64_t>(kNodeNumbers), width);
+  enter_ = make_linear("enter", static_cast<std::int64_t>(kNodeNumbers) + shape.spectral, width);
   for (std::int64_t i = 0; i < shape.sage_layers; ++i) {
     const std::string name = "sage." + std::to_string(i);
     sages_.push_back(

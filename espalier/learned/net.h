@@ -31,7 +31,7 @@ namespace espalier::placement {
 struct NetInput {
   NetInput(const PolicyInput& input, const PolicyShape& shape, at::Device device);
   std::int64_t nodes, devices, segments;
-  at::Tensor numbers;         // [n, kNodeNumbers]
+  at::Tensor numbers;         // [n, kNodeNumbers + spectral positions]
   at::Tensor types, bag_of;   // [bags]: type and node of each entry
   at::Tensor type_share;      // [bags, 1]
   at::Tensor from, to;        // [edges]: neighbour and node, by node
@@ -57,6 +57,9 @@ class Net {
 
   // [n, D], with gradients of the weights where at::GradMode says so.
   at::Tensor logits(const NetInput& input) const;
+
+  // [n, d]: what GraphSAGE makes of each node, before any attention.
+  at::Tensor embed(const NetInput& input) const;
 
   // By name, in the order of their making; leaves that require gradients.
   const std::vector<std::pair<std::string, at::Tensor>>& weights() const { return weights_; }
@@ -84,7 +87,6 @@ class Net {
     Linear gate_qkv, gate_out, gate_widen;  // superposition: of the input of qkv, out and widen
   };
 
-  at::Tensor embed(const NetInput& input) const;
   at::Tensor attend(const Attention& layer, at::Tensor x, const at::Tensor& context,
                     const NetInput& input) const;
 

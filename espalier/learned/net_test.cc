@@ -126,6 +126,22 @@ TEST(Net, SegmentsReadTheOneBeforeAndSendItNoGradient) {
   EXPECT_GT(gradient[10].item<double>(), 0);
 }
 
+// A line with the same numbers everywhere: without positions all inner nodes look alike to a net without
+// attention that hears two nodes far.
+TEST(Net, SpectralPositionsTellNodesOfALineApart) {
+  PolicyInput input = line_input(40, 2, 5);
+  for (std::size_t n = 1; n < 40; ++n)
+    std::copy_n(input.numbers.begin(), kNodeNumbers, input.numbers.begin() + n * kNodeNumbers);
+  std::fill(input.types.items.begin(), input.types.items.end(), 0);
+  const auto difference = [&](std::int64_t positions) {
+    const PolicyShape shape{.width = 16, .attention_layers = 0, .heads = 2, .spectral = positions};
+    const at::Tensor h = Net(shape, 1, at::kCPU).embed(NetInput(input, shape, at::kCPU));
+    return largest_difference(h[10], h[30]);
+  };
+  EXPECT_EQ(difference(0), 0);
+  EXPECT_GT(difference(1), 0.1);
+}
+
 TEST(Net, CentringLeavesEqualDevicesEqualWork) {
   const PolicyShape shape{.width = 16, .heads = 2};
   const Net net(shape, 1, at::kCPU);

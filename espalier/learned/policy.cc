@@ -40,6 +40,7 @@ std::string text_of(const PolicyShape& shape) {
                {"refinements", shape.refinements},
                {"gate", to_text(shape.gate)},
                {"centred", shape.centred}};
+  if (shape.spectral != 0) json["spectral"] = shape.spectral;
   return json.dump();
 }
 
@@ -48,7 +49,7 @@ PolicyShape parse_shape(const std::string& text, const std::string& where) {
   const JsonCursor cursor(json, where);
   cursor.expect_format(kFormat);
   cursor.only({"format", "width", "sage_layers", "attention_layers", "heads", "segment", "refinements",
-               "gate", "centred"});
+               "gate", "centred", "spectral"});
   PolicyShape shape;
   shape.width = cursor.at("width").integer(1, 4096);
   shape.sage_layers = cursor.at("sage_layers").integer(0, 64);
@@ -60,6 +61,7 @@ PolicyShape parse_shape(const std::string& text, const std::string& where) {
   if (!gate) cursor.at("gate").fail("expected none, node or graph");
   shape.gate = *gate;
   shape.centred = cursor.at("centred").boolean();
+  if (cursor.has("spectral")) shape.spectral = cursor.at("spectral").integer(0, 64);
   if (shape.width % shape.heads != 0) cursor.at("heads").fail("expected a divisor of width");
   return shape;
 }

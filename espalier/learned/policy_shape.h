@@ -25,7 +25,8 @@ struct PolicyShape {
   std::int64_t segment = 128;    // nodes in a segment; its memory is the segment before
   std::int64_t refinements = 0;  // passes that see the probabilities of the pass before (GO)
   Gate gate = Gate::kGraph;
-  bool centred = true;  // logits of a device are relative to their mean over the work
+  bool centred = true;        // logits of a device are relative to their mean over the work
+  std::int64_t spectral = 0;  // positions of a node in its graph (spectral.h) among its numbers
   friend bool operator==(const PolicyShape&, const PolicyShape&) = default;
 };
 
