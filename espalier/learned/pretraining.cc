@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "espalier/base/check.h"
+#include "espalier/learned/contrastive.h"
 #include "espalier/learned/gdp.h"
 #include "espalier/planners/placement/default_search.h"
 #include "espalier/planners/placement/layer_split.h"
@@ -74,10 +75,16 @@ Policy pretrain(const TrainingSet& set, const PretrainingOptions& options, Conte
   LearningOptions learning = options.learning;
   learning.seed = options.seed;
   learning.updates = options.updates;
+  const bool goes_on = !options.checkpoint.empty() && std::filesystem::exists(options.checkpoint);
+  if (!goes_on) {
+    std::vector<const PolicyInput*> inputs;
+    for (const PlacementTask* task : tasks) inputs.push_back(&task->input());
+    contrast(policy, inputs, {.epochs = options.contrast, .seed = options.seed}, context);
+    if (context.stop()) return policy;
+  }
   {
     Learner learner(policy, tasks, learning);
-    if (!options.checkpoint.empty() && std::filesystem::exists(options.checkpoint))
-      learner.restore(options.checkpoint);
+    if (goes_on) learner.restore(options.checkpoint);
     const std::uint64_t imitations = options.rounds * set.size(), steps = imitations + options.updates;
     while (!context.stop()) {
       const std::uint64_t step = learner.imitated() + learner.updates();

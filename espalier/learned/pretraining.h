@@ -49,6 +49,7 @@ std::optional<Sample> searched_placement(const PlacementTask& task, std::uint64_
 
 struct PretrainingOptions {
   PolicyShape shape = {};
+  std::uint64_t contrast = 0;     // epochs of contrastive learning before all else (contrastive.h)
   std::uint64_t rounds = 30;      // of imitation: a step for each graph
   double confidence = 0.8;        // in a target
   std::uint64_t updates = 3'000;  // of reinforcement after it, over all graphs
