@@ -27,6 +27,7 @@
 
 #include "bench/run_benchmark.h"
 #include "espalier/base/check.h"
+#include "espalier/learned/contrastive.h"
 #include "espalier/learned/cross_entropy.h"
 #include "espalier/learned/gdp.h"
 #include "espalier/learned/hdp.h"
@@ -130,10 +131,14 @@ struct Learning {
   LearningOptions options = {};
   bool table = false, knows_expert = false, imitates_expert = false;
   std::optional<std::size_t> clusters = {};
+  std::optional<TraversalOrder> order = {};
+  std::uint64_t contrast = 0;  // epochs
 };
 
 std::optional<Duration> learn(const Asked& asked, const Learning& how, const PlacementTask& task) {
   Policy policy = how.table ? Policy::table() : Policy(how.shape, asked.seed);
+  const PolicyInput* input = &task.input();
+  contrast(policy, {&input, 1}, {.epochs = how.contrast, .seed = asked.seed}, asked.context);
   LearningOptions options = how.options;
   options.seed = asked.seed;
   options.updates = asked.context.budget.max_states / options.rollouts;
@@ -151,9 +156,12 @@ std::optional<Duration> learn(const Asked& asked, const Learning& how, const Pla
 
 Method learning(Learning how) {
   return [how](const Asked& asked) {
-    if (!how.clusters) return learn(asked, how, asked.question.task);
-    const PlacementTask other(asked.question.workload.graph, asked.question.workload.instance,
-                              {.clusters = {.clusters = *how.clusters}});
+    if (!how.clusters && !how.order) return learn(asked, how, asked.question.task);
+    TaskOptions options;
+    options.clusters.clusters =
+        how.clusters.value_or(usual_clusters(asked.question.workload.instance.devices()));
+    options.order = how.order.value_or(options.order);
+    const PlacementTask other(asked.question.workload.graph, asked.question.workload.instance, options);
     return learn(asked, how, other);
   };
 }
@@ -257,6 +265,11 @@ const std::map<std::string, Method>& methods() {
       {"gdp-no-gate", learning(with([](Learning& l) { l.shape.gate = Gate::kNone; }))},
       {"gdp-node-gate", learning(with([](Learning& l) { l.shape.gate = Gate::kNode; }))},
       {"gdp-refine", learning(with([](Learning& l) { l.shape.refinements = 1; }))},
+      {"gdp-spectral", learning(with([](Learning& l) { l.shape.spectral = 8; }))},
+      {"gdp-contrast", learning(with([](Learning& l) { l.contrast = 200; }))},
+      {"gdp-order-alpha", learning(with([](Learning& l) { l.order = TraversalOrder::kAlpha; }))},
+      {"gdp-order-dfs_preorder", learning(with([](Learning& l) { l.order = TraversalOrder::kDfsPreorder; }))},
+      {"gdp-order-random", learning(with([](Learning& l) { l.order = TraversalOrder::kRandom; }))},
       {"hdp", learning_hdp({})},
       {"hdp-published", learning_hdp(published_hdp())},
       {"cross-entropy", by_cross_entropy},
