@@ -34,6 +34,10 @@ void add_learn(Program& program) {
                    "pretrain: placements that a search may look at for each graph's target; default: 6000")
       ->type_name("N")
       ->check(positive());
+  verb->add_option("--contrast", flags->contrast,
+                   "pretrain, finetune: epochs in which the net learns to tell graphs from shuffled ones "
+                   "before it places any; default: 0")
+      ->type_name("N");
   verb->add_option("--rounds", flags->rounds, "pretrain: rounds of imitating the targets; default: 60")
       ->type_name("N");
   verb->add_option("--updates", flags->updates, "updates by reinforcement; default: 4000, finetune: 50")

@@ -72,7 +72,7 @@ struct LearnFlags {
   LearnedFlags learned;
   std::vector<std::string> without;
   std::string output, checkpoint, svg, device;
-  std::uint64_t graphs = 400, rounds = 60, looks = 6000, samples = 32, seed = 1;
+  std::uint64_t graphs = 400, rounds = 60, looks = 6000, samples = 32, seed = 1, contrast = 0;
   std::optional<std::uint64_t> updates;  // none: as many as usual for the action
   SearchFlags search;
 };

@@ -10,6 +10,7 @@
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
+#include "espalier/learned/contrastive.h"
 #include "espalier/learned/cross_entropy.h"
 #include "espalier/learned/gdp.h"
 #include "espalier/learned/hdp.h"
@@ -83,6 +84,7 @@ int pretrain_verb(Program& program, const LearnFlags& flags) {
   });
   if (set.empty()) throw InputError("learn pretrain: none of the graphs can be placed; ask for more of them");
   PretrainingOptions options;
+  options.contrast = flags.contrast;
   options.rounds = flags.rounds;
   options.updates = flags.updates.value_or(options.updates);
   options.checkpoint = flags.checkpoint;
@@ -167,10 +169,14 @@ int finetune_verb(Program& program, const LearnFlags& flags) {
   context.pool = &pool;
   context.cancelled = search.cancelled;
   std::vector<LearningPoint> points;
+  const bool goes_on = !flags.checkpoint.empty() && std::filesystem::exists(flags.checkpoint);
+  if (!goes_on) {
+    const PolicyInput* input = &model->task.input();
+    contrast(policy, {&input, 1}, {.epochs = flags.contrast, .seed = flags.seed}, context);
+  }
   {
     Learner learner(policy, {&model->task}, options);
-    if (!flags.checkpoint.empty() && std::filesystem::exists(flags.checkpoint))
-      learner.restore(flags.checkpoint);
+    if (goes_on) learner.restore(flags.checkpoint);
     while (learner.updates() < options.updates && learner.update(context)) {
       if (!flags.checkpoint.empty()) learner.save(flags.checkpoint);
       const LearningPoint& point = learner.progress(0).curve.back();

@@ -96,6 +96,15 @@ class Learned(Command):
         self.assertIn("3 updates", told)
         self.assertIn("<svg", (self.folder / "c.svg").read_text())
 
+    def test_contrast_comes_before_all_else_and_changes_what_is_learnt(self):
+        names = {0: "plain.safetensors", 3: "contrasted.safetensors"}
+        for epochs, name in names.items():
+            self.espalier("learn", "finetune", *MODEL, "--updates", "2", "--contrast", epochs, "-o", name)
+        plain, contrasted = ((self.folder / name).read_bytes() for name in names.values())
+        self.assertNotEqual(plain, contrasted)
+        self.espalier("learn", "pretrain", *LITTLE, "--contrast", "1", "-o", "mine.safetensors")
+        self.assertEqual(self.planned("--policy", "mine.safetensors")["status"], "feasible")
+
     def test_a_killed_training_goes_on_to_the_same_bytes(self):
         command = ["learn", "finetune", *MODEL, "--updates", "40"]
         self.espalier(*command, "-o", "whole.safetensors", "--checkpoint", "whole.checkpoint")
