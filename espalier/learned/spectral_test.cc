@@ -110,7 +110,8 @@ TEST(Spectral, ARingHasWavesInPairs) {
   const SpectralVectors found = spectral_vectors(graph, 8);
   expect_eigenvectors(graph, found);
   for (std::size_t c = 0; c < 8; ++c) {
-    const double angle = 2 * std::numbers::pi * static_cast<double>(c / 2 + 1) / nodes;
+    const std::size_t wave = c / 2 + 1;
+    const double angle = 2 * std::numbers::pi * static_cast<double>(wave) / nodes;
     EXPECT_NEAR(found.values[c], 1 - std::cos(angle), 1e-9);
     double in_wave = 0;
     for (const double phase : {0.0, std::numbers::pi / 2}) {
