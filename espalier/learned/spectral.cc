@@ -4,8 +4,7 @@
 // eigenvalues lie close together at zero, where Lanczos and plain subspace iteration need as many steps as
 // the graph is long. So:
 //
-//   graph ─▶ pairs joined ─▶ pairs joined ─▶ … some dozen nodes        levels (Barnard, Simon, Concurrency
-//   1994)
+//   graph ─▶ pairs joined ─▶ pairs joined ─▶ … some dozen nodes        levels (Barnard, Simon, 1994)
 //                                             eigenvectors there
 //   refined ◀─ spread out ◀─ refined ◀─ spread out ◀┘
 //
