@@ -17,7 +17,8 @@ void LearnedFlags::add(CLI::App* verb) {
   verb->add_option("--embedding", embedding,
                    "planner placeto: message-passing (the default), graphsage or p-gnn")
       ->type_name("NAME")
-      ->check(CLI::IsMember(std::vector<std::string>(kPlacetoEmbeddings.begin(), kPlacetoEmbeddings.end())));
+      ->check(CLI::IsMember(std::vector<std::string>(kPlacetoEmbeddings.begin(), kPlacetoEmbeddings.end()))
+                  .description(""));  // the text above names them
 }
 
 LearnedPlanner learned_planner(Program& program, const std::string& verb,
