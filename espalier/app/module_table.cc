@@ -71,7 +71,8 @@ class ModuleRowWriter {
       at = &only.modules;
     }
     deepest_ = options_.depth ? *options_.depth + below : std::numeric_limits<std::size_t>::max();
-    add_level({outer}, "", 1, result.rows);
+    const std::vector<Siblings> together(1, outer);
+    add_level(together, "", 1, result.rows);
     return result;
   }
 
