@@ -101,7 +101,7 @@ at::Tensor directed_pass(const at::Tensor& x, const at::Tensor& weights, const a
 
 at::Tensor PlacetoNet::make(const std::string& name, std::initializer_list<std::int64_t> sizes,
                             double scale) {
-  const at::Tensor tensor = drawn_weight(stream_key(seed_, {weights_.size()}), sizes, scale, at::kCPU);
+  at::Tensor tensor = drawn_weight(stream_key(seed_, {weights_.size()}), sizes, scale, at::kCPU);
   weights_.emplace_back(name, tensor);
   return tensor;
 }
