@@ -368,7 +368,8 @@ std::vector<ComparedPlan> rows_of(const PlanningJob& job, Planned planned, Durat
   }
   fill_row(row, *planned.judged, job.cluster);
   row.judged = std::move(planned.judged);
-  if (!has_bare_stage_edge(row.judged->staged)) return {std::move(row)};
+  // Of fragments such an edge is an order within the graph, not one of a chain.
+  if (row.judged->placement || !has_bare_stage_edge(row.judged->staged)) return {std::move(row)};
   ComparedPlan bare;
   bare.planner = row.planner;
   bare.data_edges_only = true;

@@ -120,6 +120,16 @@ class Placement(Command):
         self.assertIn("plan: a placement in a, stages in b", self.espalier("diff", "a.json", "stages.json").stdout)
         self.assertIn("the plans are the same", self.espalier("diff", "a.json", "a.json").stdout)
 
+    # Steps of a recurrent layer share weights: fragments add up gradients, and wait for each other without a tensor.
+    def test_placements_of_a_training_graph_with_shared_weights_are_compared(self):
+        self.espalier("zoo", "rnnlm", "--layers", "2", "--length", "8", "--training", "-o", "rnn.json")
+        job = ("rnn.json", "--cluster", "4xP100-16GB", "--batch", "128")
+        done = self.espalier("compare", *job, "-p", "m-etf", "-p", "heft", "-p", "expert", "--json")
+        rows = json.loads(done.stdout)["rows"]
+        self.assertEqual([row["planner"] for row in rows], ["m-etf", "heft", "expert"])
+        planned = json.loads(self.espalier("plan", *job, "-p", "heft", "-o", "heft.json", "--json").stdout)
+        self.assertEqual(rows[1]["iteration_ns"], planned["iteration_ns"])
+
     def test_a_diff_says_which_work_moved(self):
         self.place(RULES, "a.json")
         self.place('{"numbers*": "gpu:0", "*": "gpu:1"}', "b.json")
