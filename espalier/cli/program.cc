@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
 #include <new>
+#include <string>
+#include <utility>
 
 #include "espalier/base/check.h"
 #include "espalier/base/spelling.h"
@@ -63,6 +66,16 @@ std::string explain(const CLI::App& app, const std::vector<std::string>& argumen
                      name.empty() ? "" : name + " ");
 }
 
+// Options that are not listed leave no empty line.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
+    std::string help = CLI::Formatter::make_help(app, std::move(name), mode);
+    for (std::size_t at = 0; (at = help.find("\n\n\n", at)) != std::string::npos;) help.erase(at, 1);
+    return help;
+  }
+};
+
 int call(const std::vector<std::string>& arguments, Console& console, const Machine& machine,
          const RuntimeVerbs* runtime) {
   CLI::App app("Espalier plans and trains branching neural networks on several devices.", "espalier");
@@ -72,6 +85,7 @@ int call(const std::vector<std::string>& arguments, Console& console, const Mach
       "Start with:\n  espalier inspect model.pt2\n  espalier plan model.pt2\n\n"
       "Exit codes: 0 done, 1 verify found a difference or a run broke off, 2 wrong input, 3 no feasible "
       "answer, 4 out of memory, 70 our bug, 130 interrupted.");
+  app.formatter(std::make_shared<HelpFormatter>());
   app.get_formatter()->column_width(34);
   std::function<int()> chosen;
   Program program{app, console, chosen, arguments, machine, runtime};

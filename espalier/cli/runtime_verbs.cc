@@ -17,8 +17,8 @@ void LearnedFlags::add(CLI::App* verb) {
   verb->add_option("--embedding", embedding,
                    "planner placeto: message-passing (the default), graphsage or p-gnn")
       ->type_name("NAME")
-      ->check(CLI::IsMember(std::vector<std::string>(kPlacetoEmbeddings.begin(), kPlacetoEmbeddings.end()))
-                  .description(""));  // the text above names them
+      ->check(CLI::IsMember(std::vector<std::string>(kPlacetoEmbeddings.begin(), kPlacetoEmbeddings.end())))
+      ->group("");  // `espalier planners` tells of it, beside the one planner that takes it
 }
 
 LearnedPlanner learned_planner(Program& program, const std::string& verb,

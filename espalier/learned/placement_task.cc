@@ -10,12 +10,6 @@
 namespace espalier::placement {
 namespace {
 
-Bytes sum(const std::vector<Bytes>& all) {
-  Bytes total;
-  for (const Bytes each : all) total += each;
-  return total;
-}
-
 Duration best_alone(const Instance& instance) {
   Duration best = Duration::max();
   for (std::size_t d = 0; d < instance.devices(); ++d) {
@@ -59,16 +53,23 @@ PlacementTask::PlacementTask(const Graph& graph, const Instance& instance, const
       clusters_(cluster_layers(layers_, instance, options.clusters)),
       input_(make_policy_input(instance, graph, clusters_, options.order)),
       engine_(instance, options.rules),
-      memory_(sum(instance.memory)),
+      memory_(all_memory(instance)),
       alone_(best_alone(instance)) {}
+
+Bytes all_memory(const Instance& instance) {
+  return std::accumulate(instance.memory.begin(), instance.memory.end(), Bytes());
+}
+
+double graded_price(const Evaluated& evaluated, Bytes memory) {
+  return 2 + 20 * static_cast<double>(evaluated.lack.count()) /
+                 std::max(1.0, static_cast<double>(memory.count()));
+}
 
 double score(const PlacementTask& task, const Evaluated& evaluated, InvalidPrice price) {
   const double time = ratio(evaluated.time, task.alone());
   if (evaluated.fits) return time;
   if (price == InvalidPrice::kConstant) return ratio(milliseconds(100'000), task.alone());
-  const double lack =
-      static_cast<double>(evaluated.lack.count()) / std::max(1.0, static_cast<double>(task.memory().count()));
-  return time * (2 + 20 * lack);
+  return time * graded_price(evaluated, task.memory());
 }
 
 std::vector<Sample> judge(const PlacementTask& task, std::vector<NodeDevices> placements, Repairs repairs,

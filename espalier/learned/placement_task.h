@@ -58,6 +58,11 @@ enum class InvalidPrice : std::uint8_t {
   kConstant,  // 100 s, as a run that fails counts in HDP
 };
 
+Bytes all_memory(const Instance& instance);
+
+// What a placement that does not fit costs for its step, kGraded. `memory`: of all devices.
+double graded_price(const Evaluated& evaluated, Bytes memory);
+
 // What is minimised: the step, or the price of a placement that does not fit, over alone().
 double score(const PlacementTask& task, const Evaluated& evaluated,
              InvalidPrice price = InvalidPrice::kGraded);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "espalier/base/check.h"
@@ -48,17 +47,13 @@ struct Episode {
   double mean_entropy() const { return choices > 0 ? entropy / static_cast<double>(choices) : 1; }
 };
 
-Bytes all_memory(const Instance& instance) {
-  return std::accumulate(instance.memory.begin(), instance.memory.end(), Bytes());
-}
-
 class PlacetoLearner {
  public:
   PlacetoLearner(const PlacerInput& input, const Engine& engine, const PlacetoOptions& options)
       : input_(input),
         engine_(engine),
         options_(options),
-        memory_(std::max(1.0, static_cast<double>(all_memory(engine.instance()).count()))),
+        memory_(all_memory(engine.instance())),
         graph_(make_placeto_graph(input.graph, engine.instance(), options.most_nodes)),
         net_(graph_, options.embedding, options.rounds, stream_key(input.seed, {21})),
         adam_(net_.weights()) {}
@@ -92,7 +87,7 @@ class PlacetoLearner {
   const PlacerInput& input_;
   const Engine& engine_;
   const PlacetoOptions& options_;
-  double memory_;  // bytes of all devices
+  Bytes memory_;  // of all devices
   PlacetoGraph graph_;
   PlacetoNet net_;
   Adam adam_;
@@ -108,7 +103,7 @@ Standing PlacetoLearner::standing(NodeDevices of_node) const {
   made.line = timeline(engine_, made.assignment);
   const Evaluated& evaluated = made.line.evaluated;
   made.cost = std::log(static_cast<double>(std::max(evaluated.time, nanoseconds(1)).count()));
-  if (!evaluated.fits) made.cost += std::log(2 + 20 * static_cast<double>(evaluated.lack.count()) / memory_);
+  if (!evaluated.fits) made.cost += std::log(graded_price(evaluated, memory_));
   return made;
 }
 

@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 
+#include "espalier/report/svg_parts.h"
+
 namespace espalier {
 namespace {
 
@@ -30,26 +32,12 @@ struct Range {
   double part(double value) const { return to > from ? (value - from) / (to - from) : 0.5; }
 };
 
-std::string plain_text(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
 std::string panel_text(const Curve& curve, const Range& x, double top) {
   Range y;
   for (const auto& [at, value] : curve.points) y.add(value);
   const auto place_y = [&](double value) { return top + kCurveHeight * (1 - y.part(value)); };
   std::string text = fmt::format("<text class=\"t\" x=\"{:.0f}\" y=\"{:.1f}\">{}</text>\n", kCurveLeft,
-                                 top - 8, plain_text(curve.name));
+                                 top - 8, xml_text(curve.name));
   for (const double value : {y.from, (y.from + y.to) / 2, y.to}) {
     text += fmt::format(
         "<line class=\"grid\" x1=\"{:.0f}\" x2=\"{:.0f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>"
@@ -84,7 +72,7 @@ std::string svg_curves(std::string_view title, std::string_view x_axis, std::spa
   svg += fmt::format(
       "<rect class=\"bg\" width=\"100%\" height=\"100%\"/>\n<text class=\"t h\" x=\"20\" "
       "y=\"26\">{}</text>\n",
-      plain_text(title));
+      xml_text(title));
   double top = kCurveTop;
   for (const Curve& curve : curves) {
     if (curve.points.empty()) continue;
@@ -97,7 +85,7 @@ std::string svg_curves(std::string_view title, std::string_view x_axis, std::spa
         "y=\"{:.1f}\">{}"
         "</text><text class=\"s e\" x=\"{:.0f}\" y=\"{:.1f}\">{:.4g}</text>\n",
         kCurveLeft, top - kCurveGap + 22, x.from, (kCurveLeft + kCurveWidth - kCurveRight) / 2,
-        top - kCurveGap + 22, plain_text(x_axis), kCurveWidth - kCurveRight, top - kCurveGap + 22, x.to);
+        top - kCurveGap + 22, xml_text(x_axis), kCurveWidth - kCurveRight, top - kCurveGap + 22, x.to);
   }
   return svg + "</svg>\n";
 }
