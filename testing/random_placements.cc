@@ -44,4 +44,20 @@ Placement interleaved_placement(const Graph& graph, const Cluster& cluster) {
   });
 }
 
+Placement with_random_levels(Rng& rng, const Graph& graph, Placement placement) {
+  const std::uint64_t rises = rng.below(4);  // of four
+  placement.level.assign(graph.operators().size(), 0);
+  for (std::size_t v = 0; v < graph.operators().size(); ++v) {
+    if (graph.operators()[v].duplicable) continue;
+    std::uint32_t level = 0;
+    for (const OperatorId u : graph.predecessors(OperatorId(v))) {
+      if (graph.op(u).duplicable) continue;
+      const bool same = placement.device[u.index()] == placement.device[v];
+      level = std::max(level, placement.level[u.index()] + (same ? 0U : 1U));
+    }
+    placement.level[v] = level + (rng.below(4) < rises ? 1U : 0U);
+  }
+  return placement;
+}
+
 }  // namespace espalier::testing

@@ -17,4 +17,7 @@ Placement contiguous_placement(const Graph& graph, const Cluster& cluster);
 // Every operator on another device than the one before it, in turn: many fragments, of few operators.
 Placement interleaved_placement(const Graph& graph, const Cluster& cluster);
 
+// The placement with levels that rise as little as they may, and now and then by one more: more fragments.
+Placement with_random_levels(Rng& rng, const Graph& graph, Placement placement);
+
 }  // namespace espalier::testing

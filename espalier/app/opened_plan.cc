@@ -235,8 +235,27 @@ std::variant<OperatorPictures, std::string> operator_pictures(const OpenedPlan& 
          ": its placement divides operators that must stand together, so no single step can be drawn";
 }
 
+namespace {
+
+// Forward passes by fragment, then their backward passes from the last to the first.
+bool runs_by_level(const std::vector<Step>& list) {
+  const std::size_t half = list.size() / 2;
+  for (std::size_t i = 0; i < half; ++i) {
+    const Step& forward = list[i];
+    const Step& backward = list[list.size() - 1 - i];
+    if (forward.kind != ActionKind::kForward || backward.kind != ActionKind::kBackward) return false;
+    if (forward.target() != backward.target()) return false;
+    if (i > 0 && forward.target() <= list[i - 1].target()) return false;
+  }
+  return list.size() % 2 == 0;
+}
+
+}  // namespace
+
 bool is_one_pass(const StagedModel& fragments) {
-  return !fragments.orders.lists() && fragments.stages.front().micro_batches == 1;
+  const OrderLists* lists = fragments.orders.lists();
+  const bool simple = !lists || std::all_of(lists->begin(), lists->end(), runs_by_level);
+  return simple && fragments.stages.front().micro_batches == 1;
 }
 
 }  // namespace espalier

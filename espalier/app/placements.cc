@@ -121,7 +121,7 @@ PlanningJob with_sizes(PlanningJob job, const std::vector<BatchSize>& sizes) {
 
 Planned plan_placement(const PlanningJob& job, const Placement& placement, const ChosenOrders& schedule) {
   require_pins(job, placement);
-  FragmentOptions options{size_for_placement(job), schedule.rule};
+  FragmentOptions options{size_for_placement(job), schedule.rule, job.cluster.devices().size()};
   PipelinePlan plan = fragments_of(job.graph, placement, job.training.batch, options);
   if (schedule.for_one_plan()) {
     const StagedModel staged = stage_placement(job.graph, job.cluster, job.costs, job.training, plan);
@@ -142,9 +142,9 @@ Judged judge_file(const PlanningJob& job, const std::string& path) {
   const std::string text = read_file(path);
   if (is_plan_file(text)) return judge_plan_text(job, text, path);
   const PlacedByRules placed = parse_placement_file(text, path, job.graph, job.cluster);
-  return judge_fragments(
-      job, placed.placement,
-      fragments_of(job.graph, placed.placement, job.training.batch, {size_for_placement(job), Orders()}));
+  return judge_fragments(job, placed.placement,
+                         fragments_of(job.graph, placed.placement, job.training.batch,
+                                      {size_for_placement(job), Orders(), job.cluster.devices().size()}));
 }
 
 Table placement_table(const PlanningJob& job, const Judged& judged) {

@@ -63,6 +63,9 @@ class InstanceChecker {
     divides("resident", i_.resident, i_.units());
     divides("allowed", i_.allowed, i_.units());
     divides("tasks_of", i_.tasks_of, i_.tasks_of.size());
+    size("trained_bytes", i_.trained_bytes.size(), i_.trained.size());
+    size("update_time", i_.update_time.size(), i_.trained.size() * i_.kinds);
+    if (!i_.trained.empty()) size("update_fixed", i_.update_fixed.size(), i_.kinds);
   }
 
   template <class T, class Index>
@@ -88,6 +91,11 @@ class InstanceChecker {
     ascends("tasks of unit", i_.tasks_of, i_.tasks(), id);
     ascends("residents of unit", i_.resident, i_.resident_bytes.size(), plain);
     ascends("devices of unit", i_.allowed, i_.devices(), id);
+    for (std::size_t p = 0; p < i_.trained.size(); ++p) {
+      if (i_.trained[p] >= i_.resident_bytes.size() || (p > 0 && i_.trained[p] <= i_.trained[p - 1])) {
+        violate("list: " + number("trained", p) + " does not ascend, or names what is not there");
+      }
+    }
     for (const UnitId unit : i_.unit) {
       if (unit.index() >= i_.units()) violate("list: there is no " + number("unit", unit.index()));
     }
@@ -182,6 +190,9 @@ class InstanceChecker {
     sums("bytes", i_.bytes);
     sums("own bytes", i_.own_bytes);
     sums("residents", i_.resident_bytes);
+    sums("gradients", i_.trained_bytes);
+    sums("updates", i_.update_time);
+    sums("fixed times of updates", i_.update_fixed);
     for (const Route& way : i_.ways) {
       if (way.latency < Duration() || (way.bandwidth && *way.bandwidth <= 0)) {
         violate("size: a way has a negative latency, or no bandwidth");

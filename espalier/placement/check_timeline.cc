@@ -314,7 +314,41 @@ class TimelineChecker {
     if (e.lack != lack || e.fits != (lack == Bytes())) violate("memory: what lacks is said otherwise");
     Duration last;
     for (const Duration time : line_.end) last = std::max(last, time);
-    if (e.time != last) violate("time: the step ends with its last task");
+    const Duration ending = sums_and_updates();
+    if (line_.ending != ending) violate("time: the sums and updates take " + std::to_string(ending.count()));
+    if (e.time != last + ending) violate("time: the step ends with its last task, sums and updates");
+  }
+
+  // Parameter by parameter, from the smallest of its devices to the others and back, and each device's
+  // updates.
+  Duration sums_and_updates() const {
+    std::map<DeviceId, Duration> summed, updates;
+    for (std::size_t p = 0; p < i_.trained.size(); ++p) {
+      std::set<DeviceId> holders;
+      for (std::size_t unit = 0; unit < i_.units(); ++unit) {
+        const auto held = i_.resident[unit];
+        if (std::find(held.begin(), held.end(), i_.trained[p]) != held.end())
+          holders.insert(assignment_[unit]);
+      }
+      Duration begin, takes, first_way, last_way;
+      for (const DeviceId device : holders) {
+        begin = std::max(begin, summed[device]);
+        updates[device] += i_.update_time[p * i_.kinds + i_.kind[device.index()].index()];
+        if (device == *holders.begin()) continue;
+        const Route& there = i_.way(device, *holders.begin());
+        const Route& back = i_.way(*holders.begin(), device);
+        const Bytes bytes = i_.trained_bytes[p];
+        takes += there.hold(bytes) + there.receive.of(bytes) + back.send.of(bytes) + back.hold(bytes);
+        first_way = std::max(first_way, there.send.of(bytes) + there.latency);
+        last_way = std::max(last_way, back.latency + back.receive.of(bytes));
+      }
+      for (const DeviceId device : holders) summed[device] = begin + takes + first_way + last_way;
+    }
+    Duration last;
+    for (const auto& [device, time] : summed) {
+      last = std::max(last, time + updates[device] + i_.update_fixed[i_.kind[device.index()].index()]);
+    }
+    return last;
   }
 
   const Instance& i_;

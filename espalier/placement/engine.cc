@@ -35,6 +35,15 @@ const Rules& Engine::rules() const {
 }
 
 Evaluated Engine::evaluate(std::span<const DeviceId> assignment, Scratch& scratch, Duration limit) const {
+  if (instance().trained.empty()) return evaluate_tasks(assignment, scratch, limit);
+  const Duration ending = prepared_->end.time(assignment, scratch.state_->copies);
+  const std::optional<Duration> left = internal::before_ending(limit, ending);
+  if (!left) return {.cut_off = true};
+  return internal::with_ending(evaluate_tasks(assignment, scratch, *left), ending);
+}
+
+Evaluated Engine::evaluate_tasks(std::span<const DeviceId> assignment, Scratch& scratch,
+                                 Duration limit) const {
   // Where memory was short, it will be for a while: the time alone is worth having where it may say enough.
   constexpr std::uint32_t kWhile = 16;
   std::uint32_t& short_for = scratch.state_->short_for;
@@ -78,6 +87,8 @@ Timeline timeline(const Engine& engine, std::span<const DeviceId> assignment) {
   Timeline result;
   result.evaluated =
       internal::simulate(*engine.prepared_, assignment, *scratch.state_, internal::kNever, record);
+  result.ending = engine.prepared_->end.time(assignment, scratch.state_->copies);
+  result.evaluated = internal::with_ending(result.evaluated, result.ending);
   for (std::size_t task = 0; task < tasks; ++task) {
     result.start.emplace_back(record.start[task]);
     result.end.emplace_back(record.end[task]);

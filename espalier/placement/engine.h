@@ -69,7 +69,7 @@ struct DeviceOrders {
 };
 
 struct Evaluated {
-  Duration time = {};     // of the step: the end of the last task
+  Duration time = {};     // of the step: the end of the last task, and what comes behind it (step_end.h)
   bool fits = true;       // no device needs more than it has
   Bytes lack = {};        // what the devices lack together
   bool deadlock = false;  // of listed orders; then nothing else counts
@@ -119,6 +119,7 @@ class Engine {
  private:
   friend class Incremental;
   friend Timeline timeline(const Engine& engine, std::span<const DeviceId> assignment);
+  Evaluated evaluate_tasks(std::span<const DeviceId> assignment, Scratch& scratch, Duration limit) const;
   struct Prepared;
   std::unique_ptr<Prepared> prepared_;
 };
@@ -135,6 +136,7 @@ struct Timeline {
   std::vector<Message> messages;     // by start, then value, then device
   Lists<TaskId> lists;               // by device: what it ran, in order
   std::vector<Bytes> peak;           // by device
+  Duration ending;                   // sums of gradients and updates behind the last task (step_end.h)
   Evaluated evaluated;
 };
 Timeline timeline(const Engine& engine, std::span<const DeviceId> assignment);

@@ -48,8 +48,8 @@ namespace internal {
 // there.
 class QuickLook {
  public:
-  QuickLook(const internal::Tables& tables, const internal::StepTables& step)
-      : t_(tables), step_(step), memory_(tables) {}
+  QuickLook(const internal::Tables& tables, const internal::StepTables& step, const StepEnd& end)
+      : t_(tables), step_(step), end_(end), memory_(tables) {}
 
   bool ready() const { return !base_.device.empty(); }
 
@@ -68,6 +68,7 @@ class QuickLook {
     changed_step_time(t_, step_, base_, change_, room_, kNever, Recording::kYes);
     held_.assign(t_.devices, step_.most_workspace);
     stands_.assign(t_.instance.resident_bytes.size() * t_.devices, 0);
+    end_.clear(copies_);
     for (std::size_t unit = 0; unit < assignment.size(); ++unit)
       hold_unit(narrow(unit), assignment[unit].index());
     for (std::uint32_t value = 0; value < t_.values; ++value) hold_copies(value, 1, held_);
@@ -76,26 +77,32 @@ class QuickLook {
   // The units stand elsewhere than before; each is named once or more.
   Evaluated look(std::span<const Incremental::Move> moves, const Assignment& to, Time limit) {
     begin_change(moves, to);
-    StepTime step = changed_step_time(t_, step_, base_, change_, room_, limit, Recording::kNo);
-    if (!step.cut_off && !fits() && !room_.notes_times) {
-      undo_change();
-      note_times();
-      begin_change(moves, to);
-      step = changed_step_time(t_, step_, base_, change_, room_, limit, Recording::kNo);
+    const Duration ending = end_of_step();
+    const std::optional<Duration> left = before_ending(Duration(limit), ending);
+    Evaluated seen{.cut_off = true};
+    if (left) {
+      StepTime step = changed_step_time(t_, step_, base_, change_, room_, left->count(), Recording::kNo);
+      if (!step.cut_off && !fits() && !room_.notes_times) {
+        undo_change();
+        note_times();
+        begin_change(moves, to);
+        step = changed_step_time(t_, step_, base_, change_, room_, left->count(), Recording::kNo);
+      }
+      seen = with_ending(evaluated(step), ending);
     }
-    const Evaluated seen = evaluated(step);
     undo_change();
     return seen;
   }
 
-  // The same becomes the step that looks start from.
-  StepTime take(std::span<const Incremental::Move> moves, const Assignment& to) {
+  // The same becomes the step that looks start from. How long it takes.
+  Duration take(std::span<const Incremental::Move> moves, const Assignment& to) {
     begin_change(moves, to);
-    if (change_.moved.empty()) return {false, base_.time};
+    const Duration ending = end_of_step();
+    if (change_.moved.empty()) return Duration(base_.time) + ending;
     const StepTime step = changed_step_time(t_, step_, base_, change_, room_, kNever, Recording::kYes);
     if (room_.notes_times) internal::take_times(t_, room_, base_);
     held_ = held_after_;
-    return step;
+    return Duration(step.time) + ending;
   }
 
  private:
@@ -103,6 +110,7 @@ class QuickLook {
     std::uint32_t unit = 0, from = 0, to = 0;
   };
 
+  Duration end_of_step() { return end_.nothing() ? Duration() : end_.time(copies_); }
   bool fits() const { return internal::holds_all(t_.instance, held_after_); }
 
   Evaluated evaluated(const StepTime& step) {
@@ -142,6 +150,7 @@ class QuickLook {
     held_[device] += step_.unit_bytes[unit];
     for (const std::uint32_t resident : t_.instance.resident[unit]) {
       if (stands_[resident * t_.devices + device]++ == 0) {
+        end_.add(copies_, resident, narrow(device));
         held_[device] += t_.instance.resident_bytes[resident].count();
       }
     }
@@ -152,8 +161,14 @@ class QuickLook {
     for (const std::uint32_t resident : t_.instance.resident[unit]) {
       const std::int64_t bytes = t_.instance.resident_bytes[resident].count();
       std::uint32_t* const stands = &stands_[resident * t_.devices];
-      if (--stands[from] == 0 && held) (*held)[from] -= bytes;
-      if (stands[to]++ == 0 && held) (*held)[to] += bytes;
+      if (--stands[from] == 0) {
+        end_.remove(copies_, resident, from);
+        if (held) (*held)[from] -= bytes;
+      }
+      if (stands[to]++ == 0) {
+        end_.add(copies_, resident, to);
+        if (held) (*held)[to] += bytes;
+      }
     }
   }
 
@@ -233,6 +248,8 @@ class QuickLook {
 
   const internal::Tables& t_;
   const internal::StepTables& step_;
+  const StepEnd& end_;
+  TrainedCopies copies_;
   internal::StepState room_;
   internal::StepMemory memory_;
   StepBase base_;
@@ -275,7 +292,7 @@ struct Incremental::State {
     base.step = std::max<std::size_t>(1, tables->tasks / kSnapshots);
     base.snapshots.reserve(2 * kSnapshots + 2);  // `from` stays where it is
     base.from = base.snapshots.empty() ? nullptr : &base.snapshots.back();
-    evaluated = internal::simulate(*tables, assignment, room, kNever, base);
+    internal::simulate(*tables, assignment, room, kNever, base);
     known = kNever;
   }
 
@@ -315,19 +332,20 @@ struct Incremental::State {
 };
 
 Incremental::Incremental(const Engine& engine, Assignment start)
-    : state_(std::make_unique<State>(State{&engine,
-                                           engine.prepared_.get(),
-                                           std::move(start),
-                                           {},
-                                           {},
-                                           {},
-                                           Scratch(),
-                                           {},
-                                           0,
-                                           0,
-                                           0,
-                                           internal::QuickLook(*engine.prepared_, engine.prepared_->step),
-                                           {}})) {
+    : state_(std::make_unique<State>(
+          State{&engine,
+                engine.prepared_.get(),
+                std::move(start),
+                {},
+                {},
+                {},
+                Scratch(),
+                {},
+                0,
+                0,
+                0,
+                internal::QuickLook(*engine.prepared_, engine.prepared_->step, engine.prepared_->end),
+                {}})) {
   State& s = *state_;
   s.evaluated = engine.evaluate(s.assignment, s.scratch);
   s.looked_at = s.assignment;
@@ -368,7 +386,14 @@ Evaluated Incremental::look(std::span<const Move> moves, Duration limit) {
     s.noticed = s.base.end.empty() ? 0 : s.first_notice(moves);
     record.from = s.before(s.noticed);
   }
-  s.seen = internal::simulate(*s.tables, s.looked_at, *s.scratch.state_, limit.count(), record);
+  const StepEnd& end = s.engine->prepared_->end;
+  const Duration ending = end.nothing() ? Duration() : end.time(s.looked_at, s.scratch.state_->copies);
+  const std::optional<Duration> left = internal::before_ending(limit, ending);
+  s.seen = {.cut_off = true};
+  if (left) {
+    s.seen = internal::with_ending(
+        internal::simulate(*s.tables, s.looked_at, *s.scratch.state_, left->count(), record), ending);
+  }
   return s.seen;
 }
 
@@ -380,8 +405,8 @@ void Incremental::take() {
   }
   s.evaluated = s.seen;
   if (s.quick.ready()) {
-    const StepTime step = s.quick.take(s.last_moves, s.assignment);
-    ESP_CHECK(Duration(step.time) == s.evaluated.time, step.time, s.evaluated.time.count());
+    const Duration step = s.quick.take(s.last_moves, s.assignment);
+    ESP_CHECK(step == s.evaluated.time, step.count(), s.evaluated.time.count());
   }
   if (s.quick_serves() || !s.resumes()) return;
   const Snapshot* const last = s.before(s.noticed);

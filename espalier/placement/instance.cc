@@ -56,6 +56,7 @@ class InstanceMaker {
     add_times();
     make_units();
     add_residents();
+    add_trained();
     for (std::size_t i = 0; i < operators(); ++i) add_forward_values(OperatorId(i));
     if (training_graph_) {
       add_private_values();
@@ -281,6 +282,33 @@ class InstanceMaker {
       made_.resident.items.insert(made_.resident.items.end(), all.begin(), all.end());
       made_.resident.close();
     }
+  }
+
+  // Updates' times are those of all of a device's parameters together, so what is fixed comes once.
+  void add_trained() {
+    if (training_graph_) return;
+    std::vector<Bytes> gradient(made_.resident_bytes.size());
+    for (const Tensor& tensor : graph_.tensors()) {
+      if (!tensor.parameter || !graph_.parameter(*tensor.parameter).trainable) continue;
+      gradient[resident_of_[tensor.storage.index()]] = graph_.parameter(*tensor.parameter).bytes();
+    }
+    for (std::size_t resident = 0; resident < gradient.size(); ++resident) {
+      if (gradient[resident] == Bytes()) continue;
+      made_.trained.push_back(narrow(resident));
+      made_.trained_bytes.push_back(gradient[resident]);
+      for (std::size_t k = 0; k < made_.kinds; ++k) {
+        made_.update_time.push_back(update_on(KindId(k), gradient[resident]) - update_on(KindId(k), Bytes()));
+      }
+    }
+    for (std::size_t k = 0; k < made_.kinds; ++k) {
+      made_.update_fixed.push_back(update_on(KindId(k), Bytes()));
+    }
+  }
+
+  Duration update_on(KindId id, Bytes bytes) const {
+    const DeviceKind& kind = cluster_.kind(id);
+    const Duration time = update_time(costs_.overhead(kind.name), training_.optimizer.kind, bytes);
+    return kind.speed == 1 ? time : round_duration(static_cast<double>(time.count()) / kind.speed);
   }
 
   void add_optimizer_state(const Operator& update, std::vector<std::uint32_t>& residents) {

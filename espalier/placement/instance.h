@@ -104,6 +104,12 @@ struct Instance {
   std::vector<Bytes> resident_bytes;
   Lists<DeviceId> allowed;  // by unit: where it may stand, ascending
 
+  // --- trainable parameters of a forward graph, which the end of the step sums and updates (step_end.h)
+  std::vector<std::uint32_t> trained = {};  // the residents that they are, ascending
+  std::vector<Bytes> trained_bytes = {};    // of each one's gradient
+  std::vector<Duration> update_time = {};   // of each one and kind, as `time`
+  std::vector<Duration> update_fixed = {};  // by kind: once for all updates of a device
+
   // --- devices
   std::vector<KindId> kind;   // by device
   std::vector<Bytes> memory;  // by device
@@ -116,6 +122,9 @@ struct Instance {
   std::size_t devices() const { return kind.size(); }
   Duration time_on(TaskId task, DeviceId device) const {
     return time[task.index() * kinds + kind[device.index()].index()];
+  }
+  Duration update_of(std::size_t parameter, DeviceId device) const {
+    return update_time[parameter * kinds + kind[device.index()].index()];
   }
   const Route& way(DeviceId from, DeviceId to) const { return ways[from.index() * devices() + to.index()]; }
   friend bool operator==(const Instance&, const Instance&) = default;

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "espalier/placement/simulation.h"
+#include "espalier/placement/step_end.h"
 
 namespace espalier::placement::internal {
 
@@ -193,13 +194,17 @@ namespace espalier::placement {
 struct Scratch::State : internal::State {
   internal::StepState step;
   std::uint32_t short_for = 0;  // evaluations that need their memory counted
+  TrainedCopies copies;
 };
 
 struct Engine::Prepared : internal::Tables {
   template <class... Arguments>
   explicit Prepared(Arguments&&... arguments)
-      : Tables(std::forward<Arguments>(arguments)...), step(static_cast<const Tables&>(*this)) {}
+      : Tables(std::forward<Arguments>(arguments)...),
+        step(static_cast<const Tables&>(*this)),
+        end(instance) {}
   internal::StepTables step;
+  StepEnd end;
 };
 
 }  // namespace espalier::placement

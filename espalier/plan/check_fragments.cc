@@ -118,11 +118,13 @@ class FragmentChecker {
   }
   DeviceId device_of(std::size_t fragment) const { return plan_.stages[fragment].replicas[0].devices[0]; }
 
-  // Raises levels until nothing is too low any more: the smallest levels that obey the definition.
+  // The placement's levels; without any, raises levels until nothing is too low any more: the smallest that
+  // obey the definition.
   void level() {
     const std::size_t count = holders_.size();
-    std::vector<std::size_t> levels(count, 0);
-    for (bool changed = true; changed;) {
+    std::vector<std::size_t> levels(placement_.level.begin(), placement_.level.end());
+    levels.resize(count, 0);
+    for (bool changed = placement_.level.empty(); changed;) {
       changed = false;
       for (std::size_t v = count; v-- > 0;) {
         for (std::size_t u = 0; u < v && !op(v).duplicable; ++u) {

@@ -399,6 +399,41 @@ std::vector<std::string> check_plan(const Graph& graph, const Cluster& cluster, 
   return PlanChecker(graph, cluster, plan).run();
 }
 
+namespace {
+
+// Whether v waits for its predecessor u wherever they stand: not an update for a reader elsewhere, which has
+// a copy.
+bool waits_across(const Graph& graph, OperatorId v, OperatorId u) {
+  const Operator& op = graph.op(v);
+  if (op.role != OperatorRole::kUpdate) return true;
+  return std::any_of(op.inputs.begin(), op.inputs.end(),
+                     [&](TensorId input) { return graph.tensor(input).producer == u; });
+}
+
+void check_levels(const Graph& graph, const Placement& placement, std::vector<std::string>& found) {
+  const std::vector<std::uint32_t>& level = placement.level;
+  if (level.empty()) return;
+  if (level.size() != placement.device.size()) {
+    found.push_back("level the placement has " + std::to_string(level.size()) + " levels for " +
+                    std::to_string(placement.device.size()) + " operators");
+    return;
+  }
+  for (std::size_t v = 0; v < level.size(); ++v) {
+    if (graph.operators()[v].duplicable) continue;
+    for (const OperatorId u : graph.predecessors(OperatorId(v))) {
+      const bool same = placement.device[u.index()] == placement.device[v];
+      if (graph.op(u).duplicable || (!same && !waits_across(graph, OperatorId(v), u))) continue;
+      if (level[v] >= level[u.index()] + (same ? 0U : 1U)) continue;
+      found.push_back("level " + quoted(graph.operators()[v].name) + " is at level " +
+                      std::to_string(level[v]) + ", and " + quoted(graph.op(u).name) + " on " +
+                      (same ? "its" : "another") + " device, which must come first, at " +
+                      std::to_string(level[u.index()]));
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<std::string> check_placement(const Graph& graph, const Cluster& cluster,
                                          const Placement& placement) {
   std::vector<std::string> found;
@@ -422,6 +457,7 @@ std::vector<std::string> check_placement(const Graph& graph, const Cluster& clus
     found.push_back("colocation " + quoted(graph.operators()[other].name) + " and " + quoted(op.name) +
                     " belong together but stand on different devices");
   }
+  check_levels(graph, placement, found);
   return found;
 }
 

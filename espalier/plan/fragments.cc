@@ -26,6 +26,9 @@ class Fragmenter {
     plan.orders = options.orders;
     add_stages(plan, options.micro_batch.value_or(batch));
     connect(plan);
+    if (!placement_.level.empty() && options.orders == Orders() && plan.micro_batches(StageId(0)) == 1) {
+      plan.orders = Orders(orders_by_level(plan, options.devices));
+    }
     const std::vector<std::uint32_t> limits = in_flight_limits(plan);
     for (std::size_t x = 0; x < limits.size(); ++x) plan.stages[x].in_flight = limits[x];
     return plan;
@@ -43,6 +46,8 @@ class Fragmenter {
   std::uint32_t fragment(OperatorId id) const { return fragment_[id.index()]; }
 
   void find_levels() {
+    level_ = placement_.level;
+    if (!level_.empty()) return;
     level_.assign(graph_.operators().size(), 0);
     for (std::size_t i = 0; i < level_.size(); ++i) {
       const OperatorId id(i);
@@ -154,6 +159,23 @@ class Fragmenter {
 };
 
 }  // namespace
+
+OrderLists orders_by_level(const PipelinePlan& fragments, std::size_t devices) {
+  OrderLists lists(devices);
+  const auto list = [&](const Stage& stage) -> std::vector<Step>& {
+    const std::size_t device = stage.replicas[0].devices[0].index();
+    if (lists.size() <= device) lists.resize(device + 1);
+    return lists[device];
+  };
+  const std::size_t count = fragments.stages.size();
+  for (std::size_t x = 0; x < count; ++x) {
+    list(fragments.stages[x]).push_back({ActionKind::kForward, StageId(x)});
+  }
+  for (std::size_t x = count; x-- > 0;) {
+    list(fragments.stages[x]).push_back({ActionKind::kBackward, StageId(x)});
+  }
+  return lists;
+}
 
 PipelinePlan fragments_of(const Graph& graph, const Placement& placement, BatchSize batch,
                           const FragmentOptions& options) {

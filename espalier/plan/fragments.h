@@ -12,6 +12,10 @@
 //                 \        /         level 1: {c d} on gpu:1
 //   gpu:1    f ─── c ── d            level 2: {e} on gpu:0
 //
+// A placement may have levels of its own that rise no less: fragments are then smaller, since one level
+// becomes several. Messages leave earlier, and an operator waits for less that it does not need
+// (placement/levels.h finds such levels from a timeline).
+//
 // Edges between fragments never lead to a lower level, and none stays on a level but within one fragment. So
 // the fragments, by (level, device), are a plan of convex stages, except that a colocation group, which has
 // one device, may stand in several of them; they run in the graph's order then. A duplicable operator stands
@@ -28,7 +32,12 @@ namespace espalier {
 struct FragmentOptions {
   std::optional<BatchSize> micro_batch = {};  // none: the whole batch, so one
   Orders orders = {};                         // lists name fragments by their place in the plan
+  std::size_t devices = 0;  // of the cluster: so many lists where levels make them; 0: those that are used
 };
+
+// By device: the forward passes of its fragments by level, then the backward passes from the last level to
+// the first. What a placement with levels does with one micro-batch, unless it is told another order.
+OrderLists orders_by_level(const PipelinePlan& fragments, std::size_t devices);
 
 // One stage for each fragment, by (level, device): one replica on its device that takes all micro-batches,
 // nothing recomputed. `after` holds the fragments of producers and of whoever else must come first. Limits

@@ -68,6 +68,36 @@ TEST(Fragments, TheLevelCountsTheMostChangesOfDeviceOnAPath) {
       ElementsAre("gpu:0 {a}", "gpu:1 {b} 0", "gpu:0 {c} 1", "gpu:1 {d} 0 2"));
 }
 
+TEST(Fragments, LevelsOfAPlacementCutThem) {
+  // Two layers of three time steps: a1 a2 a3 on one device, b1 b2 b3 on the other.
+  const std::string net =
+      "x = input()\na1 = f(x)\nb1 = f(a1)\na2 = f(a1)\nb2 = f(b1, a2)\na3 = f(a2)\nb3 = f(b2, a3)\n";
+  EXPECT_THAT(fragments(net, "gpu:0 { a1 a2 a3 }\ngpu:1 { b1 b2 b3 }\n"),
+              ElementsAre("gpu:0 {a1 a2 a3}", "gpu:1 {b1 b2 b3} 0"));
+  EXPECT_THAT(fragments(net,
+                        "gpu:0 level 0 { a1 }\ngpu:0 level 1 { a2 a3 }\ngpu:1 level 1 { b1 }\n"
+                        "gpu:1 level 2 { b2 b3 }\n"),
+              ElementsAre("gpu:0 {a1}", "gpu:0 {a2 a3} 0", "gpu:1 {b1} 0", "gpu:1 {b2 b3} 1 2"));
+}
+
+TEST(Fragments, WithLevelsOneMicroBatchRunsByLevel) {
+  const Graph graph = parse_graph("x = input()\na = f(x)\nb = f(x)\nc = f(a, b)\nd = f(c)\n");
+  const Cluster cluster = two_devices();
+  const Placement placed = parse_placement(
+      "gpu:0 level 0 { a }\ngpu:0 level 2 { b }\ngpu:1 level 3 { c }\ngpu:0 level 4 { d }\n", graph, cluster);
+  const PipelinePlan plan = fragments_of(graph, placed, BatchSize(4));
+  ASSERT_NE(plan.orders.lists(), nullptr);
+  using enum ActionKind;
+  const auto step = [](ActionKind kind, std::size_t fragment) { return Step(kind, StageId(fragment)); };
+  EXPECT_THAT(*plan.orders.lists(),
+              ElementsAre(ElementsAre(step(kForward, 0), step(kForward, 1), step(kForward, 3),
+                                      step(kBackward, 3), step(kBackward, 1), step(kBackward, 0)),
+                          ElementsAre(step(kForward, 2), step(kBackward, 2))));
+  EXPECT_EQ(fragments_of(graph, placed, BatchSize(4), {{}, ScheduleKind::kGPipe}).orders,
+            Orders(ScheduleKind::kGPipe));
+  EXPECT_EQ(fragments_of(graph, placed, BatchSize(4), {BatchSize(2), {}}).orders, Orders());
+}
+
 TEST(Fragments, DuplicableOperatorsStandBesideTheirReaders) {
   // n reads m; both go where d and c are. k is read by nobody and stays.
   EXPECT_THAT(fragments("x = input()\n"
@@ -127,10 +157,13 @@ TEST(Fragments, OfRandomPlacementsPassTheChecker) {
     const Graph graph = testing::random_graph(
         rng, {.operators = 1 + rng.below(25), .mutations = true, .max_batch = BatchSize(16)});
     const Cluster cluster = testing::random_cluster(rng);
-    const Placement placement = random_placement(rng, graph, cluster);
+    Placement placement = random_placement(rng, graph, cluster);
+    if (round % 2 == 1) placement = testing::with_random_levels(rng, graph, std::move(placement));
     ASSERT_THAT(check_placement(graph, cluster, placement), IsEmpty());
-    const PipelinePlan plan = fragments_of(graph, placement, BatchSize(8),
-                                           {.micro_batch = BatchSize(std::int64_t{8} >> rng.below(4))});
+    ASSERT_EQ(parse_placement(print_placement(placement, graph, cluster), graph, cluster), placement);
+    const PipelinePlan plan = fragments_of(
+        graph, placement, BatchSize(8),
+        {.micro_batch = BatchSize(std::int64_t{8} >> rng.below(4)), .devices = cluster.devices().size()});
     ASSERT_THAT(check_fragments(graph, cluster, placement, plan), IsEmpty())
         << print_graph(graph) << print_placement(placement, graph, cluster);
     // As a plan of stages there is nothing wrong with it but groups that stand in several fragments.

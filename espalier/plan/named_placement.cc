@@ -8,17 +8,22 @@
 namespace espalier {
 
 NamedPlacement name_placement(const Placement& placement, const Graph& graph, const Cluster& cluster) {
-  std::map<DeviceId, NamedPlacement::OnDevice> named;
+  const bool leveled = !placement.level.empty();
+  const auto key = [&](std::size_t op) {
+    return std::pair(placement.device[op], leveled ? placement.level[op] : 0);
+  };
+  std::map<std::pair<DeviceId, std::uint32_t>, NamedPlacement::OnDevice> named;
   const std::size_t count = placement.device.size();
   for (std::size_t first = 0, last = 0; first < count; first = last + 1) {
     last = first;
-    while (last + 1 < count && placement.device[last + 1] == placement.device[first]) ++last;
-    named[placement.device[first]].operators.emplace_back(graph.op(OperatorId(first)).name,
-                                                          graph.op(OperatorId(last)).name);
+    while (last + 1 < count && key(last + 1) == key(first)) ++last;
+    named[key(first)].operators.emplace_back(graph.op(OperatorId(first)).name,
+                                             graph.op(OperatorId(last)).name);
   }
   NamedPlacement result;
-  for (auto& [device, on] : named) {
-    on.device = cluster.device(device).name;
+  for (auto& [place, on] : named) {
+    on.device = cluster.device(place.first).name;
+    if (leveled) on.level = place.second;
     result.devices.push_back(std::move(on));
   }
   return result;
@@ -27,6 +32,9 @@ NamedPlacement name_placement(const Placement& placement, const Graph& graph, co
 Placement resolve_placement(const NamedPlacement& named, const Graph& graph, const Cluster& cluster,
                             const std::string& where) {
   std::vector<std::optional<DeviceId>> placed(graph.operators().size());
+  const bool leveled = !named.devices.empty() && named.devices.front().level.has_value();
+  Placement placement;
+  if (leveled) placement.level.resize(placed.size());
   for (std::size_t d = 0; d < named.devices.size(); ++d) {
     const NamedPlacement::OnDevice& on = named.devices[d];
     const std::string device_place = where + "devices[" + std::to_string(d) + "]";
@@ -34,6 +42,11 @@ Placement resolve_placement(const NamedPlacement& named, const Graph& graph, con
     if (!device) {
       throw InputError(device_place + ".device: is '" + on.device.substr(0, 80) +
                        "', which is no device; the first is '" + cluster.devices().front().name + "'");
+    }
+    if (on.level.has_value() != leveled) {
+      throw InputError(device_place + (leveled ? ": has no level" : ": has a level") +
+                       ", and devices[0] has " + (leveled ? "one" : "none") +
+                       "; expected levels everywhere or nowhere");
     }
     for (std::size_t i = 0; i < on.operators.size(); ++i) {
       const auto fail = [&](const std::string& problem) {
@@ -49,10 +62,10 @@ Placement resolve_placement(const NamedPlacement& named, const Graph& graph, con
       for (std::size_t op = first.index(); op <= last.index(); ++op) {
         if (placed[op]) fail("places operator '" + graph.operators()[op].name + "' a second time");
         placed[op] = device;
+        if (leveled) placement.level[op] = *on.level;
       }
     }
   }
-  Placement placement;
   for (std::size_t op = 0; op < placed.size(); ++op) {
     if (!placed[op]) {
       throw InputError(where + "operator '" + graph.operators()[op].name + "' stands on no device");

@@ -1,4 +1,5 @@
-// "format": "espalier.placement/1": each device that has operators, with them as runs in graph order.
+// "format": "espalier.placement/1": each device that has operators, with them as runs in graph order; with
+// levels, each device and level.
 
 #include "espalier/base/json.h"
 #include "espalier/plan/json.h"
@@ -14,7 +15,10 @@ constexpr std::string_view kPlacementFormat = "espalier.placement/1";
 nlohmann::ordered_json named_placement_to_json(const NamedPlacement& placement) {
   Json devices = Json::array();
   for (const NamedPlacement::OnDevice& on : placement.devices) {
-    devices.push_back({{"device", on.device}, {"operators", runs_to_json(on.operators)}});
+    Json entry = {{"device", on.device}};
+    if (on.level) entry["level"] = *on.level;
+    entry["operators"] = runs_to_json(on.operators);
+    devices.push_back(std::move(entry));
   }
   return devices;
 }
@@ -23,8 +27,11 @@ NamedPlacement named_placement_from_json(const JsonCursor& json) {
   NamedPlacement placement;
   for (std::size_t d = 0; d < json.size(); ++d) {
     const JsonCursor entry = json.at(d);
-    entry.only({"device", "operators"});
-    placement.devices.push_back({entry.at("device").string(), runs_from_json(entry.at("operators"))});
+    entry.only({"device", "level", "operators"});
+    NamedPlacement::OnDevice on{.device = entry.at("device").string(), .operators = {}};
+    if (entry.has("level")) on.level = static_cast<std::uint32_t>(entry.at("level").integer(0, kMostLevel));
+    on.operators = runs_from_json(entry.at("operators"));
+    placement.devices.push_back(std::move(on));
   }
   return placement;
 }

@@ -85,8 +85,13 @@ std::vector<std::uint32_t> in_flight_limits(const PipelinePlan& plan);
 // For lists of this plan's orders. What ties it will have is not known here: any may be named.
 OrderNames order_names(const PipelinePlan& plan, const Cluster& cluster);
 
+inline constexpr std::int64_t kMostLevel = std::int64_t{1} << 31;
+
+// A device for each operator, and where fragments end (plan/fragments.h): operators of one device and one
+// level make one. Without levels each operator has the smallest that it can have.
 struct Placement {
-  std::vector<DeviceId> device;  // by operator
+  std::vector<DeviceId> device;           // by operator
+  std::vector<std::uint32_t> level = {};  // by operator, duplicable ones' do not count; empty: the smallest
   friend bool operator==(const Placement&, const Placement&) = default;
 };
 
@@ -111,7 +116,9 @@ struct Placement {
 //   recompute    only the stage's own operators, ascending, each once, none that mutates
 std::vector<std::string> check_plan(const Graph& graph, const Cluster& cluster, const PipelinePlan& plan);
 
-// Rules of a Placement: a device for every operator, existing devices, colocation groups together.
+// Rules of a Placement: a device for every operator, existing devices, colocation groups together. Levels, if
+// there are any: one for each operator, at least that of each operator that must come first, and more where
+// that one stands on another device.
 std::vector<std::string> check_placement(const Graph& graph, const Cluster& cluster,
                                          const Placement& placement);
 

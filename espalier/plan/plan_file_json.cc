@@ -86,6 +86,7 @@ std::uint64_t hash_of(const PlanFile::Placed& placement) {
   hash.add(placement.operators.devices.size());
   for (const NamedPlacement::OnDevice& on : placement.operators.devices) {
     hash.add(on.device);
+    if (on.level) hash.add(std::uint64_t{*on.level});
     add_runs(hash, on.operators);
   }
   return hash.value();
@@ -139,14 +140,12 @@ void check_size(const PlanFile& file, const StagedStage& staged, BatchSize micro
 
 // Each fragment stands on one device of the placement.
 void check_fragments_agree(const PlanFile& file, const Cluster& cluster, const JsonCursor& root) {
-  const auto& devices = file.placement->operators.devices;
+  std::set<std::string> devices;
+  for (const NamedPlacement::OnDevice& on : file.placement->operators.devices) devices.insert(on.device);
   for (const StagedStage& staged : file.staged.stages) {
     check_size(file, staged, file.placement->micro_batch, root);
     const bool one = staged.replicas.size() == 1 && staged.replicas[0].devices.size() == 1;
-    const auto is_its = [&](const NamedPlacement::OnDevice& on) {
-      return on.device == cluster.device(staged.replicas[0].devices[0]).name;
-    };
-    if (one && std::any_of(devices.begin(), devices.end(), is_its)) continue;
+    if (one && devices.contains(cluster.device(staged.replicas[0].devices[0]).name)) continue;
     root.fail("fragment '" + staged.name.substr(0, 80) + "' does not stand on one device of the placement");
   }
 }

@@ -246,6 +246,15 @@ TEST(PlacementText, ReadsBackAndNamesWhatIsMissing) {
               HasSubstr("'loss' stands on no device"));
   EXPECT_THAT(refusal([&] { parse_placement("gpu:0 { img }\ngpu:1 { img }", graph, cluster); }),
               HasSubstr("two devices"));
+
+  const std::string leveled =
+      "gpu:0 level 0 { pool }\ngpu:0 level 2 { mask }\ngpu:1 level 1 { img txt .. loss }\n";
+  const Placement cut = parse_placement(leveled, graph, cluster);
+  EXPECT_EQ(cut.device, placement.device);
+  EXPECT_EQ(cut.level[graph.find_operator("mask")->index()], 2U);
+  EXPECT_EQ(print_placement(cut, graph, cluster), leveled);
+  EXPECT_THAT(refusal([&] { parse_placement("gpu:0 level 0 { img }\ngpu:1 { txt }", graph, cluster); }),
+              HasSubstr("line 2: expected a level in every line or in none"));
 }
 
 TEST(PlacementJson, ReadsBackAndNamesWhatIsWrong) {
@@ -271,6 +280,18 @@ TEST(PlacementJson, ReadsBackAndNamesWhatIsWrong) {
               HasSubstr("against the model's order"));
   EXPECT_THAT(refusal(with([](Json& d) { d[0]["operators"][0] = Json::array(); })),
               HasSubstr("expected [first, last]"));
+
+  Placement cut = placement;
+  cut.level.assign(graph.operators().size(), 3);
+  cut.level.back() = 5;
+  const Json leveled = placement_to_json(cut, graph, cluster);
+  EXPECT_EQ(leveled["devices"].size(), 3U);
+  EXPECT_EQ(leveled["devices"][2].dump(), R"({"device":"gpu:2","level":5,"operators":[["loss"]]})");
+  EXPECT_EQ(placement_from_json(leveled, "p", graph, cluster), cut);
+  EXPECT_THAT(refusal(with([](Json& d) { d[1]["level"] = 1; })),
+              HasSubstr("p: devices[1]: has a level, and devices[0] has none"));
+  EXPECT_THAT(refusal(with([](Json& d) { d[0]["level"] = 1; })), HasSubstr("p: devices[1]: has no level"));
+  EXPECT_THAT(refusal(with([](Json& d) { d[0]["level"] = -1; })), HasSubstr("p: devices[0].level"));
 }
 
 TEST(Placement, RulesHaveTheirFaults) {
@@ -282,6 +303,15 @@ TEST(Placement, RulesHaveTheirFaults) {
   EXPECT_THAT(check_placement(graph, cluster, placement),
               ElementsAre(StartsWith("colocation 'txt' and 'end'")));
   placement.device[4] = DeviceId(0);
+  placement.level.assign(graph.operators().size(), 1);
+  EXPECT_THAT(check_placement(graph, cluster, placement), IsEmpty());
+  placement.level.back() = 0;
+  EXPECT_THAT(
+      check_placement(graph, cluster, placement),
+      ElementsAre("level 'loss' is at level 0, and 'sims' on its device, which must come first, at 1"));
+  placement.level.pop_back();
+  EXPECT_THAT(check_placement(graph, cluster, placement), ElementsAre(StartsWith("level the placement has")));
+  placement.level.clear();
   placement.device[0] = DeviceId(4);
   EXPECT_THAT(check_placement(graph, cluster, placement), ElementsAre(StartsWith("devices")));
   placement.device.pop_back();

@@ -382,16 +382,23 @@ std::string print_plan(const PipelinePlan& plan, const Graph& graph, const Clust
 
 Placement parse_placement(std::string_view text, const Graph& graph, const Cluster& cluster) {
   std::vector<std::optional<DeviceId>> device(graph.operators().size());
+  std::optional<bool> leveled;  // what the first line says
+  Placement placement;
   for (const auto& [number, words] : split_lines(text, kPunctuation)) {
     LineReader line(number, words);
     const DeviceId id = device_named(cluster, line);
+    const bool has_level = line.take("level");
+    if (leveled.value_or(has_level) != has_level) line.fail("expected a level in every line or in none");
+    leveled = has_level;
+    placement.level.resize(has_level ? device.size() : 0);
+    const std::int64_t level = has_level ? line.number("a level", kMostLevel) : 0;
     for (const OperatorId op : parse_operators(graph, line)) {
       if (device[op.index()]) line.fail("operator '" + graph.op(op).name + "' stands on two devices");
       device[op.index()] = id;
+      if (has_level) placement.level[op.index()] = static_cast<std::uint32_t>(level);
     }
     if (!line.done()) line.fail("expected the end of the line before '" + line.peek().text + "'");
   }
-  Placement placement;
   for (std::size_t i = 0; i < device.size(); ++i) {
     if (!device[i]) throw InputError("operator '" + graph.operators()[i].name + "' stands on no device");
     placement.device.push_back(*device[i]);
@@ -400,14 +407,15 @@ Placement parse_placement(std::string_view text, const Graph& graph, const Clust
 }
 
 std::string print_placement(const Placement& placement, const Graph& graph, const Cluster& cluster) {
-  std::vector<std::vector<OperatorId>> operators(cluster.devices().size());
+  std::map<std::pair<DeviceId, std::uint32_t>, std::vector<OperatorId>> operators;
+  const bool leveled = !placement.level.empty();
   for (std::size_t i = 0; i < placement.device.size(); ++i) {
-    operators[placement.device[i].index()].push_back(OperatorId(i));
+    operators[{placement.device[i], leveled ? placement.level[i] : 0}].push_back(OperatorId(i));
   }
   std::string text;
-  for (std::size_t d = 0; d < operators.size(); ++d) {
-    if (operators[d].empty()) continue;
-    text += name_text(cluster.devices()[d].name) + " " + operators_text(graph, operators[d]) + "\n";
+  for (const auto& [place, of] : operators) {
+    text += name_text(cluster.device(place.first).name) + " " +
+            (leveled ? "level " + std::to_string(place.second) + " " : "") + operators_text(graph, of) + "\n";
   }
   return text;
 }

@@ -13,7 +13,8 @@
 // its operators a stage line has, in any order, after, in_flight, slots, recompute, micro_batch (if not the
 // first line's) and share (`share 0,2,4 | 1,3`: each replica's micro-batches). in_flight defaults to
 // in_flight_limits, shares to round_robin, and `after` is completed by data edges. A name that holds blanks
-// or braces, or is one of these words, stands in quotes. A placement: `gpu:0 { a b .. f }` a line.
+// or braces, or is one of these words, stands in quotes. A placement: `gpu:0 { a b .. f }` a line,
+// or with levels `gpu:0 level 3 { a b }` in every line.
 //
 // Parsing throws InputError "line 3: …" where a line cannot be read, names what is not there, or gives a
 // stage a name that stands above; rules of plans are check_plan's business. parse(print(x)) == x.

@@ -58,7 +58,9 @@ inline PlannedJob job_of(const Graph& graph, const Cluster& cluster, const Pipel
 inline PlannedJob placed_job_of(const Graph& graph, const Cluster& cluster, const Placement& placement,
                                 BatchSize batch, const FragmentOptions& options) {
   EXPECT_THAT(check_placement(graph, cluster, placement), ::testing::IsEmpty());
-  const PipelinePlan plan = fragments_of(graph, placement, batch, options);
+  FragmentOptions all = options;
+  all.devices = cluster.devices().size();
+  const PipelinePlan plan = fragments_of(graph, placement, batch, all);
   EXPECT_THAT(check_fragments(graph, cluster, placement, plan), ::testing::IsEmpty());
   require_whole_memory(graph, plan);
   return job_with(graph, cluster, plan, {}, StateCopies::kOfEachDevice);

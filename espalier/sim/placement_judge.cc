@@ -8,7 +8,9 @@ Evaluation judge_placement(const Graph& graph, const Cluster& cluster, const Cos
                            const Training& training, const Placement& placement,
                            const FragmentOptions& options) {
   Evaluation verdict;
-  const PipelinePlan fragments = fragments_of(graph, placement, training.batch, options);
+  FragmentOptions all = options;
+  all.devices = cluster.devices().size();
+  const PipelinePlan fragments = fragments_of(graph, placement, training.batch, all);
   if (const std::optional<MissingCell> cell = missing_cell(graph, cluster, costs, fragments)) {
     verdict.forbidden = ForbiddenCell{cell->op, cell->kind, 1};
     return verdict;

@@ -240,10 +240,12 @@ TEST(JudgePlacement, IsTheReferenceSimulatorsOnRandomCases) {
       }
     }
     const Cluster cluster = testing::random_cluster(rng);
-    const Placement placement = random_placement(rng, graph, cluster);
+    Placement placement = random_placement(rng, graph, cluster);
+    if (rng.below(2) == 0) placement = testing::with_random_levels(rng, graph, std::move(placement));
     Training training;
     training.batch = BatchSize(8);
     FragmentOptions options;
+    options.devices = cluster.devices().size();
     if (rng.below(2) == 0) options.micro_batch = BatchSize(std::int64_t{1} << rng.below(4));
     if (rng.below(3) == 0) options.orders = ScheduleKind::kGPipe;
     training.micro_batches = {options.micro_batch.value_or(training.batch)};

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 
+#include "espalier/placement/levels.h"
 #include "espalier/planners/candidate.h"
+#include "espalier/planners/placement/ranks.h"
 
 namespace espalier::placement {
 namespace {
@@ -65,6 +67,17 @@ std::string why_text(const Problem& problem, const Placed& placed) {
 
 }  // namespace
 
+std::optional<Placement> with_levels(const Graph& graph, const Instance& instance,
+                                     const Placement& placement) {
+  const std::optional<Assignment> assignment = assignment_of(instance, graph, placement);
+  if (!assignment) return std::nullopt;
+  const Engine engine(instance, Rules(), {upward_priorities(instance), {}});
+  std::optional<std::vector<std::uint32_t>> levels =
+      levels_of(graph, instance, *assignment, timeline(engine, *assignment));
+  if (!levels) return std::nullopt;
+  return Placement{placement.device, *std::move(levels)};
+}
+
 Outcome plan_by_placer(const Problem& problem, const Placer& placer, const PlacementPlannerOptions& options,
                        Context& context) {
   const Training& training = problem.training;
@@ -88,8 +101,12 @@ Outcome plan_by_placer(const Problem& problem, const Placer& placer, const Place
         break;
       }
       const std::optional<Duration> estimate = size == training.batch ? placed.estimate : std::nullopt;
-      const Verdict verdict =
-          judge.consider(Plan(placement_of(instance, problem.graph, *placed.assignment)), estimate);
+      const Placement placement = placement_of(instance, problem.graph, *placed.assignment);
+      Verdict verdict = judge.consider(Plan(placement), estimate);
+      if (const std::optional<Placement> cut = with_levels(problem.graph, instance, placement)) {
+        const Verdict other = judge.consider(Plan(*cut), estimate);
+        if (other.fits()) verdict = other;
+      }
       if (verdict.ruling != Verdict::Ruling::kTooMuchMemory) {
         Outcome outcome = judge.outcome();
         if (outcome.status == Status::kFeasible && outcome.why.empty()) outcome.why = placed.why;

@@ -17,9 +17,15 @@ struct PlacementPlannerOptions {
   std::uint64_t seed = 1;
 };
 
-// One micro-batch of the whole batch, or the largest that the training allows. Pins are kept; --start and
-// locked stages are not looked at. The estimate is the placer's, where one micro-batch is the whole batch.
-// Throws InputError as make_instance does.
+// The placement with levels from its timeline operator by operator (placement/levels.h); nothing where there
+// are none, or it divides operators that the instance keeps together.
+std::optional<Placement> with_levels(const Graph& graph, const Instance& instance,
+                                     const Placement& placement);
+
+// Each answer is judged as it is and with levels; the faster counts. One micro-batch of the whole batch, or
+// the largest that the training allows. Pins are kept; --start and locked stages are not looked at. The
+// estimate is the placer's, where one micro-batch is the whole batch. Throws InputError as make_instance
+// does.
 Outcome plan_by_placer(const Problem& problem, const Placer& placer, const PlacementPlannerOptions& options,
                        Context& context);
 

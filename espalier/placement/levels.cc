@@ -1,0 +1,196 @@
+#include "espalier/placement/levels.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+
+namespace espalier::placement {
+namespace {
+
+constexpr std::uint32_t kNobody = std::numeric_limits<std::uint32_t>::max();
+
+// What messages ask of the run that a task is in.
+struct RunLimits {
+  Duration ends_by = Duration::max();  // it ends no later
+  Duration begins_from = {};           // and begins no sooner
+  bool ends_here = false;              // a message of the task cannot wait at all
+  bool begins_here = false;            // the task waits for a message as long as it can
+  RunLimits with(const RunLimits& other) const {
+    return {std::min(ends_by, other.ends_by), std::max(begins_from, other.begins_from),
+            ends_here || other.ends_here, begins_here || other.begins_here};
+  }
+};
+
+// When the tasks of a run are done that go one way, and what is asked of them.
+struct RunPart {
+  Duration begin = Duration::max(), end = {};
+  RunLimits limits;
+  RunPart with(const RunPart& other) const {
+    return {std::min(begin, other.begin), std::max(end, other.end), limits.with(other.limits)};
+  }
+  bool in_time() const { return end <= limits.ends_by && limits.begins_from <= begin; }
+};
+
+class RunCutter {
+ public:
+  RunCutter(const Graph& graph, const Instance& instance, std::span<const DeviceId> assignment,
+            const Timeline& timeline)
+      : graph_(graph), instance_(instance), assignment_(assignment), timeline_(timeline) {}
+
+  std::optional<std::vector<std::uint32_t>> levels() {
+    find_mirrors();
+    find_limits();
+    run_of_.assign(graph_.operators().size(), kNobody);
+    for (std::size_t d = 0; d < timeline_.lists.size(); ++d) cut(timeline_.lists[d]);
+    return number_runs();
+  }
+
+ private:
+  const Operator& op(TaskId task) const { return graph_.op(instance_.op[task.index()]); }
+  DeviceId device(TaskId task) const { return assignment_[instance_.unit[task.index()].index()]; }
+  Duration begin(TaskId task) const { return timeline_.start[task.index()]; }
+  Duration end(TaskId task) const { return timeline_.end[task.index()]; }
+
+  // An operator of a forward graph may have two tasks, of which the smaller is its forward pass.
+  void find_mirrors() {
+    first_.assign(graph_.operators().size(), kNobody);
+    mirror_.assign(instance_.tasks(), kNobody);
+    for (std::size_t t = 0; t < instance_.tasks(); ++t) {
+      std::uint32_t& first = first_[instance_.op[t].index()];
+      if (first == kNobody) {
+        first = narrow(t);
+      } else {
+        mirror_[first] = narrow(t);
+      }
+    }
+  }
+
+  void find_limits() {
+    std::map<std::pair<ValueId, DeviceId>, Duration> takes;  // values of no bytes take no time
+    for (const Timeline::Message& sent : timeline_.messages) {
+      takes[{sent.value, sent.to}] = sent.arrival - sent.start;
+    }
+    limits_.resize(instance_.tasks());
+    for (std::size_t v = 0; v < instance_.values(); ++v) {
+      const TaskId producer = instance_.producer[v];
+      if (!instance_.here_only.empty() && instance_.here_only[v] != 0) continue;
+      for (const TaskId reader : instance_.readers[v]) {
+        if (device(reader) == device(producer)) continue;
+        const auto at = takes.find({ValueId(v), device(reader)});
+        limit(producer, reader, at == takes.end() ? Duration() : at->second);
+      }
+    }
+  }
+
+  void limit(TaskId producer, TaskId reader, Duration takes) {
+    const Duration slack = begin(reader) - takes - end(producer);
+    const Duration leaves = end(producer) + std::max(slack, Duration()) / 2;
+    RunLimits& sends = limits_[producer.index()];
+    RunLimits& reads = limits_[reader.index()];
+    sends.ends_by = std::min(sends.ends_by, leaves);
+    reads.begins_from = std::max(reads.begins_from, std::min(leaves + takes, begin(reader)));
+    sends.ends_here = sends.ends_here || slack <= Duration();
+    reads.begins_here = reads.begins_here || slack <= Duration();
+  }
+
+  RunPart part(TaskId task) const { return {begin(task), end(task), limits_[task.index()]}; }
+
+  // One device's tasks in their order, mirrors left out.
+  void cut(std::span<const TaskId> tasks) {
+    RunPart forward, backward;
+    std::set<std::uint32_t> ties;  // the run's colocation groups
+    bool open = false;
+    for (const TaskId task : tasks) {
+      if (first_[instance_.op[task.index()].index()] != task.index()) continue;
+      RunPart own = part(task), own_mirror;
+      if (mirror_[task.index()] != kNobody) own_mirror = part(TaskId(mirror_[task.index()]));
+      const RunPart both = forward.with(own), both_mirrors = backward.with(own_mirror);
+      const bool joins = open && !forward.limits.ends_here && !own.limits.begins_here && both.in_time() &&
+                         both_mirrors.in_time();
+      const bool tied = open && op(task).colocation && ties.contains(*op(task).colocation);
+      if (!joins && !tied) {
+        forward = own;
+        backward = own_mirror;
+        ties.clear();
+        previous_.push_back(open ? runs_ - 1 : kNobody);
+        ++runs_;
+      } else {
+        forward = both;
+        backward = both_mirrors;
+      }
+      open = true;
+      if (!training_graph_ && op(task).colocation) ties.insert(*op(task).colocation);
+      run_of_[instance_.op[task.index()].index()] = runs_ - 1;
+    }
+  }
+
+  // The longest way to each run, by what must come first and by its device's order.
+  std::optional<std::vector<std::uint32_t>> number_runs() const {
+    std::vector<std::vector<std::uint32_t>> next(runs_);
+    std::vector<std::uint32_t> waits(runs_, 0), level(runs_, 0);
+    const auto follow = [&](std::uint32_t before, std::uint32_t behind) {
+      next[before].push_back(behind);
+      ++waits[behind];
+    };
+    for (std::uint32_t r = 0; r < runs_; ++r) {
+      if (previous_[r] != kNobody) follow(previous_[r], r);
+    }
+    for (std::size_t v = 0; v < run_of_.size(); ++v) {
+      if (run_of_[v] == kNobody) continue;
+      for (const OperatorId u : graph_.predecessors(OperatorId(v))) {
+        const std::uint32_t before = run_of_[u.index()];
+        if (before == kNobody || before == run_of_[v] || !must_wait(OperatorId(v), u)) continue;
+        follow(before, run_of_[v]);
+      }
+    }
+    std::vector<std::uint32_t> ready;
+    for (std::uint32_t r = 0; r < runs_; ++r) {
+      if (waits[r] == 0) ready.push_back(r);
+    }
+    for (std::size_t i = 0; i < ready.size(); ++i) {
+      for (const std::uint32_t behind : next[ready[i]]) {
+        level[behind] = std::max(level[behind], level[ready[i]] + 1);
+        if (--waits[behind] == 0) ready.push_back(behind);
+      }
+    }
+    if (ready.size() < runs_) return std::nullopt;
+    std::vector<std::uint32_t> result(run_of_.size(), 0);
+    for (std::size_t v = 0; v < run_of_.size(); ++v) {
+      if (run_of_[v] != kNobody) result[v] = level[run_of_[v]];
+    }
+    return result;
+  }
+
+  // An update waits for no reader elsewhere, which has a copy.
+  bool must_wait(OperatorId v, OperatorId u) const {
+    const Operator& op = graph_.op(v);
+    if (op.role != OperatorRole::kUpdate || timeline_device(u) == timeline_device(v)) return true;
+    return std::any_of(op.inputs.begin(), op.inputs.end(),
+                       [&](TensorId input) { return graph_.tensor(input).producer == u; });
+  }
+  DeviceId timeline_device(OperatorId id) const { return device(TaskId(first_[id.index()])); }
+
+  const Graph& graph_;
+  const Instance& instance_;
+  const std::span<const DeviceId> assignment_;
+  const Timeline& timeline_;
+  std::vector<std::uint32_t> first_;     // by operator: its only task, or the forward one
+  std::vector<std::uint32_t> mirror_;    // by task: the backward one of its operator
+  std::vector<RunLimits> limits_;        // by task
+  std::vector<std::uint32_t> run_of_;    // by operator
+  std::vector<std::uint32_t> previous_;  // by run: the one before it on its device
+  std::uint32_t runs_ = 0;
+  const bool training_graph_ = is_training_graph(graph_.operators());  // which nobody runs
+};
+
+}  // namespace
+
+std::optional<std::vector<std::uint32_t>> levels_of(const Graph& graph, const Instance& instance,
+                                                    std::span<const DeviceId> assignment,
+                                                    const Timeline& timeline) {
+  return RunCutter(graph, instance, assignment, timeline).levels();
+}
+
+}  // namespace espalier::placement

@@ -1,0 +1,34 @@
+#pragma once
+
+// Levels for a placement, so that its fragments (plan/fragments.h) keep up with its operators.
+//
+// With the smallest levels a fragment takes all that its device can do before it must wait for another one. A
+// recurrent net with a layer on each device is then one fragment for each layer, and the second layer waits
+// for the last time step of the first. Operator by operator (engine.h) it waits for the first time step.
+//
+//   operators   gpu:0  a1 a2 a3 a4            smallest levels   gpu:0 [a1 a2 a3 a4]
+//               gpu:1     b1 b2 b3 b4                           gpu:1               [b1 b2 b3 b4]
+//
+// These levels cut what a device runs, in its timeline's order, into runs as long as may be without making
+// anybody wait longer. A message that leaves at e, takes t and is read at r has a slack of r - t - e. Its
+// sender's run may last half of that beyond e, and its reader's run begin half of that before r: so the
+// message is there in time wherever the two runs end and begin. Backward passes of a forward graph, which a
+// run does in one go too, count likewise. A run is not cut between operators that a mutation ties together:
+// what the runtime would have to copy, or refuse, stays in one fragment.
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "espalier/placement/engine.h"
+
+namespace espalier::placement {
+
+// By operator, for Placement::level; 0 for duplicable ones. Nothing where runs would wait in a circle, which
+// operators tied by a mutation may bring about. The timeline must be of this instance of the graph and of
+// this assignment, and neither a deadlock nor cut off. O(tasks + reads + edges + messages · log messages).
+std::optional<std::vector<std::uint32_t>> levels_of(const Graph& graph, const Instance& instance,
+                                                    std::span<const DeviceId> assignment,
+                                                    const Timeline& timeline);
+
+}  // namespace espalier::placement

@@ -1,0 +1,159 @@
+#include "espalier/planners/placement/placement_planner.h"
+
+#include <gmock/gmock.h>
+
+#include "espalier/plan/fragments.h"
+#include "espalier/planners/placement/ranks.h"
+#include "espalier/planners/toy_for_tests.h"
+#include "espalier/sim/placement_judge.h"
+#include "testing/random_graphs.h"
+#include "testing/random_placements.h"
+
+namespace espalier::placement {
+namespace {
+
+using ::testing::IsEmpty;
+
+Instance instance_of(const Toy& toy) {
+  return make_instance(toy.graph, toy.cluster, toy.costs, toy.training, {.micro_batch = toy.training.batch});
+}
+
+Timeline line_of(const Instance& instance, const Assignment& assignment) {
+  return timeline(Engine(instance, {}, {upward_priorities(instance), {}}), assignment);
+}
+
+Duration judged(const Toy& toy, const Placement& placement) {
+  return judge_placement(toy.graph, toy.cluster, toy.costs, toy.training, placement).iteration;
+}
+
+// Two layers of so many time steps, 1 ms forward and 2 ms backward each; every layer has one weight.
+std::string two_layers(std::size_t steps) {
+  std::string text = "x = input() : f32[b]\nv = parameter(v) : f32[1]\nw = parameter(w) : f32[1]\n";
+  for (std::size_t t = 1; t <= steps; ++t) {
+    const std::string now = std::to_string(t), before = std::to_string(t - 1);
+    text += "a" + now + " = f(" + (t == 1 ? "x" : "a" + before) + ", v) : f32[b] @class=c1\n";
+    text += "b" + now + " = f(a" + now + (t == 1 ? "" : ", b" + before) + ", w) : f32[b] @class=c1\n";
+  }
+  return text + "loss = f(b" + std::to_string(steps) + ", w) : f32[] @class=c1\n";
+}
+
+// The first layer on the first device, the rest on the second.
+Placement by_layer(const Toy& toy) {
+  Placement placement;
+  for (const Operator& op : toy.graph.operators()) placement.device.emplace_back(op.name[0] == 'a' ? 0 : 1);
+  return placement;
+}
+
+TEST(WithLevels, ALayerWaitsForOneTimeStepOfTheOneBeforeIt) {
+  const Toy toy(two_layers(8), kThreeDevices, 1);
+  const Instance instance = instance_of(toy);
+  const Placement plain = by_layer(toy);
+  // Forward 8 + 0.5 + 8 + 1 (the loss), backward twice that, without the second latency of 0.5.
+  EXPECT_EQ(judged(toy, plain), microseconds(17'500 + 34'500));
+  const std::optional<Placement> cut = with_levels(toy.graph, instance, plain);
+  ASSERT_TRUE(cut.has_value());
+  EXPECT_THAT(check_placement(toy.graph, toy.cluster, *cut), IsEmpty());
+  const PipelinePlan fragments = fragments_of(toy.graph, *cut, BatchSize(1));
+  EXPECT_THAT(check_fragments(toy.graph, toy.cluster, *cut, fragments), IsEmpty());
+  EXPECT_EQ(fragments.stages.size(), 16U);  // the last two operators are one
+  // Forward 1 + 0.5 + 8 + 1, backward 2 + 16 + 0.5 + 2.
+  EXPECT_EQ(judged(toy, *cut), microseconds(10'500 + 20'500));
+  EXPECT_EQ(judged(toy, *cut), line_of(instance, *assignment_of(instance, toy.graph, plain)).evaluated.time);
+}
+
+TEST(WithLevels, SumsOfAWeightOnTwoDevicesCountInBothMeasures) {
+  // Every other step of the first layer stands on the third device: v is summed there and back.
+  const Toy toy(two_layers(4), kThreeDevices, 1);
+  const Instance instance = instance_of(toy);
+  Placement placement = by_layer(toy);
+  placement.device[toy.graph.find_operator("a2")->index()] = DeviceId(2);
+  const std::optional<Placement> cut = with_levels(toy.graph, instance, placement);
+  ASSERT_TRUE(cut.has_value());
+  const Timeline line = line_of(instance, *assignment_of(instance, toy.graph, placement));
+  EXPECT_EQ(line.ending, milliseconds(1));
+  EXPECT_EQ(judged(toy, *cut), line.evaluated.time);
+}
+
+TEST(WithLevels, FragmentsOfRandomPlacementsKeepUpWithTheirOperators) {
+  Rng rng(8);
+  std::size_t slower_without = 0, kept_up = 0;
+  Duration of_fragments, of_operators;
+  constexpr std::size_t kRounds = 200;
+  for (std::size_t round = 0; round < kRounds; ++round) {
+    std::string text = "x = input() : f32[b]\n";
+    std::vector<std::string> names{"x"}, unread;
+    const std::size_t count = 3 + rng.below(12);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::string name = "h" + std::to_string(i);
+      text += name + "w = parameter(" + name + "w) : f32[1]\n" + name + " = f(";
+      for (int reads = 0; reads < 2; ++reads) {
+        const std::string read = names[rng.below(names.size())];
+        std::erase(unread, read);
+        text += read + ", ";
+      }
+      text += name + "w) : f32[b] @class=c" + std::to_string(1 + rng.below(5)) + "\n";
+      names.push_back(name);
+      unread.push_back(name);
+    }
+    text += "loss = f(";
+    for (const std::string& name : unread) text += (name == unread.front() ? "" : ", ") + name;
+    const Toy toy(text + ") : f32[] @class=c1\n", kThreeDevices, 1);
+    const Instance instance = instance_of(toy);
+    const Placement plain = espalier::testing::random_placement(rng, toy.graph, toy.cluster);
+    const std::optional<Placement> cut = with_levels(toy.graph, instance, plain);
+    ASSERT_TRUE(cut.has_value()) << text;
+    ASSERT_THAT(check_placement(toy.graph, toy.cluster, *cut), IsEmpty()) << text;
+    const PipelinePlan fragments = fragments_of(toy.graph, *cut, BatchSize(1));
+    ASSERT_THAT(check_fragments(toy.graph, toy.cluster, *cut, fragments), IsEmpty()) << text;
+    const Duration operators = line_of(instance, *assignment_of(instance, toy.graph, plain)).evaluated.time;
+    kept_up += judged(toy, *cut) <= operators ? 1 : 0;
+    of_fragments += judged(toy, *cut);
+    of_operators += operators;
+    slower_without += judged(toy, plain) > judged(toy, *cut) ? 1 : 0;
+  }
+  // Not all: backward passes go by level, whatever their order operator by operator.
+  EXPECT_GT(kept_up, kRounds * 8 / 10);
+  EXPECT_LT(ratio(of_fragments, of_operators), 1.02);
+  EXPECT_GT(slower_without, kRounds / 5);
+}
+
+TEST(WithLevels, GraphsThatMutateGetLegalLevelsOrNone) {
+  Rng rng(9);
+  std::size_t cut_ones = 0;
+  for (int round = 0; round < 150; ++round) {
+    const Graph graph = espalier::testing::random_graph(
+        rng, {.operators = 1 + rng.below(20), .mutations = true, .max_batch = BatchSize(16)});
+    const Cluster cluster = espalier::testing::random_cluster(rng);
+    Training training;
+    training.batch = BatchSize(8);
+    training.micro_batches = {training.batch};
+    const CostTable costs =
+        complete_costs(graph, cluster, CostTable(CostTableParts{}), training.micro_batches);
+    const Instance instance = make_instance(graph, cluster, costs, training, {.micro_batch = training.batch});
+    const Placement plain = espalier::testing::random_placement(rng, graph, cluster);
+    const std::optional<Placement> cut = with_levels(graph, instance, plain);
+    if (!cut) continue;
+    ASSERT_THAT(check_placement(graph, cluster, *cut), IsEmpty());
+    ASSERT_THAT(check_fragments(graph, cluster, *cut, fragments_of(graph, *cut, BatchSize(8))), IsEmpty());
+    ASSERT_TRUE(judge_placement(graph, cluster, costs, training, *cut).can_run());
+    ++cut_ones;
+  }
+  EXPECT_GT(cut_ones, 100U);
+}
+
+TEST(PlanByPlacer, TheFasterOfBothFragmentsCounts) {
+  const Toy toy(two_layers(6), kThreeDevices, 1);
+  const Placer placer{
+      "by-layer", "", "", [&](const PlacerInput& input, Context&) {
+        return Placed{.assignment = assignment_of(input.instance, input.graph, by_layer(toy))};
+      }};
+  Context context;
+  const Outcome outcome = plan_by_placer(toy.problem(), placer, {}, context);
+  ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
+  const auto& placement = std::get<Placement>(*outcome.plan);
+  EXPECT_FALSE(placement.level.empty());
+  EXPECT_LT(judged(toy, placement), judged(toy, by_layer(toy)));
+}
+
+}  // namespace
+}  // namespace espalier::placement
