@@ -237,24 +237,20 @@ std::variant<OperatorPictures, std::string> operator_pictures(const OpenedPlan& 
 
 namespace {
 
-// Forward passes by fragment, then their backward passes from the last to the first.
-bool runs_by_level(const std::vector<Step>& list) {
-  const std::size_t half = list.size() / 2;
-  for (std::size_t i = 0; i < half; ++i) {
-    const Step& forward = list[i];
-    const Step& backward = list[list.size() - 1 - i];
-    if (forward.kind != ActionKind::kForward || backward.kind != ActionKind::kBackward) return false;
-    if (forward.target() != backward.target()) return false;
-    if (i > 0 && forward.target() <= list[i - 1].target()) return false;
-  }
-  return list.size() % 2 == 0;
+// Forward passes by level, then backward passes.
+bool is_forward_and_back(const std::vector<Step>& list) {
+  const auto back = std::find_if(list.begin(), list.end(),
+                                 [](const Step& step) { return step.kind != ActionKind::kForward; });
+  const auto later = [](const Step& a, const Step& b) { return a.target() >= b.target(); };
+  return std::adjacent_find(list.begin(), back, later) == back &&
+         std::all_of(back, list.end(), [](const Step& step) { return step.kind == ActionKind::kBackward; });
 }
 
 }  // namespace
 
 bool is_one_pass(const StagedModel& fragments) {
   const OrderLists* lists = fragments.orders.lists();
-  const bool simple = !lists || std::all_of(lists->begin(), lists->end(), runs_by_level);
+  const bool simple = !lists || std::all_of(lists->begin(), lists->end(), is_forward_and_back);
   return simple && fragments.stages.front().micro_batches == 1;
 }
 

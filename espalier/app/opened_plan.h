@@ -100,7 +100,7 @@ std::variant<OperatorPictures, std::string> operator_pictures(const OpenedPlan& 
                                                               const OperatorPictureOptions& options);
 
 // Whether one pass over these operators is the step: a placement that takes the batch at once, in orders that
-// are a rule or go by level.
+// are a rule or go forward by level and back.
 bool is_one_pass(const StagedModel& fragments);
 
 }  // namespace espalier

@@ -9,6 +9,7 @@
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
 #include "espalier/plan/placement_rules.h"
+#include "espalier/planners/placement/placement_planner.h"
 #include "espalier/schedule/order_file.h"
 #include "espalier/schedule/schedule.h"
 
@@ -136,6 +137,21 @@ Planned plan_placement(const PlanningJob& job, const Placement& placement, const
   planned.outcome.status = planned.judged->overflow ? Status::kInfeasible : Status::kFeasible;
   planned.outcome.plan = placement;
   return planned;
+}
+
+Planned plan_given_placement(const PlanningJob& job, const Placement& placement,
+                             const ChosenOrders& schedule) {
+  Planned plain = plan_placement(job, placement, schedule);
+  if (!placement.level.empty() || !schedule.is_open() || !plain.judged) return plain;
+  const placement::Instance instance = placement::make_instance(
+      job.graph, job.cluster, job.costs, job.training, {.micro_batch = size_for_placement(job)});
+  const std::optional<Placement> leveled = placement::with_levels(job.graph, instance, placement);
+  if (!leveled) return plain;
+  Planned cut = plan_placement(job, *leveled, schedule);
+  const bool fits = cut.judged && !cut.judged->overflow;
+  if (!fits) return plain;
+  const bool faster = cut.judged->trace.iteration < plain.judged->trace.iteration;
+  return faster || plain.judged->overflow ? cut : plain;
 }
 
 Judged judge_file(const PlanningJob& job, const std::string& path) {

@@ -15,6 +15,11 @@ namespace espalier {
 // the orders do not fit it.
 Planned plan_placement(const PlanningJob& job, const Placement& placement, const ChosenOrders& schedule);
 
+// One that is given, as above; where it has no levels and no orders are asked for, with those that follow its
+// operators' timeline if it is faster so (with_levels).
+Planned plan_given_placement(const PlanningJob& job, const Placement& placement,
+                             const ChosenOrders& schedule);
+
 // A plan file, or a file with a placement in any form that --placement takes, judged with the job's model,
 // cluster, costs and training. Throws InputError where it is of another model or batch, names a device that
 // the cluster lacks, or has an order that deadlocks with these costs.

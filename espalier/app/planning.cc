@@ -301,7 +301,7 @@ struct Search {
 }  // namespace
 
 Planned plan_model(const PlanningJob& job, const PlanOptions& options) {
-  if (job.placement) return plan_placement(job, *job.placement, options.schedule);
+  if (job.placement) return plan_given_placement(job, *job.placement, options.schedule);
   const NamedPlanner planner = contender(job, options.planner, options.schedule, options.learned);
   Search search(job, options.search);
   search.context.budget = options.budget;

@@ -1,8 +1,10 @@
 #include "espalier/placement/levels.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
+#include <queue>
 #include <set>
 #include <utility>
 
@@ -191,6 +193,50 @@ std::optional<std::vector<std::uint32_t>> levels_of(const Graph& graph, const In
                                                     std::span<const DeviceId> assignment,
                                                     const Timeline& timeline) {
   return RunCutter(graph, instance, assignment, timeline).levels();
+}
+
+OrderLists orders_of(const PipelinePlan& fragments, const Instance& instance, const Timeline& timeline) {
+  const std::size_t count = fragments.stages.size();
+  std::vector<std::optional<Duration>> backward;  // by operator: when its second task begins
+  std::vector<char> seen;
+  for (std::size_t t = 0; t < instance.tasks(); ++t) {
+    const std::size_t op = instance.op[t].index();
+    if (op >= seen.size()) seen.resize(op + 1), backward.resize(op + 1);
+    if (seen[op] != 0) backward[op] = timeline.start[t];
+    seen[op] = 1;
+  }
+  const auto begin_of = [&](const Stage& stage) {
+    Duration first = Duration::max();
+    for (const OperatorId op : stage.operators) {
+      if (op.index() < backward.size() && backward[op.index()])
+        first = std::min(first, *backward[op.index()]);
+    }
+    return first;
+  };
+  OrderLists lists(instance.devices());
+  const auto add = [&](ActionKind kind, std::size_t x) {
+    lists[fragments.stages[x].replicas[0].devices[0].index()].emplace_back(kind, StageId(x));
+  };
+  std::vector<std::uint32_t> readers(count, 0);  // that have not run backwards
+  for (std::size_t x = 0; x < count; ++x) {
+    add(ActionKind::kForward, x);
+    for (const StageId before : fragments.stages[x].after) ++readers[before.index()];
+  }
+  using Ready = std::pair<Duration, std::size_t>;  // the later fragment first: counted from the end
+  std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready;
+  const auto is_ready = [&](std::size_t x) { ready.emplace(begin_of(fragments.stages[x]), count - x); };
+  for (std::size_t x = 0; x < count; ++x) {
+    if (readers[x] == 0) is_ready(x);
+  }
+  while (!ready.empty()) {
+    const std::size_t x = count - ready.top().second;
+    ready.pop();
+    add(ActionKind::kBackward, x);
+    for (const StageId before : fragments.stages[x].after) {
+      if (--readers[before.index()] == 0) is_ready(before.index());
+    }
+  }
+  return lists;
 }
 
 }  // namespace espalier::placement

@@ -31,4 +31,9 @@ std::optional<std::vector<std::uint32_t>> levels_of(const Graph& graph, const In
                                                     std::span<const DeviceId> assignment,
                                                     const Timeline& timeline);
 
+// What each device does in order, where it follows the timeline: forward passes by level; backward passes by
+// when the first of their operators began, as far as each comes behind those that it reads from. Of fragments
+// of one micro-batch, with these levels. O(operators + edges + fragments · log fragments).
+OrderLists orders_of(const PipelinePlan& fragments, const Instance& instance, const Timeline& timeline);
+
 }  // namespace espalier::placement

@@ -27,7 +27,8 @@ class Fragmenter {
     add_stages(plan, options.micro_batch.value_or(batch));
     connect(plan);
     if (!placement_.level.empty() && options.orders == Orders() && plan.micro_batches(StageId(0)) == 1) {
-      plan.orders = Orders(orders_by_level(plan, options.devices));
+      plan.orders =
+          Orders(placement_.orders.empty() ? orders_by_level(plan, options.devices) : placement_.orders);
     }
     const std::vector<std::uint32_t> limits = in_flight_limits(plan);
     for (std::size_t x = 0; x < limits.size(); ++x) plan.stages[x].in_flight = limits[x];

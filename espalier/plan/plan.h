@@ -92,6 +92,10 @@ inline constexpr std::int64_t kMostLevel = std::int64_t{1} << 31;
 struct Placement {
   std::vector<DeviceId> device;           // by operator
   std::vector<std::uint32_t> level = {};  // by operator, duplicable ones' do not count; empty: the smallest
+  // What devices do in order, with one micro-batch and unless another order is asked for. Steps name
+  // fragments by their place. Empty: forward passes by level, backward passes from the last level to the
+  // first; without levels by the rule.
+  OrderLists orders = {};
   friend bool operator==(const Placement&, const Placement&) = default;
 };
 

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "espalier/placement/levels.h"
+#include "espalier/plan/fragments.h"
 #include "espalier/planners/candidate.h"
 #include "espalier/planners/placement/ranks.h"
 
@@ -72,10 +73,13 @@ std::optional<Placement> with_levels(const Graph& graph, const Instance& instanc
   const std::optional<Assignment> assignment = assignment_of(instance, graph, placement);
   if (!assignment) return std::nullopt;
   const Engine engine(instance, Rules(), {upward_priorities(instance), {}});
-  std::optional<std::vector<std::uint32_t>> levels =
-      levels_of(graph, instance, *assignment, timeline(engine, *assignment));
+  const Timeline line = timeline(engine, *assignment);
+  std::optional<std::vector<std::uint32_t>> levels = levels_of(graph, instance, *assignment, line);
   if (!levels) return std::nullopt;
-  return Placement{placement.device, *std::move(levels)};
+  Placement result{placement.device, *std::move(levels)};
+  const BatchSize whole(1);  // fragments are the same for any batch
+  result.orders = orders_of(fragments_of(graph, result, whole), instance, line);
+  return result;
 }
 
 Outcome plan_by_placer(const Problem& problem, const Placer& placer, const PlacementPlannerOptions& options,

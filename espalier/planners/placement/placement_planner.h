@@ -17,8 +17,8 @@ struct PlacementPlannerOptions {
   std::uint64_t seed = 1;
 };
 
-// The placement with levels from its timeline operator by operator (placement/levels.h); nothing where there
-// are none, or it divides operators that the instance keeps together.
+// The placement with levels and orders from its timeline operator by operator (placement/levels.h); nothing
+// where there are none, or it divides operators that the instance keeps together.
 std::optional<Placement> with_levels(const Graph& graph, const Instance& instance,
                                      const Placement& placement);
 
