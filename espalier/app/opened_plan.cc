@@ -179,6 +179,14 @@ std::variant<ModelAndCosts, std::string> model_and_costs(const OpenedPlan& opene
   }
 }
 
+bool fits(const Trace& trace) {
+  const std::vector<MemoryByCategory> peaks = peak_memory(trace);
+  for (std::size_t d = 0; d < peaks.size(); ++d) {
+    if (peaks[d].total() > trace.capacity[d]) return false;
+  }
+  return true;
+}
+
 BoundOrReason any_plan_bound(const OpenedPlan& opened) {
   const std::string who = "the bound for any plan";
   const Training& training = opened.file.training;
@@ -187,7 +195,8 @@ BoundOrReason any_plan_bound(const OpenedPlan& opened) {
   const auto& [graph, costs] = std::get<ModelAndCosts>(found);
   try {
     const Bound::Scope scope = scope_of(resolve_plan(opened.file, graph), training);
-    return {plan_bound(graph, opened.cluster, costs, training, scope), ""};
+    const Bound::Plans plans = fits(opened.trace) ? Bound::Plans::kThatFit : Bound::Plans::kAll;
+    return {plan_bound(graph, opened.cluster, costs, training, scope, plans), ""};
   } catch (const InputError& error) {
     return {{}, who + " needs the model: " + error.what()};
   }

@@ -57,8 +57,11 @@ struct ModelAndCosts {
 std::variant<ModelAndCosts, std::string> model_and_costs(const OpenedPlan& opened, const std::string& who,
                                                          const std::vector<BatchSize>& sizes);
 
-// The bound for any plan, which needs the model and the costs; nothing, with the reason in `why_not`, if they
-// are not there any more.
+// Whether no device holds more than it has, at any time.
+bool fits(const Trace& trace);
+
+// The bound for any plan (for any that fits, if this one does), which needs the model and the costs; nothing,
+// with the reason in `why_not`, if they are not there any more.
 struct BoundOrReason {
   std::optional<Bound> bound;
   std::string why_not;

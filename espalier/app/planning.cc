@@ -101,6 +101,10 @@ Judged judge_staged(const PlanningJob& job, PipelinePlan plan, StagedModel stage
                 .overflow_by = {}};
   judged.bubble = bubble_ratio(judged.trace);
   judge_memory(job.cluster, judged);
+  if (judged.overflow) {
+    judged.any_bound =
+        plan_bound(job.graph, job.cluster, job.costs, job.training, any_bound.scope, Bound::Plans::kAll);
+  }
   return judged;
 }
 

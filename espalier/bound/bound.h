@@ -18,6 +18,10 @@ struct Bound {
     kOfferedSizes,  // of those that the training offers, each stage by itself
     kOneSize,       // of those that the training offers, one for all stages
   } scope = Scope::kAnyPlan;
+  enum class Plans : std::uint8_t {
+    kThatFit,  // in the devices' memories
+    kAll,      // as if memory had no end
+  };
   Duration time;
   std::string why;  // "dev0: 4 micro-batches × 6 ms", "all work spread over 3 devices"
   friend bool operator==(const Bound&, const Bound&) = default;
@@ -29,15 +33,19 @@ Bound stages_bound(const StagedModel& model, const Cluster& cluster);
 
 // Any plan of this graph on this cluster at this batch and these costs, as far as the scope (not
 // kTheseStages) goes: every PipelinePlan that check_plan accepts, with any orders and any groups, and every
-// Placement, which has the whole batch as its micro-batch. The largest of
+// Placement, which has the whole batch as its micro-batch, if it fits in the devices' memories or, with
+// kAll, even if it does not. The largest of
 //  - the longest chain of one micro-batch, there and back, each operator where it is quickest;
-//  - total work and updates over the devices' speeds, and what devices cannot do at the beginning and at the
-//    end of a step, where few operators have something to read;
-//  - the passes, the update and the sum of gradients of one operator, on the best number of replicas.
-// The worked example: 20 ms. Memory does not count: plans that do not fit are bounded too. Where no plan is
-// within the scope it is 0. O(sizes · kinds · group sizes · operators), some tens of times, and O(devices²).
+//  - total work and updates over the devices' speeds, what devices cannot do at the beginning and at the end
+//    of a step, where few operators have something to read, and what they have no memory for: copies of
+//    parameters, and what is kept for the backward passes of micro-batches under way;
+//  - the passes, the update and the sum of gradients of one operator, on the best number of replicas; sums of
+//    many replicas cross the links that no such many can do without.
+// A micro-batch with which some operator alone needs more than a device has is in no plan that fits. The
+// worked example: 20 ms. Where no plan fits the bound is that of kAll; where none is within the scope it is
+// 0. O(sizes · kinds · group sizes · operators), some hundreds of times, and O(devices²).
 Bound plan_bound(const Graph& graph, const Cluster& cluster, const CostTable& costs, const Training& training,
-                 Bound::Scope scope);
+                 Bound::Scope scope, Bound::Plans plans = Bound::Plans::kThatFit);
 
 // The widest scope.
 Bound any_plan_bound(const Graph& graph, const Cluster& cluster, const CostTable& costs,

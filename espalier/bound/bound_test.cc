@@ -273,6 +273,76 @@ TEST(PlanBound, AStepThatNeedsReplicasPaysForTheirUpdates) {
   EXPECT_THAT(bound.why, HasSubstr("the replicas that so short a step needs"));
 }
 
+TEST(PlanBound, ReplicasOnTwoHostsSumTheirGradientsOverTheNetwork) {
+  // Two hosts of two devices. 6 · 4 ms of a, 6 · 2 ms of b: 9 ms each. In less than 12 ms a has three
+  // replicas, whose sums of 1 MB over 1 GB/s take 2 · 2 ms together: 40 ms on four devices.
+  const Graph graph = parse_graph(
+      "x = input() : f32[b]\nw = parameter(w) : f32[250000]\nv = parameter(v) : f32[1]\n"
+      "a = f(x, w) : f32[b] @class=layer\nb = f(x, v) : f32[b] @class=small\n"
+      "loss = g(a, b) : f32[] @class=none\nreturn loss\n");
+  CostTableParts parts;
+  for (const auto& [name, us] : {std::pair{"layer", 1000}, std::pair{"small", 500}, std::pair{"none", 0}}) {
+    OperatorCost cost;
+    cost.forward = microseconds(2 * us);
+    cost.input_gradient = cost.weight_gradient = microseconds(us);
+    parts.rows.push_back({name, "gpu", {}, {{BatchSize(1), cost}}});
+  }
+  const Cluster cluster = parse_cluster_lines(
+      "kind gpu 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\ngroup network 1GB latency=0us\n"
+      "group left in network 100GB latency=0us\ngroup right in network 100GB latency=0us\n"
+      "device a gpu in left\ndevice b gpu in left\ndevice c gpu in right\ndevice d gpu in right\n");
+  const Training training{.batch = BatchSize(6), .micro_batches = {BatchSize(1)}, .optimizer = {}};
+  const Bound bound = plan_bound(graph, cluster, CostTable(parts), training, Bound::Scope::kOneSize);
+  EXPECT_LE(bound.time, milliseconds(10));
+  EXPECT_GE(bound.time, milliseconds(10) - microseconds(10));
+  EXPECT_THAT(bound.why, HasSubstr("the replicas that so short a step needs"));
+}
+
+// A chain of three operators of 1 ms a half, each of which keeps half a gigabyte of a micro-batch, on two
+// devices of 1 GiB.
+struct Keeping {
+  Graph graph = parse_graph(
+      "batch 1..4\nx = input() : f32[b]\nw = parameter(w) : f32[1]\na = f(x, w) : f32[b] @class=layer\n"
+      "b = f(a) : f32[b] @class=layer\nloss = f(b) : f32[] @class=layer\nreturn loss\n");
+  Cluster cluster = parse_cluster_lines(kKinds + gpus(2));
+
+  static CostTable costs(std::int64_t bytes_of_four) {
+    CostTableParts parts;
+    OperatorCost one, four;
+    one.forward = one.input_gradient = one.weight_gradient = milliseconds(1);
+    one.private_bytes = Bytes(500'000'000);
+    four.forward = four.input_gradient = four.weight_gradient = milliseconds(2);
+    four.private_bytes = Bytes(bytes_of_four);
+    parts.rows.push_back({"layer", "gpu", {}, {{BatchSize(1), one}, {BatchSize(4), four}}});
+    return CostTable(parts);
+  }
+  Duration bound(std::vector<BatchSize> sizes, std::int64_t bytes_of_four, Bound::Plans plans) const {
+    const Training training{.batch = BatchSize(4), .micro_batches = std::move(sizes), .optimizer = {}};
+    return plan_bound(graph, cluster, costs(bytes_of_four), training, Bound::Scope::kOneSize, plans).time;
+  }
+};
+
+TEST(PlanBound, DevicesWithoutRoomForMoreMicroBatchesWait) {
+  // 4 · 9 ms on two devices: 18 ms. For 3 ms nobody can begin a backward pass, and 2 GiB have room for 4.29
+  // forward passes: of 6 ms 1.71 are lost, 0.85 on each. Memory is looked at for 2.92 ms.
+  const Keeping keeping;
+  EXPECT_EQ(keeping.bound({BatchSize(1)}, 0, Bound::Plans::kAll), milliseconds(18));
+  const Duration time = keeping.bound({BatchSize(1)}, 0, Bound::Plans::kThatFit);
+  EXPECT_LE(time, microseconds(18'853));
+  EXPECT_GE(time, microseconds(18'700));
+}
+
+TEST(PlanBound, AMicroBatchThatFitsNowhereIsInNoPlan) {
+  // All four samples at once: 3 · 6 ms on one device, one behind the other; in each operator 2 GB.
+  const Keeping keeping;
+  const std::vector<BatchSize> both{BatchSize(1), BatchSize(4)};
+  EXPECT_LT(keeping.bound(both, 2'000'000'000, Bound::Plans::kAll), milliseconds(18));
+  EXPECT_GE(keeping.bound(both, 2'000'000'000, Bound::Plans::kThatFit), microseconds(18'700));
+  // With no other size nothing fits.
+  EXPECT_EQ(keeping.bound({BatchSize(4)}, 2'000'000'000, Bound::Plans::kThatFit),
+            keeping.bound({BatchSize(4)}, 2'000'000'000, Bound::Plans::kAll));
+}
+
 TEST(PlanBound, AWiderScopeHasASmallerBound) {
   // One device. 2 ms a half of a tower, 1 of the head, four times: 4 · 15 ms in micro-batches of one; in
   // those of four 1.5 times as long for a tower, 8 times for the head, once.

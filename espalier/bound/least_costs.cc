@@ -37,6 +37,7 @@ void find_update_rates(const Cluster& cluster, const CostTable& table, const Tra
 Way make_way(const Graph& graph, const DeviceKind& kind, const CostTable& costs, BatchSize size,
              std::int64_t count, std::uint32_t degree) {
   Way way;
+  way.size = size;
   way.count = count;
   way.degree = degree;
   const Duration each = costs.overhead(kind.name).per_action;
@@ -49,25 +50,6 @@ Way make_way(const Graph& graph, const DeviceKind& kind, const CostTable& costs,
     }
   }
   return way;
-}
-
-void find_least(LeastCosts& found) {
-  for (std::size_t i = 0; i < found.least.size(); ++i) {
-    std::optional<OperatorTimes> least;
-    for (const Way& way : found.ways) {
-      const std::optional<OperatorTimes>& times = way.times[i];
-      if (!times) continue;
-      if (!least) least = times;
-      least->forward = std::min(least->forward, times->forward);
-      least->input = std::min(least->input, times->input);
-      least->weight = std::min(least->weight, times->weight);
-    }
-    if (least) {
-      found.least[i] = *least;
-    } else {
-      found.runs = false;
-    }
-  }
 }
 
 void find_updates(const Graph& graph, LeastCosts& found) {
@@ -134,7 +116,7 @@ LeastCosts least_costs(const Graph& graph, const Cluster& cluster, const CostTab
       }
     }
   }
-  find_least(found);
+  found.find_least();
   find_updates(graph, found);
   return found;
 }
@@ -143,6 +125,25 @@ LeastCosts least_costs(const Graph& graph, const Cluster& cluster, const CostTab
 double update_of(double nanoseconds_per_byte, double fixed, double bytes) {
   const double time = bytes * nanoseconds_per_byte + fixed;
   return time == std::floor(time) && nanoseconds_per_byte == 0 ? time : std::max(0.0, time - 1);
+}
+
+void LeastCosts::find_least() {
+  for (std::size_t i = 0; i < least.size(); ++i) {
+    std::optional<OperatorTimes> own;
+    for (const Way& way : ways) {
+      const std::optional<OperatorTimes>& times = way.times[i];
+      if (!times) continue;
+      if (!own) own = times;
+      own->forward = std::min(own->forward, times->forward);
+      own->input = std::min(own->input, times->input);
+      own->weight = std::min(own->weight, times->weight);
+    }
+    if (own) {
+      least[i] = *own;
+    } else {
+      runs = false;
+    }
+  }
 }
 
 double LeastCosts::least_of_used(const std::vector<double>& by_kind) const {
@@ -246,6 +247,7 @@ Rings::Rings(const Cluster& cluster) {
     for (Links& links : by_members_) {
       if (widest != kUnlimited) links.bandwidth = widest;
     }
+    find_ranges();
     return;
   }
   std::vector<Pair> pairs;
@@ -266,6 +268,19 @@ Rings::Rings(const Cluster& cluster) {
     if (widths[r] != kUnlimited) by_members_[r].bandwidth = widths[r];
     by_members_[r].latency = latencies[r];
   }
+  find_ranges();
+}
+
+void Rings::find_ranges() {
+  ranges_ = {{}};
+  for (std::size_t r = 2; r < by_members_.size(); ++r) {
+    const auto& bandwidth = by_members_[r].bandwidth;
+    const double per_byte = bandwidth ? 1e9 / static_cast<double>(*bandwidth) : 0;
+    if (r == 2 || per_byte != ranges_.back().per_byte) {
+      ranges_.push_back({static_cast<double>(r), 0, per_byte});
+    }
+    ranges_.back().most = static_cast<double>(r);
+  }
 }
 
 double Rings::time(std::size_t members, std::int64_t bytes) const {
@@ -274,11 +289,6 @@ double Rings::time(std::size_t members, std::int64_t bytes) const {
   const Bytes chunk((bytes + n - 1) / n);
   const Duration hold = links.bandwidth ? transfer_time(chunk, *links.bandwidth) : Duration();
   return 2 * static_cast<double>(n - 1) * static_cast<double>((hold + links.latency).count());
-}
-
-double Rings::per_byte() const {
-  if (by_members_.size() < 3 || !by_members_[2].bandwidth) return 0;
-  return 1e9 / static_cast<double>(*by_members_[2].bandwidth);
 }
 
 }  // namespace espalier::internal

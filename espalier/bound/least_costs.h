@@ -17,13 +17,21 @@ struct OperatorTimes {  // of one micro-batch
   Duration forward, input, weight;
 };
 
+// What an operator's micro-batch holds from the start of its forward pass to `until`, at least.
+struct Kept {
+  Duration until;
+  double bytes = 0;  // on each of the devices of a group
+};
+
 // One of the ways in which a stage may run its operators.
 struct Way {
+  BatchSize size;                                   // of its micro-batch
   std::int64_t count = 1;                           // micro-batches in a batch
   std::uint32_t degree = 1;                         // devices in a group
   std::size_t kind = 0;                             // of all of them; of a mixed group that of any
   Duration overhead;                                // of an action
   std::vector<std::optional<OperatorTimes>> times;  // by operator; none: it cannot run so
+  std::vector<std::vector<Kept>> kept;              // by operator (kept_memory.h); empty: nothing counts
 };
 
 struct LeastCosts {
@@ -36,7 +44,8 @@ struct LeastCosts {
   std::vector<double> update_fixed;  // by kind: of each update beside
   std::vector<char> used;            // by kind: some device is of it
   std::uint32_t largest_degree = 1;
-  bool runs = true;  // some way can run each operator
+  bool runs = true;   // some way can run each operator
+  void find_least();  // from `ways`
   double least_of_used(const std::vector<double>& by_kind) const;
 };
 
@@ -66,15 +75,30 @@ class Rings {
   explicit Rings(const Cluster& cluster);
   // Time that each member is occupied; 2 ≤ members ≤ devices. Nanoseconds.
   double time(std::size_t members, std::int64_t bytes) const;
-  // Nanoseconds a byte over the widest link there is, at least.
-  double per_byte() const;
+  // Numbers of members that hang together by links of one width.
+  struct Range {
+    double fewest = 1, most = 1;
+    double per_byte = 0;  // nanoseconds, at least; none for one member alone
+  };
+  const std::vector<Range>& ranges() const { return ranges_; }
 
  private:
   struct Links {
     std::optional<std::int64_t> bandwidth;  // none: unlimited
     Duration latency;
   };
+  void find_ranges();
   std::vector<Links> by_members_;
+  std::vector<Range> ranges_;  // ascending, all there are
+};
+
+// The room that there is for what a plan that fits must hold (kept_memory.h).
+struct Room {
+  std::vector<double> bytes;  // by kind, of all its devices together; empty: memory does not count
+  std::vector<double> state;  // by operator: a copy of its own parameters, with all that goes with it
+  double per_parameter = 0;   // bytes that go with each byte of a trainable parameter, that one among them
+  bool leaves_out = false;    // ways that an operator has no room for
+  std::optional<OperatorId> nowhere = {};  // the first operator that has room in none
 };
 
 // What is known of plans with micro-batches of some sizes.
@@ -84,6 +108,7 @@ struct Known {
   LeastCosts costs;
   Chains chains;
   Rings rings;
+  Room room;
 };
 
 inline double nanoseconds_of(Duration time) {

@@ -24,6 +24,7 @@
 #include "espalier/base/check.h"
 #include "espalier/bound/bound.h"
 #include "espalier/bound/crowding.h"
+#include "espalier/bound/kept_memory.h"
 #include "espalier/bound/least_costs.h"
 #include "espalier/bound/one_place.h"
 #include "espalier/bound/spread.h"
@@ -38,6 +39,7 @@ using internal::LeastCosts;
 using internal::nanoseconds_of;
 using internal::OnePlace;
 using internal::Rings;
+using internal::Room;
 using internal::Spread;
 using internal::spread_time;
 using internal::SpreadTime;
@@ -46,13 +48,34 @@ std::string devices_text(std::size_t devices) {
   return std::to_string(devices) + (devices == 1 ? " device" : " devices");
 }
 
+// "their 122.0 GiB"
+std::string room_text(const Known& known) {
+  Bytes room;
+  for (const Device& device : known.cluster.devices()) room += device.memory;
+  return "their " + to_text(room);
+}
+
 // What is known of micro-batches of these sizes, each stage with any of them; none if no plan has them.
-std::optional<Known> known_of(const Graph& graph, const Cluster& cluster, const CostTable& costs,
-                              const Training& training, std::span<const BatchSize> sizes) {
+struct Sized {
+  std::optional<Known> known;
+  std::optional<OperatorId> without_room;  // why no plan that fits has them
+};
+
+Sized sized(const Graph& graph, const Cluster& cluster, const CostTable& costs, const Training& training,
+            Bound::Plans plans, std::span<const BatchSize> sizes) {
   LeastCosts least = internal::least_costs(graph, cluster, costs, training, sizes);
-  if (sizes.empty() || !least.runs) return std::nullopt;
+  if (sizes.empty() || !least.runs) return {};
   Chains chains = internal::chains_of(graph, least);
-  return Known{graph, cluster, std::move(least), std::move(chains), Rings(cluster)};
+  Room room;
+  if (plans == Bound::Plans::kThatFit) {
+    room = internal::find_kept(graph, cluster, costs, training, sizes, chains, least);
+  }
+  if (room.leaves_out) {
+    least.find_least();
+    if (!least.runs) return {std::nullopt, room.nowhere};
+    chains = internal::chains_of(graph, least);
+  }
+  return {Known{graph, cluster, std::move(least), std::move(chains), Rings(cluster), std::move(room)}, {}};
 }
 
 Bound bound_of(const Known& known) {
@@ -68,6 +91,9 @@ Bound bound_of(const Known& known) {
     bound.time = time;
     bound.why = "all work spread over " + devices;
     if (idle > Duration()) bound.why += ", " + to_text(idle) + " of it to fill and drain them";
+    const Duration memory = round_duration(std::floor(shares.memory));
+    if (memory > Duration())
+      bound.why += ", " + to_text(memory) + " of it since " + room_text(known) + " hold no more at once";
   }
   if (const Duration crowded = crowded_time(known, work, bound.time); crowded > bound.time) {
     bound.time = crowded;
@@ -89,24 +115,37 @@ Bound bound_of(const Known& known) {
   return bound;
 }
 
+// ", in micro-batches of 64 ('loss' with 128 needs more memory than any device has)"
+std::string size_text(const Graph& graph, std::span<const BatchSize> sizes, std::span<const Sized> found,
+                      std::size_t chosen) {
+  if (sizes.size() == 1) return "";
+  std::string text = ", in micro-batches of " + std::to_string(sizes[chosen].count());
+  const auto large = std::find_if(found.begin(), found.end(),
+                                  [](const Sized& each) { return each.without_room.has_value(); });
+  if (large == found.end()) return text;
+  const auto place = static_cast<std::size_t>(large - found.begin());
+  return text + " ('" + graph.op(*large->without_room).name + "' with " +
+         std::to_string(sizes[place].count()) + " needs more memory than any device has)";
+}
+
 // The least over the sizes. One whose work alone takes as long as the bound of another is not looked at.
 std::optional<Bound> bound_of_one_size(const Graph& graph, const Cluster& cluster, const CostTable& costs,
-                                       const Training& training) {
+                                       const Training& training, Bound::Plans plans) {
   const std::vector<BatchSize>& sizes = training.micro_batches;
   std::vector<std::pair<double, std::size_t>> by_work;
-  std::vector<std::optional<Known>> known;
+  std::vector<Sized> found;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    known.push_back(known_of(graph, cluster, costs, training, std::span(sizes).subspan(i, 1)));
-    if (known[i]) by_work.push_back({Spread(*known[i]).between({}), i});
+    found.push_back(sized(graph, cluster, costs, training, plans, std::span(sizes).subspan(i, 1)));
+    if (found[i].known) by_work.push_back({Spread(*found[i].known).between({}), i});
   }
   std::sort(by_work.begin(), by_work.end());
   std::optional<Bound> best;
   for (const auto& [work, i] : by_work) {
     if (best && work * (1 - 1e-9) >= nanoseconds_of(best->time)) break;
-    Bound bound = bound_of(*known[i]);
+    Bound bound = bound_of(*found[i].known);
     if (best && best->time <= bound.time) continue;
     best = std::move(bound);
-    if (sizes.size() > 1) best->why += ", in micro-batches of " + std::to_string(sizes[i].count());
+    best->why += size_text(graph, sizes, found, i);
   }
   return best;
 }
@@ -126,17 +165,21 @@ std::vector<BatchSize> divisors(const Graph& graph, BatchSize batch) {
 }  // namespace
 
 Bound plan_bound(const Graph& graph, const Cluster& cluster, const CostTable& costs, const Training& training,
-                 Bound::Scope scope) {
+                 Bound::Scope scope, Bound::Plans plans) {
   ESP_CHECK(scope != Bound::Scope::kTheseStages);
   Bound none{.scope = scope, .time = Duration(), .why = "nothing to do"};
   if (graph.operators().empty()) return none;
   std::optional<Bound> best;
   if (scope == Bound::Scope::kOneSize) {
-    best = bound_of_one_size(graph, cluster, costs, training);
+    best = bound_of_one_size(graph, cluster, costs, training, plans);
   } else {
     const bool any = scope == Bound::Scope::kAnyPlan;
     const std::vector<BatchSize> sizes = any ? divisors(graph, training.batch) : training.micro_batches;
-    if (const auto known = known_of(graph, cluster, costs, training, sizes)) best = bound_of(*known);
+    const Sized found = sized(graph, cluster, costs, training, plans, sizes);
+    if (found.known) best = bound_of(*found.known);
+  }
+  if (!best && plans == Bound::Plans::kThatFit) {  // none fits
+    return plan_bound(graph, cluster, costs, training, scope, Bound::Plans::kAll);
   }
   if (!best) return none;
   best->scope = scope;

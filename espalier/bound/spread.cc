@@ -21,7 +21,7 @@ Spread::Spread(const Known& known) : known_(known), costs_(known.costs), place_(
   weigh();
 }
 
-double Spread::between(Window window, std::optional<double> step) const {
+double Spread::between(const Window& window, std::optional<double> step) const {
   double sum = 0;
   for (std::size_t i = 0; i < costs_.least.size(); ++i) {
     const double least = of_operator(i, window, step);
@@ -29,8 +29,9 @@ double Spread::between(Window window, std::optional<double> step) const {
     sum += least == kNever ? 0 : least;
   }
   for (const double bytes : costs_.shared) sum += of_update(bytes, window);
+  for (std::size_t k = 0; k < window.price.size(); ++k) sum -= window.price[k] * known_.room.bytes[k];
   if (window.before == 0 && window.after == 0) sum += once_;
-  return all_ > 0 ? sum / all_ : 0;
+  return all_ > 0 ? std::max(0.0, sum) / all_ : 0;
 }
 
 double Spread::load(const Way& way, std::size_t op) const {
@@ -111,7 +112,7 @@ void Spread::improve_weights() {
 }
 
 // Ways of one micro-batch and degree stand together, one for each kind: a stage's replicas are all of these.
-double Spread::of_operator(std::size_t op, Window window, std::optional<double> step) const {
+double Spread::of_operator(std::size_t op, const Window& window, std::optional<double> step) const {
   const auto kinds = static_cast<std::size_t>(std::count(costs_.used.begin(), costs_.used.end(), 1));
   double least = kNever;
   for (std::size_t group = 0; group * kinds < costs_.ways.size(); ++group) {
@@ -128,13 +129,28 @@ double Spread::of_operator(std::size_t op, Window window, std::optional<double> 
       if (!fewest) continue;
       replicas.fewest = static_cast<double>(*fewest);
     }
-    least = std::min(least, one_kind_ ? weight_[any.kind] * any.degree * of_way(any, op, window, replicas)
-                                      : of_kinds(ways, op, window, replicas));
+    least = std::min(least, of_replicas(ways, op, window, replicas));
   }
   return least;
 }
 
-Spread::Passes Spread::passes_of(const Way& way, std::size_t op, Window window) const {
+// By numbers of replicas whose sum of gradients has links of one width.
+double Spread::of_replicas(std::span<const Way> ways, std::size_t op, const Window& window,
+                           Replicas replicas) const {
+  const Way& any = ways.front();
+  double least = kNever;
+  for (const Rings::Range& range : known_.rings.ranges()) {
+    const Replicas part{std::max(replicas.fewest, range.fewest), std::min(replicas.most, range.most),
+                        range.per_byte};
+    if (part.fewest > part.most) continue;
+    least = std::min(least, one_kind_ ? weight_[any.kind] * any.degree * of_way(any, op, window, part)
+                                      : of_kinds(ways, op, window, part));
+  }
+  return least;
+}
+
+Spread::Passes Spread::passes_of(const Way& way, std::size_t op, const Window& window,
+                                 double per_byte) const {
   const Chains& chains = known_.chains;
   const OperatorTimes& times = *way.times[op];
   const double forward = nanoseconds_of(times.forward), input = nanoseconds_of(times.input),
@@ -150,28 +166,50 @@ Spread::Passes Spread::passes_of(const Way& way, std::size_t op, Window window) 
   passes.first = std::max(0.0, window.before - head);
   const double bytes = costs_.own_bytes[op] / way.degree;
   passes.update = bytes > 0 ? update_of(costs_.update_rate[way.kind], 0, bytes) : 0;
-  passes.sum = 2 * bytes * known_.rings.per_byte();
+  passes.sum = 2 * bytes * per_byte;
+  if (!window.price.empty()) price_memory(way, op, window, passes);
   return passes;
+}
+
+// Whose forward pass has begun before x, and whose backward pass has not ended by then, is held: what it can
+// do before x counts less by the price of that. (Recomputed it holds nothing, and does once more all that it
+// can do before x; whoever recomputes has the memory.)
+void Spread::price_memory(const Way& way, std::size_t op, const Window& window, Passes& passes) const {
+  const double price = window.price[way.kind], unit = weight_[way.kind];
+  double held = 0;
+  for (const Kept& kept : way.kept[op]) {
+    if (nanoseconds_of(kept.until) > window.before) held += kept.bytes;
+  }
+  if (passes.early > 0) {
+    const double worth = std::max(0.0, 1 - price * held / (unit * passes.early));
+    passes.early *= worth;
+    passes.first *= worth;
+  }
+  passes.state = price * known_.room.state[op] / (unit * way.degree);
 }
 
 // All its replicas, r of them, take Σ passes, r updates and r - 1 times the sum's time. Before x each is busy
 // for at most x - head. In the last y each is busy for at most y. The least over r of what is left is convex
 // and piecewise linear in r.
-double Spread::of_way(const Way& way, std::size_t op, Window window, Replicas replicas) const {
+double Spread::of_way(const Way& way, std::size_t op, const Window& window, Replicas replicas) const {
   const auto count = static_cast<double>(way.count);
-  const Passes each = passes_of(way, op, window);
+  const Passes each = passes_of(way, op, window, replicas.per_byte);
   const double all = count * each.all, early = count * each.early, late = count * each.late;
   const double last = window.after;
   const auto with = [&](double number) {
     const double r = std::clamp(number, replicas.fewest, replicas.most);
     const double beside = r * each.update + (r - 1) * each.sum;
-    return all + beside - std::min(early, r * each.first) - std::min(late + beside, r * last);
+    return all + beside + r * each.state - std::min(early, r * each.first) -
+           std::min(late + beside, r * last);
   };
   double least = std::min(with(replicas.fewest), with(replicas.most));
-  if (each.first > 0) least = std::min(least, with(early / each.first));
+  const auto consider = [&](double number) {  // the least over whole numbers is beside that over all
+    least = std::min({least, with(std::floor(number)), with(std::ceil(number))});
+  };
+  if (each.first > 0) consider(early / each.first);
   const double grows = last - each.update - each.sum;
-  if (grows != 0) least = std::min(least, with((late - each.sum) / grows));
-  return std::max(0.0, least);
+  if (grows != 0) consider((late - each.sum) / grows);
+  return window.price.empty() ? std::max(0.0, least) : least;
 }
 
 namespace {
@@ -202,7 +240,8 @@ double least_between(const std::vector<Point>& points, double fewest, double mos
 
 // With several kinds of devices r replicas take the micro-batches in any parts: n of them and q of the
 // replicas, n ≥ q, on one kind. The sum's time of each grows with r; that of the least r of a range is taken.
-double Spread::of_kinds(std::span<const Way> ways, std::size_t op, Window window, Replicas replicas) const {
+double Spread::of_kinds(std::span<const Way> ways, std::size_t op, const Window& window,
+                        Replicas replicas) const {
   double least = kNever;
   for (double from = replicas.fewest; from <= replicas.most;) {
     const double to = std::min(replicas.most, from < 4 ? from : std::floor(from * 1.5));
@@ -210,10 +249,11 @@ double Spread::of_kinds(std::span<const Way> ways, std::size_t op, Window window
     for (const Way& way : ways) {
       if (!way.times[op]) continue;
       const auto count = static_cast<double>(way.count);
-      const Passes each = passes_of(way, op, window);
+      const Passes each = passes_of(way, op, window, replicas.per_byte);
       const double beside = each.update + each.sum * (from - 1) / from, last = window.after;
       const auto add = [&](double share) {  // replicas for each micro-batch
-        const double left = each.all + share * beside - std::min(each.early, share * each.first) -
+        const double left = each.all + share * (beside + each.state) -
+                            std::min(each.early, share * each.first) -
                             std::min(each.late + share * beside, share * last);
         points.push_back({count * share, weight_[way.kind] * way.degree * count * left});
       };
@@ -228,78 +268,188 @@ double Spread::of_kinds(std::span<const Way> ways, std::size_t op, Window window
   return least == kNever ? kNever : std::max(0.0, least);
 }
 
-double Spread::of_update(double bytes, Window window) const {
+double Spread::of_update(double bytes, const Window& window) const {
   double least = kNever;
   for (std::size_t k = 0; k < weight_.size(); ++k) {
     if (!costs_.used[k]) continue;
     const double time = update_of(costs_.update_rate[k], 0, bytes);
     // A group's devices have a part each, rounded by itself.
     const double late = costs_.largest_degree * window.after + costs_.largest_degree - 1;
-    least = std::min(least, weight_[k] * std::max(0.0, time - late));
+    const double memory = window.price.empty() ? 0 : window.price[k] * known_.room.per_parameter * bytes;
+    least = std::min(least, weight_[k] * std::max(0.0, time - late) + memory);
   }
   return least;
 }
 
 namespace {
 
-// No update begins before, whoever reads its parameter.
+// No update begins before, whoever reads its parameter, nor a sum of gradients.
 double first_update(const Known& known) {
   Duration first = known.chains.longest;
   for (std::size_t i = 0; i < known.costs.least.size(); ++i) {
     for (const TensorId input : known.graph.operators()[i].inputs) {
       const auto parameter = known.graph.tensor(input).parameter;
       if (!parameter || !known.graph.parameter(*parameter).trainable) continue;
-      first = std::min(first, known.chains.head[i] + known.costs.least[i].forward);
+      const OperatorTimes& own = known.costs.least[i];
+      first = std::min(first, known.chains.ready[i] + own.input + own.weight);
     }
   }
   return nanoseconds_of(first);
 }
 
+// A price of memory with which the window says most. For each kind of devices alone and for all alike: what
+// it says is concave in the price.
+class Prices {
+ public:
+  Prices(const Known& known, const Spread& work) : known_(known), work_(work) {
+    const std::size_t kinds = known.room.bytes.size();
+    for (std::size_t k = 0; k < kinds; ++k) {
+      if (!known.costs.used[k]) continue;
+      directions_.emplace_back(kinds, 0).at(k) = work.weight(k);
+    }
+    if (directions_.size() < 2) return;
+    std::vector<double> all(kinds, 0);
+    for (std::size_t k = 0; k < kinds; ++k) all[k] = known.costs.used[k] ? work.weight(k) : 0;
+    directions_.push_back(std::move(all));
+  }
+
+  // The window with another price if that says more; `step` as in Spread::between.
+  Window improved(const Window& window, std::optional<double> step = std::nullopt) const {
+    Window best = window;
+    double most = work_.between(window, step);
+    for (const std::vector<double>& direction : directions_) {
+      // At this price all room is worth as much as all devices in a step, about.
+      const double high = work_.between({}) * work_.all() / room_at(direction);
+      double price = high * kLowest;
+      const auto climb = [&](double factor) {
+        for (double next = price * factor; next <= high / kLowest; next *= factor) {
+          Window priced = at_price(window, direction, next);
+          const double time = work_.between(priced, step);
+          if (time <= most) return;
+          most = time;
+          price = next;
+          best = std::move(priced);
+        }
+      };
+      climb(1);
+      if (best.price.empty()) continue;
+      for (const double factor : {8.0, 1.0 / 8, 2.0, 1.0 / 2, 1.2, 1.0 / 1.2}) climb(factor);
+    }
+    return best;
+  }
+
+ private:
+  static constexpr double kLowest = 1e-4;
+
+  double room_at(const std::vector<double>& prices) const {
+    double sum = 0;
+    for (std::size_t k = 0; k < prices.size(); ++k) sum += prices[k] * known_.room.bytes[k];
+    return sum;
+  }
+  static Window at_price(Window window, std::vector<double> prices, double factor) {
+    for (double& price : prices) price *= factor;
+    window.price = std::move(prices);
+    return window;
+  }
+
+  const Known& known_;
+  const Spread& work_;
+  std::vector<std::vector<double>> directions_;
+};
+
+constexpr int kPricedPoints = 12;  // of time before which memory is looked at
+
 }  // namespace
 
 // Any x and y with x + y at most the longest chain will do; those of a grid are tried, x first.
 SpreadTime spread_time(const Known& known, const Spread& work) {
-  SpreadTime best{work.between({0, 0}), 0};
+  SpreadTime best{work.between({}), 0};
   const double plain = best.time;
   const double longest = nanoseconds_of(known.chains.longest);
   const std::size_t size = known.costs.least.size() * known.costs.ways.size();
   const auto steps = static_cast<int>(std::clamp<std::size_t>(600'000 / (size + 1), 6, 48));
-  double x = 0;
-  const auto consider = [&](Window window, double& kept, double candidate) {
+  const auto consider = [&](const Window& window) {
     const double time = std::floor(window.before) + std::floor(window.after) + work.between(window);
     if (time <= best.time) return;
-    best = {time, time - plain};
-    kept = candidate;
+    best.time = time;
+    best.window = window;
   };
   const double latest = std::min(first_update(known), longest);
-  for (int i = 1; i <= steps; ++i) {
-    const double at = std::floor(latest * i / steps);
-    consider({at, 0}, x, at);
+  for (int i = 1; i <= steps; ++i) consider({std::floor(latest * i / steps), 0, {}});
+  const double around = best.window.before;
+  for (int i = -steps; i <= steps; ++i) {
+    const double at = std::floor(around + latest * i / steps / steps);
+    if (at > 0 && at <= latest) consider({at, 0, {}});
   }
-  double y = 0;
-  for (int i = 1; i <= steps; ++i) {
-    const double at = std::floor((longest - x) * i / steps);
-    consider({x, at}, y, at);
+  const double without_memory = best.time;
+  if (!known.room.bytes.empty() && work.all() > 0) {
+    const Prices prices(known, work);
+    for (int i = 0; i <= kPricedPoints; ++i) {
+      consider(prices.improved({std::floor(latest * i / kPricedPoints), 0, {}}));
+    }
   }
+  best.memory = best.time - without_memory;
+  Window window = best.window;
+  for (int i = 1; i <= steps; ++i) {
+    window.after = std::floor((longest - window.before) * i / steps);
+    consider(window);
+  }
+  best.fill_drain = best.time - plain - best.memory;
   // Rounding errors must not lift it above the truth; sums of whole numbers have none.
-  best.time *= work.one_kind() && best.fill_drain == 0 ? 1 - 1e-12 : 1 - 1e-9;
-  best.window = {x, y};
+  best.time *= work.one_kind() && best.time == plain ? 1 - 1e-12 : 1 - 1e-9;
   return best;
 }
 
-double replicated_time(const Known& known, const Spread& work, Window window, double time) {
-  const auto too_short = [&](double step) {
-    const double least = work.between(window, step);
+namespace {
+
+// What a window says of steps that need replicas.
+class Replicated {
+ public:
+  explicit Replicated(const Spread& work) : work_(work) {}
+
+  bool too_short(const Window& window, double step) const {
+    const double least = work_.between(window, step);
     const double outside = std::floor(window.before) + std::floor(window.after);
     return least == kNever || (outside + least) * (1 - 1e-9) >= step;
-  };
-  if (known.costs.least.empty() || time < 1 || !too_short(time)) return time;
-  double low = time, high = std::ceil(time * kFarthest);
-  for (int step = 0; step < 40 && high - low > 1; ++step) {
-    const double middle = std::floor((low + high) / 2);
-    (too_short(middle) ? low : high) = middle;
   }
-  return low;
+
+  // The longest step that is too short, if `time` is.
+  double longest(const Window& window, double time) const {
+    if (!too_short(window, time)) return time;
+    double low = time, high = std::ceil(time * kFarthest);
+    for (int step = 0; step < 40 && high - low > 1; ++step) {
+      const double middle = std::floor((low + high) / 2);
+      (too_short(window, middle) ? low : high) = middle;
+    }
+    return low;
+  }
+
+ private:
+  const Spread& work_;
+};
+
+}  // namespace
+
+double replicated_time(const Known& known, const Spread& work, const Window& window, double time) {
+  if (known.costs.least.empty() || time < 1) return time;
+  const Replicated replicated(work);
+  Window best = window;
+  const auto consider = [&](const Window& other) {
+    const double found = replicated.longest(other, time);
+    if (found <= time) return;
+    time = found;
+    best = other;
+  };
+  consider(window);
+  const double longest = nanoseconds_of(known.chains.longest),
+               latest = std::min(first_update(known), longest);
+  constexpr int kPoints = 6;
+  for (int i = 0; i <= kPoints; ++i) consider({std::floor(latest * i / kPoints), 0, best.price});
+  if (!known.room.bytes.empty() && work.all() > 0) consider(Prices(known, work).improved(best, time));
+  for (int i = 1; i <= kPoints; ++i) {
+    consider({best.before, std::floor((longest - best.before) * i / kPoints), best.price});
+  }
+  return time;
 }
 
 }  // namespace espalier::internal

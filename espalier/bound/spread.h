@@ -14,6 +14,9 @@ namespace espalier::internal {
 // The beginning of a step up to `before`, and its last `after`. Nanoseconds.
 struct Window {
   double before = 0, after = 0;
+  // By kind: what a byte that a device holds at `before` counts, in the unit of Spread::weight times
+  // nanoseconds. Any will do; empty: memory does not count.
+  std::vector<double> price = {};
   // What of a pass can be in either, where so much must come before it and behind it.
   double of(double pass, double head, double tail) const;
 };
@@ -25,7 +28,7 @@ class Spread {
   // The least time in which the devices do what must be done between the two parts of the window. With
   // `step`: if the whole step takes no longer than that, which asks for replicas (OnePlace); the largest
   // number where none are enough.
-  double between(Window window, std::optional<double> step = std::nullopt) const;
+  double between(const Window& window, std::optional<double> step = std::nullopt) const;
 
   // Times of a device of this kind count so much; of all devices together: 0 where some device does
   // everything in no time.
@@ -36,23 +39,28 @@ class Spread {
  private:
   struct Replicas {
     double fewest = 1, most = 1;
+    double per_byte = 0;  // of their sum of gradients, nanoseconds
   };
   // Of one micro-batch: all passes, what of them can be before x and in the last y. Of a replica: how long it
   // may be busy before x, its update, and what each replica more adds to the sum of gradients.
   struct Passes {
     double all = 0, early = 0, late = 0;
     double first = 0, update = 0, sum = 0;
+    double state = 0;  // what the memory of a replica's copy of the parameters counts
   };
 
   double load(const Way& way, std::size_t op) const;
   void weigh();
   void improve_weights();
   double sum_of_weights() const;
-  double of_operator(std::size_t op, Window window, std::optional<double> step) const;
-  Passes passes_of(const Way& way, std::size_t op, Window window) const;
-  double of_way(const Way& way, std::size_t op, Window window, Replicas replicas) const;
-  double of_kinds(std::span<const Way> ways, std::size_t op, Window window, Replicas replicas) const;
-  double of_update(double bytes, Window window) const;
+  double of_replicas(std::span<const Way> ways, std::size_t op, const Window& window,
+                     Replicas replicas) const;
+  double of_operator(std::size_t op, const Window& window, std::optional<double> step) const;
+  Passes passes_of(const Way& way, std::size_t op, const Window& window, double per_byte) const;
+  void price_memory(const Way& way, std::size_t op, const Window& window, Passes& passes) const;
+  double of_way(const Way& way, std::size_t op, const Window& window, Replicas replicas) const;
+  double of_kinds(std::span<const Way> ways, std::size_t op, const Window& window, Replicas replicas) const;
+  double of_update(double bytes, const Window& window) const;
 
   const Known& known_;
   const LeastCosts& costs_;
@@ -66,12 +74,13 @@ class Spread {
 struct SpreadTime {
   double time = 0;        // of a step
   double fill_drain = 0;  // of that
+  double memory = 0;      // of that: since devices have room for few micro-batches and few replicas
   Window window = {};     // that says so
 };
 SpreadTime spread_time(const Known& known, const Spread& work);
 
 // The longest step that is too short for the replicas that it needs: no plan is faster. At least `time`, a
 // bound that is known; not much more than half as much again.
-double replicated_time(const Known& known, const Spread& work, Window window, double time);
+double replicated_time(const Known& known, const Spread& work, const Window& window, double time);
 
 }  // namespace espalier::internal

@@ -64,10 +64,6 @@ int simulate_plan(Program& program, const SimulateFlags& flags) {
   const std::optional<OperatorPictures> pictures = pictures_of(console, flags, opened);
   const Duration before = planned.trace.iteration, now = opened.trace.iteration;
   const BoundOrReason any = any_plan_bound(opened);
-  bool fits = true;
-  const std::vector<MemoryByCategory> peaks = peak_memory(opened.trace);
-  for (std::size_t d = 0; d < peaks.size(); ++d) fits &= peaks[d].total() <= opened.trace.capacity[d];
-
   const std::optional<StepPrice> price =
       step_price(opened.cluster, opened.file.staged, now, opened.file.training.batch);
   if (console.json) {
@@ -80,7 +76,7 @@ int simulate_plan(Program& program, const SimulateFlags& flags) {
               {"predicted_before_ns", before.count()},
               {"expected_ns", opened.expected().count()},
               {"bubble", bubble_ratio(opened.trace)},
-              {"fits", fits},
+              {"fits", fits(opened.trace)},
               {"bounds", std::move(bounds)},
               {"memory", memory_json(opened.trace)}};
     if (price) json["price"] = price_json(*price);
@@ -118,7 +114,7 @@ int simulate_plan(Program& program, const SimulateFlags& flags) {
         << hidden_memory_text(opened.trace, devices.hidden);
     out.flush();
     if (!any.bound) console.notes({any.why_not});
-    if (!fits) console.warnings({"this plan does not fit"});
+    if (!fits(opened.trace)) console.warnings({"this plan does not fit"});
     warn_of_measurement(program, opened, {});
   }
   if (!flags.orders.empty()) {
