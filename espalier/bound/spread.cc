@@ -220,9 +220,11 @@ struct Point {
   double replicas = 0, left = 0;
 };
 
-// The least of the convex hull of the points where there are `fewest` to `most` replicas.
-double least_between(const std::vector<Point>& points, double fewest, double most) {
-  double least = kNever;
+// The least of the convex hull of the points where there are `fewest` to `most` replicas, if it is below
+// `least`.
+double least_between(const std::vector<Point>& points, double fewest, double most, double least) {
+  const auto lower = [](const Point& a, const Point& b) { return a.left < b.left; };
+  if (std::min_element(points.begin(), points.end(), lower)->left >= least) return least;
   for (const Point& a : points) {
     if (a.replicas >= fewest && a.replicas <= most) least = std::min(least, a.left);
     for (const Point& b : points) {
@@ -262,7 +264,7 @@ double Spread::of_kinds(std::span<const Way> ways, std::size_t op, const Window&
       if (each.early < each.first) add(each.early / each.first);
       if (each.late < last - beside) add(each.late / (last - beside));
     }
-    least = std::min(least, least_between(points, from, to));
+    if (!points.empty()) least = least_between(points, from, to, least);
     from = to + 1;
   }
   return least == kNever ? kNever : std::max(0.0, least);
@@ -313,8 +315,9 @@ class Prices {
     directions_.push_back(std::move(all));
   }
 
-  // The window with another price if that says more; `step` as in Spread::between.
-  Window improved(const Window& window, std::optional<double> step = std::nullopt) const {
+  // The window with another price if that says more; `step` as in Spread::between. Looks closely only where
+  // it may come to say `wanted`.
+  Window improved(const Window& window, double wanted, std::optional<double> step = std::nullopt) const {
     Window best = window;
     double most = work_.between(window, step);
     for (const std::vector<double>& direction : directions_) {
@@ -333,13 +336,15 @@ class Prices {
       };
       climb(1);
       if (best.price.empty()) continue;
-      for (const double factor : {8.0, 1.0 / 8, 2.0, 1.0 / 2, 1.2, 1.0 / 1.2}) climb(factor);
+      climb(8);
+      if (most < kPromising * wanted) continue;
+      for (const double factor : {1.0 / 2, 2.0, 1.2, 1.0 / 1.2}) climb(factor);
     }
     return best;
   }
 
  private:
-  static constexpr double kLowest = 1e-4;
+  static constexpr double kLowest = 1e-4, kPromising = 0.8;
 
   double room_at(const std::vector<double>& prices) const {
     double sum = 0;
@@ -357,7 +362,7 @@ class Prices {
   std::vector<std::vector<double>> directions_;
 };
 
-constexpr int kPricedPoints = 12;  // of time before which memory is looked at
+constexpr int kNearby = 4, kFiner = 40;  // times that are looked at beside the best of the grid
 
 }  // namespace
 
@@ -376,16 +381,21 @@ SpreadTime spread_time(const Known& known, const Spread& work) {
   };
   const double latest = std::min(first_update(known), longest);
   for (int i = 1; i <= steps; ++i) consider({std::floor(latest * i / steps), 0, {}});
-  const double around = best.window.before;
-  for (int i = -steps; i <= steps; ++i) {
-    const double at = std::floor(around + latest * i / steps / steps);
-    if (at > 0 && at <= latest) consider({at, 0, {}});
+  for (double reach = latest / steps; reach > latest / steps / kFiner; reach /= kNearby) {
+    const double around = best.window.before;
+    for (int i = -kNearby; i <= kNearby; ++i) {
+      const double at = std::floor(around + reach * i / kNearby);
+      if (at > 0 && at <= latest) consider({at, 0, {}});
+    }
   }
   const double without_memory = best.time;
   if (!known.room.bytes.empty() && work.all() > 0) {
     const Prices prices(known, work);
-    for (int i = 0; i <= kPricedPoints; ++i) {
-      consider(prices.improved({std::floor(latest * i / kPricedPoints), 0, {}}));
+    const auto points =
+        static_cast<int>(std::clamp<std::size_t>((work.one_kind() ? 16'000 : 8'000) / (size + 1), 2, 12));
+    for (int i = 0; i <= points; ++i) {
+      const double at = std::floor(latest * i / points);
+      consider(prices.improved({at, 0, {}}, best.time - at));
     }
   }
   best.memory = best.time - without_memory;
@@ -443,9 +453,11 @@ double replicated_time(const Known& known, const Spread& work, const Window& win
   consider(window);
   const double longest = nanoseconds_of(known.chains.longest),
                latest = std::min(first_update(known), longest);
-  constexpr int kPoints = 6;
+  constexpr int kPoints = 4;
   for (int i = 0; i <= kPoints; ++i) consider({std::floor(latest * i / kPoints), 0, best.price});
-  if (!known.room.bytes.empty() && work.all() > 0) consider(Prices(known, work).improved(best, time));
+  if (!known.room.bytes.empty() && work.all() > 0) {
+    consider(Prices(known, work).improved(best, time - best.before, time));
+  }
   for (int i = 1; i <= kPoints; ++i) {
     consider({best.before, std::floor((longest - best.before) * i / kPoints), best.price});
   }
