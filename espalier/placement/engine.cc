@@ -24,6 +24,10 @@ Scratch::Scratch(Scratch&&) noexcept = default;
 
 Engine::Engine(const Instance& instance, const Rules& rules, DeviceOrders orders)
     : prepared_(std::make_unique<Prepared>(instance, rules, std::move(orders))) {}
+Engine::Engine(const Engine& other, DeviceOrders orders)
+    : prepared_(std::make_unique<Prepared>(std::as_const(*other.prepared_))) {
+  prepared_->set_orders(std::move(orders));
+}
 Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
 

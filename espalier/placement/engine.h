@@ -100,6 +100,9 @@ class Engine {
   // Refers to the instance. Orders are copied; they must name each task once where the rules use them.
   // O(instance).
   Engine(const Instance& instance, const Rules& rules, DeviceOrders orders = {});
+  // The same instance and rules with other orders: a copy of what was prepared. O(instance), without the work
+  // that preparing takes.
+  Engine(const Engine& other, DeviceOrders orders);
   ~Engine();
   Engine(Engine&&) noexcept;
 

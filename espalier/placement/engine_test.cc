@@ -84,6 +84,23 @@ TEST(PlacementEngine, ADeviceTakesFirstWhatWasReadyFirstOrWhatCountsMost) {
   EXPECT_THAT(counts(timeline(reversed, assignment).start), ElementsAre(0, 0, 0, 11, 10));
 }
 
+TEST(PlacementEngine, OthersOrdersMakeTheEngineThatWasMadeWithThem) {
+  Rng rng(5);
+  for (int round = 0; round < 20; ++round) {
+    const Instance instance = draw({{{10, 0, {}}, {5, 3, {}}, {3, 2, {}}, {1, 0, {1}}, {1, 0, {2}}}, 3});
+    DeviceOrders orders;
+    Assignment assignment;
+    for (std::size_t t = 0; t < instance.tasks(); ++t)
+      orders.priority.push_back(static_cast<std::uint32_t>(rng.below(3)));
+    for (std::size_t u = 0; u < instance.units(); ++u) assignment.emplace_back(rng.below(3));
+    const Engine plain(instance, {}), made(instance, {}, orders), changed(plain, orders);
+    Scratch scratch;
+    EXPECT_EQ(changed.evaluate(assignment, scratch), made.evaluate(assignment, scratch));
+    EXPECT_EQ(timeline(changed, assignment).lists, timeline(made, assignment).lists);
+    EXPECT_EQ(timeline(Engine(made, {}), assignment).lists, timeline(plain, assignment).lists);
+  }
+}
+
 TEST(PlacementEngine, ListsThatWaitInACircleAreADeadlock) {
   const Instance instance = draw({{{1, 0, {}}, {1, 0, {}}, {1, 0, {0}}, {1, 0, {1}}}, 2});
   Rules rules;

@@ -116,6 +116,7 @@ struct ValueRow {
 
 struct Tables {
   Tables(const Instance& instance, const Rules& rules, DeviceOrders orders);
+  void set_orders(DeviceOrders given);
 
   const Instance& instance;
   Rules rules;
@@ -146,7 +147,6 @@ struct Tables {
  private:
   void add_ways();
   void add_rows();
-  void add_orders();
   void add_bottom_levels();
 };
 

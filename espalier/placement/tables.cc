@@ -10,7 +10,6 @@ namespace espalier::placement::internal {
 Tables::Tables(const Instance& given, const Rules& given_rules, DeviceOrders given_orders)
     : instance(given),
       rules(given_rules),
-      orders(std::move(given_orders)),
       tasks(given.tasks()),
       values(given.values()),
       devices(given.devices()),
@@ -19,7 +18,7 @@ Tables::Tables(const Instance& given, const Rules& given_rules, DeviceOrders giv
   for (std::size_t task = 0; task < tasks; ++task) waits[task] = narrow(given.reads[task].size());
   add_ways();
   add_rows();
-  add_orders();
+  set_orders(std::move(given_orders));
   add_bottom_levels();
   std::vector<std::vector<std::uint32_t>> with(given.resident_bytes.size());
   for (std::size_t unit = 0; unit < given.units(); ++unit) {
@@ -106,7 +105,8 @@ void Tables::add_rows() {
   }
 }
 
-void Tables::add_orders() {
+void Tables::set_orders(DeviceOrders given) {
+  orders = std::move(given);
   if (rules.order == Rules::Order::kPriority) {
     std::vector<std::uint32_t>& priority = orders.priority;
     ESP_CHECK(priority.empty() || priority.size() == tasks, priority.size(), tasks);
