@@ -36,6 +36,7 @@
 #include "espalier/planners/placement/default_search.h"
 #include "espalier/planners/placement/layer_split.h"
 #include "espalier/planners/placement/placement_bounds.h"
+#include "espalier/planners/placement/ranks.h"
 #include "espalier/planners/placement/search_placer.h"
 #include "espalier/planners/placement/simple.h"
 
@@ -132,10 +133,11 @@ struct Learning {
   bool table = false, knows_expert = false, imitates_expert = false;
   std::optional<std::size_t> clusters = {};
   std::optional<TraversalOrder> order = {};
-  std::uint64_t contrast = 0;  // epochs
+  bool by_upward_rank = false;  // what devices run by all along
+  std::uint64_t contrast = 0;   // epochs
 };
 
-std::optional<Duration> learn(const Asked& asked, const Learning& how, const PlacementTask& task) {
+std::optional<Sample> learn(const Asked& asked, const Learning& how, const PlacementTask& task) {
   Policy policy = how.table ? Policy::table() : Policy(how.shape, asked.seed);
   const PolicyInput* input = &task.input();
   contrast(policy, {&input, 1}, {.epochs = how.contrast, .seed = asked.seed}, asked.context);
@@ -150,19 +152,35 @@ std::optional<Duration> learn(const Asked& asked, const Learning& how, const Pla
   if (how.knows_expert) learner.know(0, judge(task, {expert}, Repairs::kNone, nullptr).front());
   while (learner.updates() < options.updates && learner.update(asked.context)) {
   }
-  const std::optional<Sample>& best = learner.progress(0).best;
-  return best ? std::optional(best->evaluated.time) : std::nullopt;
+  return learner.progress(0).best;
 }
 
-Method learning(Learning how) {
-  return [how](const Asked& asked) {
-    if (!how.clusters && !how.order) return learn(asked, how, asked.question.task);
+// What a learnt placement is worth where devices run as they did while it was learnt, by the order of the
+// graph, or by upward rank.
+enum class Order { kOwn, kGraph, kUpward };
+
+std::optional<Duration> step_by(const Engine& engine, const std::optional<Sample>& best, Order order) {
+  if (!best || order == Order::kOwn) return best ? std::optional(best->evaluated.time) : std::nullopt;
+  DeviceOrders orders;
+  if (order == Order::kUpward) orders.priority = upward_priorities(engine.instance());
+  Scratch scratch;
+  const Evaluated seen = Engine(engine, std::move(orders)).evaluate(best->assignment, scratch);
+  return seen.fits ? std::optional(seen.time) : std::nullopt;
+}
+
+Method learning(Learning how, Order order = Order::kOwn) {
+  return [how, order](const Asked& asked) {
+    const auto step = [&](const PlacementTask& task) {
+      return step_by(task.engine(), learn(asked, how, task), order);
+    };
+    if (!how.clusters && !how.order && !how.by_upward_rank) return step(asked.question.task);
     TaskOptions options;
     options.clusters.clusters =
         how.clusters.value_or(usual_clusters(asked.question.workload.instance.devices()));
     options.order = how.order.value_or(options.order);
+    if (how.by_upward_rank) options.priority = upward_priorities(asked.question.workload.instance);
     const PlacementTask other(asked.question.workload.graph, asked.question.workload.instance, options);
-    return learn(asked, how, other);
+    return step(other);
   };
 }
 
@@ -265,6 +283,14 @@ const std::map<std::string, Method>& methods() {
       {"gdp-no-gate", learning(with([](Learning& l) { l.shape.gate = Gate::kNone; }))},
       {"gdp-node-gate", learning(with([](Learning& l) { l.shape.gate = Gate::kNode; }))},
       {"gdp-refine", learning(with([](Learning& l) { l.shape.refinements = 1; }))},
+      {"gdp-upward", learning(with([](Learning& l) { l.by_upward_rank = true; }))},
+      {"gdp-then-upward", learning({}, Order::kUpward)},
+      {"gdp-priority", learning(with([](Learning& l) { l.shape.priorities = 8; }))},
+      {"gdp-priority-dropped", learning(with([](Learning& l) { l.shape.priorities = 8; }), Order::kGraph)},
+      {"gdp-priority-upward", learning(with([](Learning& l) {
+         l.shape.priorities = 8;
+         l.by_upward_rank = true;
+       }))},
       {"gdp-spectral", learning(with([](Learning& l) { l.shape.spectral = 8; }))},
       {"gdp-contrast", learning(with([](Learning& l) { l.contrast = 200; }))},
       {"gdp-order-alpha", learning(with([](Learning& l) { l.order = TraversalOrder::kAlpha; }))},

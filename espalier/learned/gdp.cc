@@ -73,6 +73,7 @@ Placed gdp(const PlacerInput& input, const GdpOptions& options, Context& context
     return placed;
   }
   placed.estimate = best->evaluated.time;
+  if (!best->levels.empty()) placed.orders = orders_of(task, best->levels);
   placed.assignment = std::move(best->assignment);
   return placed;
 }

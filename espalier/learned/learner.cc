@@ -23,24 +23,33 @@ double published_reward(const Evaluated& evaluated) {
   return evaluated.fits ? -std::sqrt(to_seconds(evaluated.time)) : -10;
 }
 
-// What an update needs of its rollouts: by node and device the advantages of those that chose it.
+// What an update needs of its rollouts: by node and entry of a head the advantages of those that chose it.
 struct Choices {
-  at::Tensor gained, lost;  // [nodes, devices]: sums of positive and of negative advantages
+  at::Tensor gained, lost;  // [nodes, entries]: sums of positive and of negative advantages
 };
 
-Choices choices_of(const PlacementTask& task, std::span<const Sample> samples,
-                   std::span<const double> advantage, at::Device device) {
-  const std::size_t nodes = task.input().nodes, devices = task.input().devices;
-  std::vector<float> gained(nodes * devices), lost(nodes * devices);
-  const double share = 1 / static_cast<double>(samples.size() * nodes);
-  for (std::size_t i = 0; i < samples.size(); ++i) {
+// `chosen`: by rollout, an entry for each node; empty: it chose none.
+Choices choices_of(std::span<const std::vector<std::int64_t>> chosen, std::span<const double> advantage,
+                   const at::Tensor& like) {
+  const auto nodes = static_cast<std::size_t>(like.size(0)), entries = static_cast<std::size_t>(like.size(1));
+  std::vector<float> gained(nodes * entries), lost(nodes * entries);
+  const double share = 1 / static_cast<double>(chosen.size() * nodes);
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    if (chosen[i].empty()) continue;
     std::vector<float>& sums = advantage[i] > 0 ? gained : lost;
     const auto each = static_cast<float>(advantage[i] * share);
-    for (std::size_t n = 0; n < nodes; ++n) sums[n * devices + samples[i].devices[n].index()] += each;
+    for (std::size_t n = 0; n < nodes; ++n)
+      sums[n * entries + static_cast<std::size_t>(chosen[i][n])] += each;
   }
-  const std::vector<std::int64_t> sizes{static_cast<std::int64_t>(nodes), static_cast<std::int64_t>(devices)};
-  return {at::from_blob(gained.data(), sizes, at::kFloat).clone().to(device),
-          at::from_blob(lost.data(), sizes, at::kFloat).clone().to(device)};
+  return {at::from_blob(gained.data(), like.sizes(), at::kFloat).clone().to(like.device()),
+          at::from_blob(lost.data(), like.sizes(), at::kFloat).clone().to(like.device())};
+}
+
+// What PPO maximises, for one head.
+at::Tensor clipped_gain(const Choices& choices, const at::Tensor& now, const at::Tensor& old, double clip) {
+  const at::Tensor chance = at::exp(now - old);
+  return (choices.gained * at::clamp_max(chance, 1 + clip) + choices.lost * at::clamp_min(chance, 1 - clip))
+      .sum();
 }
 
 // Zero where a device is barred: its probability is 0 and its logarithm -inf, which no gradient may meet.
@@ -58,6 +67,18 @@ std::vector<std::int64_t> indices(const NodeDevices& devices) {
   for (const DeviceId device : devices) result.push_back(static_cast<std::int64_t>(device.index()));
   return result;
 }
+
+std::vector<float> rows_of(const at::Tensor& logits) {
+  const at::Tensor rows = at::softmax(logits, 1).to(at::kCPU).contiguous();
+  return {rows.const_data_ptr<float>(), rows.const_data_ptr<float>() + rows.numel()};
+}
+
+// One head and what the rollouts chose of it.
+struct Head {
+  at::Tensor HeadLogits::*logits;
+  at::Tensor old;  // log probabilities that the rollouts were drawn from
+  Choices choices;
+};
 
 }  // namespace
 
@@ -86,6 +107,7 @@ struct Learner::State {
   }
 
   at::Tensor logits(std::size_t task) { return policy.parts().logits(tasks[task]->input()); }
+  HeadLogits heads(std::size_t task) { return policy.parts().heads(tasks[task]->input()); }
   at::Device device() const {
     return policy.parts().net ? policy.parts().net->device() : at::Device(at::kCPU);
   }
@@ -134,23 +156,52 @@ struct Learner::State {
     if (sample.evaluated.fits && (!best || sample.evaluated.time < best->evaluated.time)) best = sample;
   }
 
-  void learn_from(std::size_t task, std::span<const Sample> samples, std::span<const double> advantage,
-                  const at::Tensor& old) {
-    const Choices choices = choices_of(*tasks[task], samples, advantage, device());
+  // `old`: what the rollouts were drawn from.
+  std::vector<Head> heads_of(std::span<const Sample> samples, std::span<const double> advantage,
+                             const HeadLogits& old) const {
+    std::vector<std::vector<std::int64_t>> devices, levels;
+    for (const Sample& sample : samples) {
+      devices.push_back(indices(sample.devices));
+      levels.emplace_back(sample.levels.begin(), sample.levels.end());
+    }
+    std::vector<Head> heads;
+    heads.push_back(
+        {&HeadLogits::devices, log_probabilities(old.devices), choices_of(devices, advantage, old.devices)});
+    if (old.levels.defined()) {
+      heads.push_back(
+          {&HeadLogits::levels, log_probabilities(old.levels), choices_of(levels, advantage, old.levels)});
+    }
+    return heads;
+  }
+
+  void learn_from(std::size_t task, const std::vector<Head>& of_rollouts) {
     const double part = done();
     const double rate =
         options.learning_rate * std::pow(options.last_learning_rate / options.learning_rate, part);
     const double entropy_weight = options.entropy * (1 - part);
     for (std::size_t epoch = 0; epoch < options.epochs; ++epoch) {
-      const at::Tensor raw = logits(task);
-      const at::Tensor now = log_probabilities(raw);
-      const at::Tensor chance = at::exp(now - old);
-      at::Tensor loss = -(choices.gained * at::clamp_max(chance, 1 + options.clip) +
-                          choices.lost * at::clamp_min(chance, 1 - options.clip))
-                             .sum();
-      if (entropy_weight > 0) loss = loss - entropy_weight * entropy_of(now, raw);
+      const HeadLogits raw = heads(task);
+      at::Tensor loss;
+      for (const Head& head : of_rollouts) {
+        const at::Tensor now = log_probabilities(raw.*head.logits);
+        at::Tensor own = -clipped_gain(head.choices, now, head.old, options.clip);
+        if (entropy_weight > 0) own = own - entropy_weight * entropy_of(now, raw.*head.logits);
+        loss = loss.defined() ? loss + own : own;
+      }
       adam.step(loss, rate, options.most_norm);
     }
+  }
+
+  // Placements as the heads have it, judged.
+  std::vector<Sample> rollouts(std::size_t task, const HeadLogits& drawn_from, ThreadPool* pool) const {
+    std::vector<NodeDevices> devices = draw(rows_of(drawn_from.devices), tasks[task]->input().devices,
+                                            options.rollouts, stream_key(options.seed, {2, updates}));
+    std::vector<NodeLevels> levels(options.rollouts);
+    if (drawn_from.levels.defined()) {
+      levels = draw_levels(rows_of(drawn_from.levels), static_cast<std::size_t>(drawn_from.levels.size(1)),
+                           options.rollouts, stream_key(options.seed, {4, updates}));
+    }
+    return judge(*tasks[task], std::move(devices), std::move(levels), options.repairs, pool);
   }
 
   Policy& policy;
@@ -173,18 +224,12 @@ bool Learner::update(Context& context) {
   const std::size_t turn = state.turn(state.updates, 1);
   const PlacementTask& task = *state.tasks[turn];
   const FewTorchThreads few(task.input().nodes);
-  at::Tensor old;
-  std::vector<float> probability;
+  HeadLogits old;
   {
     at::NoGradGuard guard;
-    old = log_probabilities(state.logits(turn));
-    const at::Tensor rows = at::softmax(state.logits(turn), 1).to(at::kCPU).contiguous();
-    probability.assign(rows.const_data_ptr<float>(), rows.const_data_ptr<float>() + rows.numel());
+    old = state.heads(turn);
   }
-  std::vector<Sample> samples = judge(task,
-                                      draw(probability, task.input().devices, state.options.rollouts,
-                                           stream_key(state.options.seed, {2, state.updates})),
-                                      state.options.repairs, context.pool);
+  std::vector<Sample> samples = state.rollouts(turn, old, context.pool);
   TaskProgress& own = state.progress[turn];
   own.calls += samples.size();
   LearningPoint point{state.updates + 1, own.calls};
@@ -196,7 +241,7 @@ bool Learner::update(Context& context) {
   if (own.best) point.best = score(task, own.best->evaluated);
   own.curve.push_back(point);
   if (state.options.repeat_best && own.best) samples.push_back(*own.best);
-  state.learn_from(turn, samples, state.advantages(turn, samples), old);
+  state.learn_from(turn, state.heads_of(samples, state.advantages(turn, samples), old));
   ++state.updates;
   return true;
 }
@@ -257,6 +302,7 @@ void Learner::save(const std::string& path) const {
       best = {{"time", own.best->evaluated.time.count()},
               {"devices", indices(own.best->devices)},
               {"units", indices(own.best->assignment)}};
+      if (!own.best->levels.empty()) best["levels"] = own.best->levels;
     }
     tasks.push_back({{"calls", own.calls}, {"reward_sum", own.reward_sum}, {"best", best}, {"curve", curve}});
   }
@@ -285,6 +331,13 @@ std::vector<LearningPoint> parse_curve(const JsonCursor& json) {
   return curve;
 }
 
+NodeLevels parse_levels(const JsonCursor& json, std::size_t nodes) {
+  if (json.size() != nodes) json.fail("expected " + std::to_string(nodes) + " levels: another graph's");
+  NodeLevels levels;
+  for (std::size_t i = 0; i < nodes; ++i) levels.push_back(narrow(json.at(i).integer(0, 63)));
+  return levels;
+}
+
 TaskProgress parse_progress(const JsonCursor& json, const PlacementTask& task) {
   TaskProgress own;
   own.calls = static_cast<std::uint64_t>(json.at("calls").integer(0, kMost));
@@ -305,6 +358,7 @@ TaskProgress parse_progress(const JsonCursor& json, const PlacementTask& task) {
   sample.devices = devices(best.at("devices"), task.input().nodes);
   sample.assignment = devices(best.at("units"), task.instance().units());
   sample.evaluated.time = best.at("time").duration();
+  if (best.has("levels")) sample.levels = parse_levels(best.at("levels"), task.input().nodes);
   own.best = std::move(sample);
   return own;
 }

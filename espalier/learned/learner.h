@@ -14,6 +14,9 @@
 //
 //   maximise Σ_nd  A⁺_nd · min(p_nd, 1 + ε) + A⁻_nd · max(p_nd, 1 - ε),   A± = Σ advantages ≷ 0 that chose d
 //
+// A policy with levels of schedule priority (PolicyShape::priorities) draws one for each node too. Devices
+// and levels are parts of one action: they share its advantage, and each is clipped by itself.
+//
 // The same seed gives the same bytes on one machine, for any number of pool threads.
 
 #include <cstdint>

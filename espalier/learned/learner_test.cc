@@ -127,6 +127,115 @@ TEST(Learner, ImitatesAPlacement) {
   EXPECT_EQ(most_probable(rows, 2), target);
 }
 
+// ---- Levels of schedule priority
+
+TEST(Levels, DecideBeforeTheOrderOfTheGraph) {
+  const Instance& instance = towers().instance;
+  NodeLevels levels(task().input().nodes, 1);
+  levels.front() = 2;
+  levels.back() = 0;
+  const DeviceOrders orders = orders_of(task(), levels);
+  for (std::size_t t = 0; t < instance.tasks(); ++t) {
+    const std::uint32_t node = task().clusters().of_unit[instance.unit[t].index()];
+    EXPECT_EQ(orders.priority[t], levels[node]);
+  }
+  // Where the task has an order of its own it decides among those of one level.
+  const std::vector<std::uint32_t> upward = upward_priorities(instance);
+  TaskOptions options;
+  options.clusters.clusters = 16;
+  options.priority = upward;
+  const PlacementTask by_rank(towers().graph, instance, options);
+  const std::vector<std::uint32_t> both = orders_of(by_rank, levels).priority;
+  for (std::size_t t = 1; t < instance.tasks(); ++t) {
+    const bool same = orders.priority[t] == orders.priority[t - 1];
+    EXPECT_EQ(both[t - 1] < both[t],
+              same ? upward[t - 1] < upward[t] : orders.priority[t - 1] < orders.priority[t]);
+  }
+  const NodeDevices alone(levels.size(), DeviceId(0));
+  // All of one level is the order of the graph.
+  const NodeLevels even(levels.size(), 3);
+  const std::vector<Sample> samples =
+      judge(task(), {alone, alone, alone}, {{}, even, levels}, Repairs::kNone, nullptr);
+  EXPECT_EQ(samples[0].evaluated, samples[1].evaluated);
+  const Engine engine(instance, task().engine().rules(), orders);
+  Scratch scratch;
+  EXPECT_EQ(samples[2].evaluated, engine.evaluate(samples[2].assignment, scratch));
+}
+
+// Four nodes on two devices with three levels: all 16 · 81 choices are judged.
+TEST(Levels, ALearnerFindsWhatAllChoicesHaveBest) {
+  const PlacementTask small(
+      towers().graph, towers().instance,
+      {.clusters = {.clusters = 4, .most_time = 1e9, .most_memory = 1e9, .most_bound = 1e9}});
+  const std::size_t nodes = small.input().nodes;
+  ASSERT_EQ(nodes, 4U);
+  std::vector<NodeDevices> placements;
+  std::vector<NodeLevels> levels;
+  for (std::size_t choice = 0; choice < 16 * 81; ++choice) {
+    placements.emplace_back();
+    levels.emplace_back();
+    std::size_t device = choice % 16, level = choice / 16;
+    for (std::size_t n = 0; n < nodes; ++n, device /= 2, level /= 3) {
+      placements.back().emplace_back(device % 2);
+      levels.back().push_back(static_cast<std::uint32_t>(level % 3));
+    }
+  }
+  Duration best = Duration::max();
+  for (const Sample& sample : judge(small, placements, levels, Repairs::kNone, nullptr)) {
+    if (sample.evaluated.fits) best = std::min(best, sample.evaluated.time);
+  }
+  PolicyShape shape = kSmall;
+  shape.priorities = 3;
+  Policy policy(shape, 1);
+  Learner learner(policy, {&small}, {.updates = 30});
+  Context context = calls(30 * 16);
+  while (learner.update(context)) {
+  }
+  ASSERT_TRUE(learner.progress(0).best.has_value());
+  EXPECT_EQ(learner.progress(0).best->levels.size(), nodes);
+  EXPECT_EQ(learner.progress(0).best->evaluated.time, best);
+}
+
+TEST(Levels, AreLearntToTheSameBytesByAnyThreadsAndFromACheckpoint) {
+  const std::string file = temporary("levels.safetensors");
+  PolicyShape shape = kSmall;
+  shape.priorities = 4;
+  const LearningOptions options{.updates = 6, .repeat_best = true};
+  ThreadPool two(2);
+  Policy whole(shape, 1), broken(shape, 1), other(shape, 77);
+  Learner through(whole, {&task()}, options);
+  Context context = calls(6 * 16);
+  while (through.update(context)) {
+  }
+  Learner first(broken, {&task()}, options);
+  Context part = calls(3 * 16), rest = calls(3 * 16);
+  part.pool = rest.pool = &two;
+  while (first.update(part)) {
+  }
+  first.save(file);
+  Learner second(other, {&task()}, options);
+  second.restore(file);
+  EXPECT_EQ(second.progress(0).best->levels, first.progress(0).best->levels);
+  while (second.update(rest)) {
+  }
+  EXPECT_EQ(other.probabilities(task().input()), whole.probabilities(task().input()));
+  whole.write(file);
+  EXPECT_EQ(Policy::read(file).shape(), shape);
+  EXPECT_EQ(Policy::read(file).clone().weights(), whole.weights());
+  std::remove(file.c_str());
+}
+
+TEST(Levels, APlacerSaysTheOrderThatItsStepIsOf) {
+  PolicyShape shape = kSmall;
+  shape.priorities = 4;
+  Context context = calls(1'000);
+  const Placed placed = gdp({towers().graph, towers().instance}, {.shape = shape, .updates = 10}, context);
+  ASSERT_TRUE(placed.assignment.has_value());
+  const Engine engine(towers().instance, {.memory = Rules::Memory::kAllHeld}, placed.orders);
+  Scratch scratch;
+  EXPECT_EQ(engine.evaluate(*placed.assignment, scratch).time, *placed.estimate);
+}
+
 TEST(Policies, WrittenOnesReadBack) {
   const std::string file = temporary("policy.safetensors");
   const PolicyShape shape{.width = 24,
@@ -143,7 +252,9 @@ TEST(Policies, WrittenOnesReadBack) {
   EXPECT_EQ(read.shape(), shape);
   EXPECT_EQ(read.probabilities(task().input()), policy.probabilities(task().input()));
   EXPECT_EQ(policy.clone().probabilities(task().input()), policy.probabilities(task().input()));
-  EXPECT_EQ(read_file(file).find("spectral"), std::string::npos);  // as files were before there were any
+  // As files were before there were any.
+  EXPECT_EQ(read_file(file).find("spectral"), std::string::npos);
+  EXPECT_EQ(read_file(file).find("priorities"), std::string::npos);
 
   PolicyShape with_positions = kSmall;
   with_positions.spectral = 8;

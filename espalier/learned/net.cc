@@ -185,20 +185,7 @@ Net::Net(const PolicyShape& shape, std::uint64_t seed, at::Device device)
         {make_linear(name + ".message", width, width), make_linear(name + ".update", 2 * width, width)});
   }
   for (std::int64_t i = 0; i < shape.attention_layers; ++i) {
-    const std::string name = "attention." + std::to_string(i);
-    Attention layer;
-    layer.before = make_norm(name + ".before", width);
-    layer.qkv = make_linear(name + ".qkv", width, 3 * width);
-    layer.out = make_linear(name + ".out", width, width, 0.5);
-    layer.between = make_norm(name + ".between", width);
-    layer.widen = make_linear(name + ".widen", width, 2 * width);
-    layer.narrow = make_linear(name + ".narrow", 2 * width, width, 0.5);
-    if (shape.gate != Gate::kNone) {
-      layer.gate_qkv = make_linear(name + ".gate_qkv", width, width);
-      layer.gate_out = make_linear(name + ".gate_out", width, width);
-      layer.gate_widen = make_linear(name + ".gate_widen", width, width);
-    }
-    attentions_.push_back(layer);
+    attentions_.push_back(make_attention("attention." + std::to_string(i)));
   }
   last_ = make_norm("last", width);
   if (shape.refinements > 0) feedback_ = make_linear("feedback", width, width);
@@ -206,6 +193,38 @@ Net::Net(const PolicyShape& shape, std::uint64_t seed, at::Device device)
   device_out_ = make_linear("device.out", width, width);
   head_ = make_linear("head", width, width, 0.1);
   speed_ = make_linear("speed", width, 1, 0.1);
+  if (shape.priorities > 0) level_head_ = make_level_head();
+}
+
+Net::Attention Net::make_attention(const std::string& name) {
+  const std::int64_t width = shape_.width;
+  Attention layer;
+  layer.before = make_norm(name + ".before", width);
+  layer.qkv = make_linear(name + ".qkv", width, 3 * width);
+  layer.out = make_linear(name + ".out", width, width, 0.5);
+  layer.between = make_norm(name + ".between", width);
+  layer.widen = make_linear(name + ".widen", width, 2 * width);
+  layer.narrow = make_linear(name + ".narrow", 2 * width, width, 0.5);
+  if (shape_.gate != Gate::kNone) {
+    layer.gate_qkv = make_linear(name + ".gate_qkv", width, width);
+    layer.gate_out = make_linear(name + ".gate_out", width, width);
+    layer.gate_widen = make_linear(name + ".gate_widen", width, width);
+  }
+  return layer;
+}
+
+Net::LevelHead Net::make_level_head() {
+  constexpr double kOfTheMiddle = 0.8;  // its probability in the beginning
+  const std::int64_t width = shape_.width, levels = shape_.priorities;
+  LevelHead head;
+  head.placed = make_linear("level.placed", width, width);
+  head.attention = make_attention("level.attention");
+  head.last = make_norm("level.last", width);
+  head.out = make_linear("level.out", width, levels, 0.1);
+  const at::NoGradGuard guard;
+  const double others = static_cast<double>(levels - 1) * kOfTheMiddle / (1 - kOfTheMiddle);
+  head.out.bias[levels / 2] += std::log(std::max(1.0, others));
+  return head;
 }
 
 at::Tensor Net::embed(const NetInput& input) const {
@@ -245,21 +264,31 @@ at::Tensor Net::attend(const Attention& layer, at::Tensor x, const at::Tensor& c
   return x + layer.narrow(at::relu(layer.widen(gated(layer.between(x), layer.gate_widen))));
 }
 
-at::Tensor Net::logits(const NetInput& input) const {
+NetAnswer Net::answer(const NetInput& input) const {
   const at::Tensor h = embed(input);
   const at::Tensor context = shape_.gate == Gate::kGraph ? h.mean(0, true) : h;
   const at::Tensor device = device_out_(at::relu(device_enter_(input.device_numbers)));  // [D, d]
-  at::Tensor logits;
+  NetAnswer answer{{}, {}, context, device};
+  at::Tensor& logits = answer.logits;
   for (std::int64_t pass = 0; pass <= shape_.refinements; ++pass) {
     at::Tensor x = h;
     if (pass > 0) x = x + feedback_(at::matmul(at::softmax(logits, 1), device));
     for (const Attention& layer : attentions_) x = attend(layer, x, context, input);
+    answer.nodes = x;
     x = last_(x);
     logits = at::matmul(head_(x), device.t()) - at::softplus(speed_(x)) * input.slowness;
     if (shape_.centred) logits = centred(logits, input);
     if (input.any_barred) logits = logits + input.barred;
   }
-  return logits;
+  return answer;
+}
+
+at::Tensor Net::levels(const NetInput& input, const NetAnswer& answer, const at::Tensor& logits) const {
+  ESP_CHECK(shape_.priorities > 0);
+  const at::Tensor placed = at::matmul(at::softmax(logits, 1).detach(), answer.devices);
+  const at::Tensor x =
+      attend(level_head_.attention, answer.nodes + level_head_.placed(placed), answer.context, input);
+  return level_head_.out(level_head_.last(x));
 }
 
 }  // namespace espalier::placement

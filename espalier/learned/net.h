@@ -13,6 +13,14 @@
 // A node attends to its own segment and to the one before it, through which no gradient flows (Dai et al.,
 // ACL'19); there are no positions within a segment. So all segments run as one batch.
 //
+// By option a second head chooses among levels of schedule priority for each node (GO, arXiv 2010.12438,
+// joint tasks). It shares all that is above and attends over what the first head has said:
+//
+//   x ─▶ x + W · (softmax(logits) · E) ─▶ segment attention ─▶ levels
+//
+// Gradients of levels reach what is shared, not the probabilities of devices. In the beginning most nodes are
+// of the middle level, so that devices mostly run by the order of the graph.
+//
 // Includes libtorch; learned/ only.
 
 #include <ATen/ATen.h>
@@ -47,6 +55,14 @@ struct NetInput {
   bool any_barred = false;
 };
 
+// What a net says of a graph, and what a later head reads of it.
+struct NetAnswer {
+  at::Tensor logits;   // [n, D], of devices
+  at::Tensor nodes;    // [n, d], after attention
+  at::Tensor context;  // [1 or n, d], of gates
+  at::Tensor devices;  // [D, d]
+};
+
 class Net {
  public:
   // Weights from a seed.
@@ -55,8 +71,12 @@ class Net {
   const PolicyShape& shape() const { return shape_; }
   at::Device device() const { return device_; }
 
-  // [n, D], with gradients of the weights where at::GradMode says so.
-  at::Tensor logits(const NetInput& input) const;
+  // With gradients of the weights where at::GradMode says so.
+  NetAnswer answer(const NetInput& input) const;
+  at::Tensor logits(const NetInput& input) const { return answer(input).logits; }  // [n, D]
+
+  // [n, priorities]: logits of levels. `logits`: of devices, those of the answer with what is added to them.
+  at::Tensor levels(const NetInput& input, const NetAnswer& answer, const at::Tensor& logits) const;
 
   // [n, d]: what GraphSAGE makes of each node, before any attention.
   at::Tensor embed(const NetInput& input) const;
@@ -86,6 +106,14 @@ class Net {
     Linear qkv, out, widen, narrow;
     Linear gate_qkv, gate_out, gate_widen;  // superposition: of the input of qkv, out and widen
   };
+  struct LevelHead {
+    Linear placed;
+    Attention attention;
+    Norm last;
+    Linear out;
+  };
+  Attention make_attention(const std::string& name);
+  LevelHead make_level_head();
 
   at::Tensor attend(const Attention& layer, at::Tensor x, const at::Tensor& context,
                     const NetInput& input) const;
@@ -99,6 +127,7 @@ class Net {
   std::vector<Sage> sages_;
   std::vector<Attention> attentions_;
   Norm last_;
+  LevelHead level_head_;
 };
 
 // Logits less the mean of each device's over the work, but for what devices that are alike have in common:

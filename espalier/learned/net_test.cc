@@ -151,6 +151,32 @@ TEST(Net, CentringLeavesEqualDevicesEqualWork) {
   EXPECT_LT((mean - mean.mean()).abs().max().item<double>(), 1e-5);
 }
 
+TEST(Net, ASecondHeadLeavesTheFirstOnesLogitsAndBeginsInTheMiddle) {
+  const PolicyShape shape{.width = 16, .heads = 2}, joint{.width = 16, .heads = 2, .priorities = 5};
+  const PolicyInput input = line_input(20, 3, 7);
+  const Net one(shape, 1, at::kCPU), two(joint, 1, at::kCPU);
+  const NetInput tensors(input, joint, at::kCPU);
+  const NetAnswer answer = two.answer(tensors);
+  EXPECT_EQ(largest_difference(one.logits(NetInput(input, shape, at::kCPU)), answer.logits), 0);
+  const at::Tensor rows = at::softmax(two.levels(tensors, answer, answer.logits), 1);
+  ASSERT_EQ(rows.sizes(), (at::IntArrayRef{20, 5}));
+  EXPECT_GT(rows.select(1, 2).min().item<double>(), 0.6);
+}
+
+// What the first head says reaches the second, without gradient.
+TEST(Net, LevelsFollowWhereNodesAreToStand) {
+  const PolicyShape shape{.width = 16, .heads = 2, .priorities = 5};
+  const Net net(shape, 1, at::kCPU);
+  const NetInput tensors(line_input(20, 3, 7), shape, at::kCPU);
+  const NetAnswer answer = net.answer(tensors);
+  at::Tensor turned = answer.logits.detach().roll({1}, {1}).clone();
+  turned.set_requires_grad(true);
+  const at::Tensor levels = net.levels(tensors, answer, turned);
+  EXPECT_GT(largest_difference(net.levels(tensors, answer, answer.logits), levels), 1e-6);
+  EXPECT_FALSE(
+      torch::autograd::grad({levels.square().sum()}, {turned}, {}, std::nullopt, false, true)[0].defined());
+}
+
 TEST(Net, BarredDevicesHaveNoProbability) {
   const PolicyShape shape{.width = 16, .heads = 2};
   const Net net(shape, 1, at::kCPU);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "espalier/base/check.h"
 #include "espalier/base/rng.h"
 #include "espalier/planners/placement/repair.h"
 #include "espalier/planners/placement/simple.h"
@@ -36,14 +37,34 @@ void judge_all(const PlacementTask& task, std::vector<Sample>& samples, Repairs 
     Scratch scratch;
     for (std::size_t i = share; i < samples.size(); i += shares) {
       Sample& sample = samples[i];
-      sample.evaluated = task.engine().evaluate(sample.assignment, scratch);
+      std::optional<Engine> by_levels;
+      if (!sample.levels.empty()) by_levels.emplace(task.engine(), orders_of(task, sample.levels));
+      const Engine& engine = by_levels ? *by_levels : task.engine();
+      sample.evaluated = engine.evaluate(sample.assignment, scratch);
       if (repairs == Repairs::kNone || sample.evaluated.fits) continue;
       Repaired repaired = repair(task.instance(), sample.assignment);
       if (!repaired.assignment) continue;
       sample.assignment = std::move(*repaired.assignment);
-      sample.evaluated = task.engine().evaluate(sample.assignment, scratch);
+      sample.evaluated = engine.evaluate(sample.assignment, scratch);
     }
   });
+}
+
+// A row of probabilities for each node; an entry of each, `count` times.
+template <class Entry>
+std::vector<std::vector<Entry>> draw_entries(std::span<const float> probability, std::size_t columns,
+                                             std::size_t count, std::uint64_t seed) {
+  const std::size_t nodes = probability.size() / columns;
+  std::vector<std::vector<Entry>> drawn(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    Rng rng(stream_key(seed, {i}));
+    drawn[i].reserve(nodes);
+    for (std::size_t n = 0; n < nodes; ++n) {
+      const std::size_t entry = drawn_entry(probability.subspan(n * columns, columns), rng.unit());
+      drawn[i].emplace_back(narrow(entry));
+    }
+  }
+  return drawn;
 }
 
 }  // namespace
@@ -52,7 +73,8 @@ PlacementTask::PlacementTask(const Graph& graph, const Instance& instance, const
     : layers_(layers_of(instance, graph)),
       clusters_(cluster_layers(layers_, instance, options.clusters)),
       input_(make_policy_input(instance, graph, clusters_, options.order)),
-      engine_(instance, options.rules),
+      priority_(options.priority),
+      engine_(instance, options.rules, {priority_, {}}),
       memory_(all_memory(instance)),
       alone_(best_alone(instance)) {}
 
@@ -74,13 +96,38 @@ double score(const PlacementTask& task, const Evaluated& evaluated, InvalidPrice
 
 std::vector<Sample> judge(const PlacementTask& task, std::vector<NodeDevices> placements, Repairs repairs,
                           ThreadPool* pool) {
+  std::vector<NodeLevels> none(placements.size());
+  return judge(task, std::move(placements), std::move(none), repairs, pool);
+}
+
+std::vector<Sample> judge(const PlacementTask& task, std::vector<NodeDevices> placements,
+                          std::vector<NodeLevels> levels, Repairs repairs, ThreadPool* pool) {
+  ESP_CHECK(placements.size() == levels.size(), placements.size(), levels.size());
   std::vector<Sample> samples(placements.size());
   for (std::size_t i = 0; i < samples.size(); ++i) {
     samples[i].assignment = assignment_of_clusters(task.clusters(), placements[i]);
     samples[i].devices = std::move(placements[i]);
+    samples[i].levels = std::move(levels[i]);
   }
   judge_all(task, samples, repairs, pool);
   return samples;
+}
+
+DeviceOrders orders_of(const PlacementTask& task, const NodeLevels& levels) {
+  const Instance& instance = task.instance();
+  std::vector<std::uint32_t> level;
+  for (const UnitId unit : instance.unit) level.push_back(levels[task.clusters().of_unit[unit.index()]]);
+  const std::span<const std::uint32_t> own = task.priority();
+  if (own.empty()) return {std::move(level), {}};
+  std::vector<std::size_t> order(level.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return level[a] != level[b] ? level[a] < level[b] : own[a] < own[b];
+  });
+  DeviceOrders orders;
+  orders.priority.resize(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) orders.priority[order[i]] = narrow(i);
+  return orders;
 }
 
 std::vector<Sample> judge_units(const PlacementTask& task, std::vector<Assignment> assignments,
@@ -107,15 +154,12 @@ std::size_t drawn_entry(std::span<const float> row, double uniform) {
 
 std::vector<NodeDevices> draw(std::span<const float> probability, std::size_t devices, std::size_t count,
                               std::uint64_t seed) {
-  const std::size_t nodes = probability.size() / devices;
-  std::vector<NodeDevices> placements(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    Rng rng(stream_key(seed, {i}));
-    placements[i].reserve(nodes);
-    for (std::size_t n = 0; n < nodes; ++n)
-      placements[i].emplace_back(drawn_entry(probability.subspan(n * devices, devices), rng.unit()));
-  }
-  return placements;
+  return draw_entries<DeviceId>(probability, devices, count, seed);
+}
+
+std::vector<NodeLevels> draw_levels(std::span<const float> probability, std::size_t levels, std::size_t count,
+                                    std::uint64_t seed) {
+  return draw_entries<std::uint32_t>(probability, levels, count, seed);
 }
 
 NodeDevices most_probable(std::span<const float> probability, std::size_t devices) {

@@ -17,6 +17,7 @@ struct TaskOptions {
   ClusterOptions clusters = {};
   TraversalOrder order = TraversalOrder::kTopoGenerations;  // of segments
   Rules rules = {};
+  std::vector<std::uint32_t> priority = {};  // by task, smaller first: what devices run by; empty: the graph
 };
 
 // Refers to the instance; any number of threads may read it.
@@ -25,7 +26,8 @@ class PlacementTask {
   PlacementTask(const Graph& graph, const Instance& instance, const TaskOptions& options);
 
   const Instance& instance() const { return engine_.instance(); }
-  const Engine& engine() const { return engine_; }  // a device runs what is ready in the order of the graph
+  const Engine& engine() const { return engine_; }
+  std::span<const std::uint32_t> priority() const { return priority_; }  // of the options
   const Clusters& clusters() const { return clusters_; }
   const PolicyInput& input() const { return input_; }
   std::span<const std::uint32_t> layer_of_unit() const { return layers_; }  // layers_of
@@ -38,6 +40,7 @@ class PlacementTask {
   std::vector<std::uint32_t> layers_;
   Clusters clusters_;
   PolicyInput input_;
+  std::vector<std::uint32_t> priority_;
   Engine engine_;
   Bytes memory_;
   Duration alone_;
@@ -46,11 +49,19 @@ class PlacementTask {
 // A device for each node of a policy's input.
 using NodeDevices = std::vector<DeviceId>;
 
+// A level of schedule priority for each node, smaller first; empty: nodes run by the task's own order.
+using NodeLevels = std::vector<std::uint32_t>;
+
 struct Sample {
   NodeDevices devices;
   Assignment assignment;  // of units: that of the nodes, or what repair made of it
   Evaluated evaluated;
+  NodeLevels levels = {};
 };
+
+// What devices run by where nodes have levels: operators by the level of their node, then by the task's own
+// order.
+DeviceOrders orders_of(const PlacementTask& task, const NodeLevels& levels);
 
 // How invalid placements are priced.
 enum class InvalidPrice : std::uint8_t {
@@ -73,6 +84,10 @@ enum class Repairs : std::uint8_t { kNone, kInvalid };  // repair.h moves units 
 std::vector<Sample> judge(const PlacementTask& task, std::vector<NodeDevices> placements, Repairs repairs,
                           ThreadPool* pool);
 
+// The same where devices run by levels. `levels`: by placement.
+std::vector<Sample> judge(const PlacementTask& task, std::vector<NodeDevices> placements,
+                          std::vector<NodeLevels> levels, Repairs repairs, ThreadPool* pool);
+
 // The same of placements of units, which may part those of a node: its device is that of most of its work.
 std::vector<Sample> judge_units(const PlacementTask& task, std::vector<Assignment> assignments,
                                 Repairs repairs, ThreadPool* pool);
@@ -81,6 +96,10 @@ std::vector<Sample> judge_units(const PlacementTask& task, std::vector<Assignmen
 // to 1), independently. The same for the same seed.
 std::vector<NodeDevices> draw(std::span<const float> probability, std::size_t devices, std::size_t count,
                               std::uint64_t seed);
+
+// Draws levels of nodes in the same way.
+std::vector<NodeLevels> draw_levels(std::span<const float> probability, std::size_t levels, std::size_t count,
+                                    std::uint64_t seed);
 
 // The entry of a row of probabilities that a uniform number in [0, 1) falls on; never one of probability 0.
 std::size_t drawn_entry(std::span<const float> row, double uniform);

@@ -41,6 +41,7 @@ std::string text_of(const PolicyShape& shape) {
                {"gate", to_text(shape.gate)},
                {"centred", shape.centred}};
   if (shape.spectral != 0) json["spectral"] = shape.spectral;
+  if (shape.priorities != 0) json["priorities"] = shape.priorities;
   return json.dump();
 }
 
@@ -49,7 +50,7 @@ PolicyShape parse_shape(const std::string& text, const std::string& where) {
   const JsonCursor cursor(json, where);
   cursor.expect_format(kFormat);
   cursor.only({"format", "width", "sage_layers", "attention_layers", "heads", "segment", "refinements",
-               "gate", "centred", "spectral"});
+               "gate", "centred", "spectral", "priorities"});
   PolicyShape shape;
   shape.width = cursor.at("width").integer(1, 4096);
   shape.sage_layers = cursor.at("sage_layers").integer(0, 64);
@@ -62,6 +63,7 @@ PolicyShape parse_shape(const std::string& text, const std::string& where) {
   shape.gate = *gate;
   shape.centred = cursor.at("centred").boolean();
   if (cursor.has("spectral")) shape.spectral = cursor.at("spectral").integer(0, 64);
+  if (cursor.has("priorities")) shape.priorities = cursor.at("priorities").integer(0, 64);
   if (shape.width % shape.heads != 0) cursor.at("heads").fail("expected a divisor of width");
   return shape;
 }
@@ -88,22 +90,37 @@ Policy::Parts::Entry& Policy::Parts::entry(const PolicyInput& input) {
     if (known.of == &input) return known;
   }
   const at::Device device = net ? net->device() : at::Device(at::kCPU);
-  Entry& made = entries_.emplace_back(Entry{&input, {input, net ? net->shape() : PolicyShape{}, device}, {}});
-  if (!net || with_tables) {
-    made.table =
-        at::zeros({made.input.nodes, made.input.devices}, at::TensorOptions(at::kFloat).device(device));
-    made.table.set_requires_grad(true);
-  }
+  const PolicyShape shape = net ? net->shape() : PolicyShape{};
+  Entry& made = entries_.emplace_back(Entry{&input, {input, shape, device}, {}, {}});
+  const auto empty_table = [&](std::int64_t columns) {
+    return at::zeros({made.input.nodes, columns}, at::TensorOptions(at::kFloat).device(device))
+        .set_requires_grad(true);
+  };
+  if (!net || with_tables) made.table = empty_table(made.input.devices);
+  if (net && with_tables && shape.priorities > 0) made.level_table = empty_table(shape.priorities);
   return made;
+}
+
+at::Tensor Policy::Parts::device_logits(const Entry& known, const at::Tensor& of_net) const {
+  if (!known.table.defined()) return of_net;
+  const at::Tensor table = centred(known.table, known.input);
+  if (net) return of_net + table;
+  return known.input.any_barred ? table + known.input.barred : table;
 }
 
 at::Tensor Policy::Parts::logits(const PolicyInput& input) {
   const Entry& known = entry(input);
-  if (net && !known.table.defined()) return net->logits(known.input);
-  const at::Tensor table = centred(known.table, known.input);
-  if (net) return net->logits(known.input) + table;
-  const at::Tensor& logits = table;
-  return known.input.any_barred ? logits + known.input.barred : logits;
+  return device_logits(known, net ? net->logits(known.input) : at::Tensor());
+}
+
+HeadLogits Policy::Parts::heads(const PolicyInput& input) {
+  if (!net || net->shape().priorities == 0) return {logits(input), {}};
+  const Entry& known = entry(input);
+  const NetAnswer answer = net->answer(known.input);
+  HeadLogits heads{device_logits(known, answer.logits), {}};
+  heads.levels = net->levels(known.input, answer, heads.devices);
+  if (known.level_table.defined()) heads.levels = heads.levels + known.level_table;
+  return heads;
 }
 
 at::Tensor Policy::Parts::weight_of(const PolicyInput& input) {
@@ -119,7 +136,10 @@ NamedTensors Policy::Parts::weights() const {
   NamedTensors all = net ? net->weights() : NamedTensors{};
   std::size_t tables = 0;
   for (const Entry& entry : entries_) {
-    if (entry.table.defined()) all.emplace_back("table." + std::to_string(tables++), entry.table);
+    if (!entry.table.defined()) continue;
+    const std::string name = "table." + std::to_string(tables++);
+    all.emplace_back(name, entry.table);
+    if (entry.level_table.defined()) all.emplace_back(name + ".levels", entry.level_table);
   }
   return all;
 }

@@ -11,15 +11,22 @@
 
 namespace espalier::placement {
 
+// Logits, with gradients.
+struct HeadLogits {
+  at::Tensor devices;  // [nodes, devices]
+  at::Tensor levels;   // [nodes, priorities]; undefined where the policy has no such head
+};
+
 struct Policy::Parts {
   std::optional<Net> net;  // none: a table alone
   std::string device_name = "cpu";
   // Whether each input that is asked for has a table of its own that is added to what the net says.
   bool with_tables = false;
 
-  // [nodes, devices], with gradients. What is needed of an input is made at the first call and kept while the
-  // input lives on: forget() it before it dies.
-  at::Tensor logits(const PolicyInput& input);
+  // What is needed of an input is made at the first call and kept while the input lives on: forget() it
+  // before it dies.
+  HeadLogits heads(const PolicyInput& input);
+  at::Tensor logits(const PolicyInput& input);  // of devices
   // [nodes]: how much a node's error counts where a target is imitated; they add up to 1.
   at::Tensor weight_of(const PolicyInput& input);
   void forget(const PolicyInput& input);
@@ -29,8 +36,9 @@ struct Policy::Parts {
   struct Entry {
     const PolicyInput* of;
     NetInput input;
-    at::Tensor table;  // zeros at first; undefined where there is none
+    at::Tensor table, level_table;  // zeros at first; undefined where there is none
   };
+  at::Tensor device_logits(const Entry& known, const at::Tensor& of_net) const;
   Entry& entry(const PolicyInput& input);
   std::deque<Entry> entries_;  // in the order of first calls
 };

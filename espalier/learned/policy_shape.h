@@ -27,6 +27,9 @@ struct PolicyShape {
   Gate gate = Gate::kGraph;
   bool centred = true;        // logits of a device are relative to their mean over the work
   std::int64_t spectral = 0;  // positions of a node in its graph (spectral.h) among its numbers
+  // Levels of schedule priority that a second head chooses among for each node (GO, arXiv 2010.12438); 0:
+  // there is none, and devices run by the order of the graph.
+  std::int64_t priorities = 0;
   friend bool operator==(const PolicyShape&, const PolicyShape&) = default;
 };
 
