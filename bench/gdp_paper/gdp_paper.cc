@@ -94,10 +94,14 @@ Method placer(const std::string& name) {
 // learned from half of the calls.
 enum class Starts { kExpert, kPlacers, kPolicy, kTuned };
 
-std::optional<Duration> search(const Asked& asked, SearchMethod method, Starts from) {
+// What devices run by in a search.
+enum class Priorities { kGraph, kUpward };
+
+std::optional<Duration> search(const Asked& asked, SearchMethod method, Starts from, Priorities by) {
   const Question& question = asked.question;
   PlacementSearchOptions options{.method = method, .starts = {question.expert.assignment}};
   options.seed = asked.seed;
+  if (by == Priorities::kUpward) options.orders.priority = upward_priorities(question.workload.instance);
   options.levels = search_levels(question.workload.instance,
                                  layers_of(question.workload.instance, question.workload.graph));
   asked.context.take_states(question.expert_looks);
@@ -121,8 +125,17 @@ std::optional<Duration> search(const Asked& asked, SearchMethod method, Starts f
       .estimate;
 }
 
-Method searching(SearchMethod method, Starts from) {
-  return [method, from](const Asked& asked) { return search(asked, method, from); };
+Method searching(SearchMethod method, Starts from, Priorities by = Priorities::kGraph) {
+  return [method, from, by](const Asked& asked) { return search(asked, method, from, by); };
+}
+
+std::optional<Duration> expert_by_upward_rank(const Asked& asked) {
+  asked.context.take_states(asked.question.expert_looks + 1);
+  const Engine& engine = asked.question.task.engine();
+  Scratch scratch;
+  const Evaluated seen = Engine(engine, {upward_priorities(engine.instance()), {}})
+                             .evaluate(asked.question.expert.assignment, scratch);
+  return seen.fits ? std::optional(seen.time) : std::nullopt;
 }
 
 // ---- Policies
@@ -257,6 +270,7 @@ const std::map<std::string, Method>& methods() {
          asked.context.take_states(asked.question.expert_looks);
          return std::optional(asked.question.expert.time);
        }},
+      {"expert-upward", expert_by_upward_rank},
       {"one-device", placer("one-device")},
       {"metis", placer("metis")},
       {"m-etf", placer("m-etf")},
@@ -265,6 +279,8 @@ const std::map<std::string, Method>& methods() {
       {"descent", searching(SearchMethod::kCoordinate, Starts::kPlacers)},
       {"accept", searching(SearchMethod::kAccept, Starts::kExpert)},
       {"search", searching(SearchMethod::kDefault, Starts::kPlacers)},
+      {"accept-upward", searching(SearchMethod::kAccept, Starts::kExpert, Priorities::kUpward)},
+      {"search-upward", searching(SearchMethod::kDefault, Starts::kPlacers, Priorities::kUpward)},
       {"tuned-search", searching(SearchMethod::kDefault, Starts::kTuned)},
       {"policy-search", searching(SearchMethod::kDefault, Starts::kPolicy)},
       {"expert-search", searching(SearchMethod::kDefault, Starts::kExpert)},
