@@ -3,6 +3,8 @@
 //
 //   bench_gdp_paper FILE.csv POLICIES CALLS SEED WORKLOAD METHOD…
 //   bench_gdp_paper forward WORKLOAD          a forward pass with a node for each unit
+//   bench_gdp_paper relocation FILE GRAPHS UPDATES FAMILY…   trains giph's policy on graphs without these
+//   families
 //
 // CALLS: of the operator engine, those of starts too; four times as many on eight devices. POLICIES: a folder
 // with without_FAMILY.safetensors, policies that never saw that family (bench/gdp_paper/run makes them).
@@ -33,6 +35,7 @@
 #include "espalier/learned/hdp.h"
 #include "espalier/learned/placeto.h"
 #include "espalier/learned/pretraining.h"
+#include "espalier/learned/relocation.h"
 #include "espalier/planners/placement/default_search.h"
 #include "espalier/planners/placement/layer_split.h"
 #include "espalier/planners/placement/placement_bounds.h"
@@ -257,6 +260,34 @@ std::optional<Duration> best_of_random(const Asked& asked) {
   return best;
 }
 
+// A relocation policy from the expert's split: the one that comes along, one that has learnt nothing, or one
+// that learns from half of the calls first, at the expert's split too.
+enum class Relocating { kPretrained, kFresh, kLearns };
+
+Method relocating(Relocating which) {
+  return [which](const Asked& asked) {
+    const Question& question = asked.question;
+    RelocationOptions options;
+    options.starts.push_back(question.expert.assignment);
+    options.steps = 0;
+    options.task.rules = question.task.engine().rules();
+    asked.context.take_states(question.expert_looks);
+    RelocationPolicy own({}, asked.seed);
+    if (which == Relocating::kLearns) {
+      RelocationTask task(question.task);
+      task.starts.push_back(question.expert.assignment);
+      RelocationLearning learning{.seed = asked.seed};
+      const std::uint64_t of_update = learning.walks * (learning.steps * learning.proposals + 1);
+      learning.updates = asked.context.budget.max_states / 2 / of_update;
+      for (std::optional<Assignment>& found : learn_relocation(own, {&task, 1}, learning, asked.context)) {
+        if (found) options.starts.push_back(std::move(*found));
+      }
+    }
+    if (which != Relocating::kPretrained) options.policy = &own;
+    return relocate(question.input(asked.seed), options, asked.context).estimate;
+  };
+}
+
 Learning with(const std::function<void(Learning&)>& change) {
   Learning how;
   change(how);
@@ -319,6 +350,9 @@ const std::map<std::string, Method>& methods() {
       {"placeto-graphsage", visiting("placeto-graphsage")},
       {"placeto-p-gnn", visiting("placeto-p-gnn")},
       {"placeto-literature", visiting("placeto-literature")},
+      {"giph", relocating(Relocating::kPretrained)},
+      {"giph-untrained", relocating(Relocating::kFresh)},
+      {"giph-one", relocating(Relocating::kLearns)},
       {"zero-shot", [](const Asked& asked) { return zero_shot(asked, true); }},
       {"zero-shot-greedy", [](const Asked& asked) { return zero_shot(asked, false); }},
       {"tuned-50", tuned(50)},
@@ -368,7 +402,29 @@ int forward(const WorkloadRecipe& recipe) {
   return 0;
 }
 
+int train_relocation(const std::vector<std::string>& arguments) {
+  RelocationPretraining options;
+  options.graphs = std::stoull(arguments[2]);
+  options.learning.updates = std::stoull(arguments[3]);
+  options.without.assign(arguments.begin() + 4, arguments.end());
+  ThreadPool pool(2);
+  Context context;
+  context.pool = &pool;
+  RelocationPoint sum;
+  const auto told = [&](const RelocationPoint& point) {
+    sum.gain += point.gain / 50;
+    sum.better += point.better / 50;
+    if (point.update % 50 != 0) return;
+    std::cout << point.update << ": a walk's best is " << sum.gain << " better in the logarithm, "
+              << sum.better << " of the moves help" << std::endl;
+    sum = {};
+  };
+  pretrain_relocation(options, context, told).write(arguments[1]);
+  return 0;
+}
+
 int run(const std::vector<std::string>& arguments) {
+  if (arguments.size() >= 4 && arguments[0] == "relocation") return train_relocation(arguments);
   if (arguments.size() == 2 && arguments[0] == "forward") {
     for (const WorkloadRecipe& recipe : gdp_workloads()) {
       if (recipe.name == arguments[1]) return forward(recipe);

@@ -136,6 +136,8 @@ const std::vector<PlannerEntry>& planner_catalog() {
       of_policy(kPlacetoPlanner, "Placeto, NeurIPS'19",
                 "a policy visits operators one by one and learns the model; --embedding graphsage or p-gnn: "
                 "another net; asked for by name only"),
+      of_policy(kGiph, "GiPH, MLSys'23",
+                "a trained policy moves operators of what placers find; asked for by name only"),
       {"auto", "all above that plan pipelines but looped, improved together",
        "the planner: runs every one, then moves operators, devices, replicas and sizes; by simulation", "any",
        [](const Problem& problem, const OrderRule& schedule, Context& context) {

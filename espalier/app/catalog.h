@@ -33,6 +33,8 @@ inline constexpr std::string_view kGdp = "gdp", kGdpSearch = "gdp-search";
 // What it is compared with, which learns the model that it is given (learned/hdp.h, learned/cross_entropy.h,
 // learned/placeto.h).
 inline constexpr std::string_view kHdp = "hdp", kCrossEntropy = "cross-entropy", kPlacetoPlanner = "placeto";
+// A policy that improves what placers find (learned/relocation.h).
+inline constexpr std::string_view kGiph = "giph";
 
 // Placers of the order study that need libtorch (placement::placeto_by_name).
 inline constexpr std::array<std::string_view, 5> kLearnedOrdered{

@@ -17,6 +17,7 @@
 #include "espalier/learned/placeto.h"
 #include "espalier/learned/pretrained.h"
 #include "espalier/learned/pretraining.h"
+#include "espalier/learned/relocation.h"
 #include "espalier/planners/placement/layer_split.h"
 #include "espalier/planners/placement/placement_bounds.h"
 #include "espalier/planners/placement/placement_planner.h"
@@ -312,6 +313,7 @@ LearnedPlanner learned(const LearnedFlags& flags) {
                                                      Context& context) {
     const auto place = [&](const PlacerInput& input, Context& shared) {
       if (name == kPlacetoPlanner) return placeto(input, visits, shared);
+      if (name == kGiph) return relocate(input, {}, shared);
       if (name == kHdp) return hdp(input, {}, shared);
       if (name == kCrossEntropy) return cross_entropy(input, {}, shared);
       const GdpOptions options{.policy = policy.get(), .updates = updates};
