@@ -4,17 +4,18 @@
 // where all nodes stand now (relocation_graph.h), and scores every move of one node to one other device
 // (relocation_net.h). Trained on generated graphs, it serves graphs and clusters that it never saw.
 //
-//   step     some proposals, each one to eight moves to one device, drawn from the policy; all are judged,
-//   and the
-//            best is taken if it is not worse
-//   reward   of a proposal: ln(score before) - ln(score after); its advantage is its rank among those of its
-//   step update   of some walks of steps on one graph: PPO, a move is an action, clipped by itself
+//   step     some proposals, each one to eight moves to one device, drawn from the policy's probabilities,
+//            from their square and fourth roots, and evenly; all are judged, and the best is taken if it is
+//            not worse
+//   reward   of a proposal: ln(score before) - ln(score after), or 0 where that is worse, since it is not
+//            taken; its advantage is its rank among those of its step
+//   update   of some walks of steps on one graph: PPO, a move is an action, clipped by itself
 //
-// Deviations from GiPH, whose walk takes every move that it draws and discounts what comes later: that was
-// built first, and its policy found less than one that had learnt nothing, since most of what it sees is far
-// from any good placement. Here a walk stays near good ones and a reward is of its own step (a discount of
-// 0). Nodes are clusters (clusters.h), heard from where they stand, in two rounds both ways and in no order,
-// since clusters may read each other. The paper's code was not looked at.
+// Deviations from GiPH, whose walk takes every move that it draws and discounts what comes later: so it was
+// first built here, and a trained policy found hardly more than a fresh one. Here a walk stays near good
+// placements and a reward is of its own step (a discount of 0). Nodes are clusters (clusters.h), heard from
+// where they stand, in two rounds both ways and in no order, since clusters may read each other. The paper's
+// code was not looked at.
 //
 // The same seed gives the same bytes on one machine, for any number of threads.
 

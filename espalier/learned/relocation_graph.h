@@ -32,11 +32,10 @@ struct RelocationGraph {
     friend bool operator==(const Edge&, const Edge&) = default;
   };
   std::size_t nodes = 0, devices = 0;
-  std::vector<Edge> edges;  // by reader, then by who gives; each pair once
-  std::vector<std::uint32_t>
-      of_read;                  // by value and reader, as the instance lists them: the edge, or kInside
-  std::vector<Duration> time;   // nodes × devices: of all tasks of the node
-  std::vector<Bytes> resident;  // by node: what its units hold all step, shared things once for each
+  std::vector<Edge> edges;             // by reader, then by who gives; each pair once
+  std::vector<std::uint32_t> of_read;  // by value and reader, as the instance has them: the edge, or kInside
+  std::vector<Duration> time;          // nodes × devices: of all tasks of the node
+  std::vector<Bytes> resident;         // by node: what its units hold all step, shared things once for each
   std::vector<std::vector<UnitId>> units;  // by node
   static constexpr std::uint32_t kInside = 0xffffffff;
 };

@@ -5,8 +5,8 @@
 //
 //   numbers ─▶ h ─▶ rounds: h + relu(W [h, heard of inputs, heard of outputs]) ─▶ scores of options
 //
-//   heard    mean over edges of relu(A · h of the option where the neighbour stands + B · numbers of the
-//   edge) score    w · relu(V [h, h of the option where the node stands, mean of all those])
+//   heard    mean over edges of relu(A · h of where the neighbour stands + B · numbers of the edge)
+//   score    w · relu(V [h, h of where the node stands, mean of all those])
 //
 // Many placements of one graph are one batch: [B, n, D, …]. Includes libtorch; learned/ only.
 
