@@ -193,7 +193,7 @@ TEST(Relocation, AnswersFitAndAreNoSlowerThanTheirStart) {
   const auto placed = [&](ThreadPool* pool) {
     Context context = most_calls(1'000);
     context.pool = pool;
-    const Placed answer = relocate(input, options, context);
+    Placed answer = relocate(input, options, context);
     EXPECT_EQ(context.states, 1U + 3 * 8);
     return answer;
   };
