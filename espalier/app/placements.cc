@@ -142,7 +142,7 @@ Planned plan_placement(const PlanningJob& job, const Placement& placement, const
 Planned plan_given_placement(const PlanningJob& job, const Placement& placement,
                              const ChosenOrders& schedule) {
   Planned plain = plan_placement(job, placement, schedule);
-  if (!placement.level.empty() || !schedule.is_open() || !plain.judged) return plain;
+  if (!placement.orders.empty() || !schedule.is_open() || !plain.judged) return plain;
   const placement::Instance instance = placement::make_instance(
       job.graph, job.cluster, job.costs, job.training, {.micro_batch = size_for_placement(job)});
   const std::optional<Placement> leveled = placement::with_levels(job.graph, instance, placement);

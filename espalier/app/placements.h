@@ -15,8 +15,8 @@ namespace espalier {
 // the orders do not fit it.
 Planned plan_placement(const PlanningJob& job, const Placement& placement, const ChosenOrders& schedule);
 
-// One that is given, as above; where it has no levels and no orders are asked for, with those that follow its
-// operators' timeline if it is faster so (with_levels).
+// One that is given, as above; where no orders are asked for, with levels and orders that follow its
+// operators' timeline if it is faster so (with_levels), whatever levels it has.
 Planned plan_given_placement(const PlanningJob& job, const Placement& placement,
                              const ChosenOrders& schedule);
 

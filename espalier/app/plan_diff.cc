@@ -65,22 +65,45 @@ class Settings {
   std::vector<std::string>& out_;
 };
 
+// Of a device: its steps, each by name, and all of them as people write them.
+struct NamedOrder {
+  std::vector<std::string> steps;
+  std::string text;
+};
+
+std::map<std::string, NamedOrder> named_orders(const OpenedPlan& plan) {
+  const OrderNames names = order_names(plan.file.staged, plan.cluster);
+  const OrderLists all = lists_of(plan.file.staged, plan.schedule);
+  std::map<std::string, NamedOrder> result;
+  for (std::size_t d = 0; d < all.size(); ++d) {
+    if (all[d].empty()) continue;
+    NamedOrder& of = result[names.devices[d]];
+    for (const Step& step : all[d]) of.steps.push_back(print_order({step}, DeviceId(d), names));
+    of.text = print_order(all[d], DeviceId(d), names);
+  }
+  return result;
+}
+
+// Where two orders part that are too long to be read whole.
+std::string parting_text(const NamedOrder& a, const NamedOrder& b) {
+  const auto [in_a, in_b] = std::mismatch(a.steps.begin(), a.steps.end(), b.steps.begin(), b.steps.end());
+  const std::string first = in_a == a.steps.end() ? "the end" : *in_a;
+  const std::string other = in_b == b.steps.end() ? "the end" : *in_b;
+  return fmt::format("the same for {} of {} steps, then {} in a, {} in b", in_a - a.steps.begin(),
+                     a.steps.size(), first, other);
+}
+
 // Lines for devices whose lists differ; stages go by name.
 void compare_orders(const OpenedPlan& a, const OpenedPlan& b, std::vector<std::string>& out) {
-  const auto lists = [](const OpenedPlan& plan) {
-    const OrderNames names = order_names(plan.file.staged, plan.cluster);
-    const OrderLists all = lists_of(plan.file.staged, plan.schedule);
-    std::map<std::string, std::string> result;
-    for (std::size_t d = 0; d < all.size(); ++d) {
-      if (!all[d].empty()) result[names.devices[d]] = print_order(all[d], DeviceId(d), names);
-    }
-    return result;
-  };
-  const std::map<std::string, std::string> in_a = lists(a), in_b = lists(b);
+  constexpr std::size_t kReadable = 200;  // characters
+  const std::map<std::string, NamedOrder> in_a = named_orders(a), in_b = named_orders(b);
   for (const auto& [device, order] : in_a) {
-    const auto other = in_b.find(device);
-    if (other == in_b.end() || other->second == order) continue;
-    out.push_back(fmt::format("{}: {} in a, {} in b", device, order, other->second));
+    const auto found = in_b.find(device);
+    if (found == in_b.end() || found->second.steps == order.steps) continue;
+    const NamedOrder& other = found->second;
+    const bool readable = std::max(order.text.size(), other.text.size()) <= kReadable;
+    out.push_back(device + ": " +
+                  (readable ? order.text + " in a, " + other.text + " in b" : parting_text(order, other)));
   }
 }
 

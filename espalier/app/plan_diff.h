@@ -21,7 +21,8 @@ struct PlanDifference {
   };
   std::vector<Moved> moved;
   std::vector<std::string> stages;  // "head: in flight 2 in a, 1 in b"
-  std::vector<std::string> orders;  // of devices that both use: "cpu:0: 2F 2(B F) 2B in a, 4F 4B in b"
+  std::vector<std::string> orders;  // of devices that both use: "cpu:0: 2F 2(B F) 2B in a, 4F 4B in b"; of
+                                    // long ones where they part
   // By modules and devices, whatever the stages; none where nothing moved or the costs are not known.
   std::optional<MovedWork> work;
   Bytes messages_a, messages_b;  // what the devices send each other in a step

@@ -18,7 +18,7 @@ float scaled(double part) {
   return static_cast<float>(part < 0 ? -size : size);
 }
 
-double count_of(Duration time) {
+double number_of(Duration time) {
   return static_cast<double>(time.count());
 }
 
@@ -29,7 +29,7 @@ class ViewBuilder {
         instance_(task.instance()),
         graph_(graph),
         line_(timeline(task.engine(), assignment)),
-        step_(std::max(1.0, count_of(line_.evaluated.time))) {
+        step_(std::max(1.0, number_of(line_.evaluated.time))) {
     made_.evaluated = line_.evaluated;
     for (const DeviceId device : devices_of_clusters(instance_, task.clusters(), assignment))
       made_.stands.push_back(narrow(device.index()));
@@ -53,7 +53,7 @@ class ViewBuilder {
 
   std::size_t option(std::size_t node, std::size_t device) const { return node * graph_.devices + device; }
   std::size_t moment(Duration time) const {
-    return std::min(kMoments - 1, static_cast<std::size_t>(count_of(time) / step_ * kMoments));
+    return std::min(kMoments - 1, static_cast<std::size_t>(number_of(time) / step_ * kMoments));
   }
   std::uint32_t node_of(std::size_t task) const {
     return task_.clusters().of_unit[instance_.unit[task].index()];
@@ -67,11 +67,11 @@ class ViewBuilder {
     std::vector<double> own(graph_.nodes * kMoments);
     for (std::size_t t = 0; t < instance_.tasks(); ++t) {
       const std::size_t device = units_on_[instance_.unit[t].index()];
-      const double part = count_of(line_.end[t] - line_.start[t]) / step_;
+      const double part = number_of(line_.end[t] - line_.start[t]) / step_;
       Node& node = nodes_[node_of(t)];
-      node.first = std::min(node.first, count_of(line_.start[t]) / step_);
-      node.last = std::max(node.last, count_of(line_.end[t]) / step_);
-      node.mean += part * count_of(line_.start[t]) / step_;
+      node.first = std::min(node.first, number_of(line_.start[t]) / step_);
+      node.last = std::max(node.last, number_of(line_.end[t]) / step_);
+      node.mean += part * number_of(line_.start[t]) / step_;
       node.work += part;
       load_[device] += part;
       busy_[device * kMoments + moment(line_.start[t])] += part * kMoments;
@@ -90,7 +90,7 @@ class ViewBuilder {
   double message(const RelocationGraph::Edge& edge, std::size_t from, std::size_t to) const {
     if (from == to) return 0;
     const Route& way = instance_.way(DeviceId(from), DeviceId(to));
-    return count_of(way.latency + way.hold(edge.bytes)) / step_;
+    return number_of(way.latency + way.hold(edge.bytes)) / step_;
   }
 
   void measure_edges() {
@@ -102,7 +102,7 @@ class ViewBuilder {
         const std::uint32_t edge = graph_.of_read[read++];
         if (edge == RelocationGraph::kInside) continue;
         const Duration gap = line_.start[reader.index()] - line_.end[instance_.producer[v].index()];
-        waited[edge] = std::min(waited[edge], std::max(0.0, count_of(gap) / step_));
+        waited[edge] = std::min(waited[edge], std::max(0.0, number_of(gap) / step_));
       }
     }
     in_.assign(graph_.nodes * devices, 0);
@@ -135,7 +135,7 @@ class ViewBuilder {
   void add_option(std::size_t n, std::size_t d) {
     const std::size_t here = made_.stands[n], now = option(n, here), then = option(n, d);
     const Node& node = nodes_[n];
-    const double time = count_of(graph_.time[then]) / step_, own = count_of(graph_.time[now]) / step_;
+    const double time = number_of(graph_.time[then]) / step_, own = number_of(graph_.time[now]) / step_;
     const double room = std::max(1.0, static_cast<double>(instance_.memory[d].count()));
     const double bytes = static_cast<double>(graph_.resident[n].count()) / room;
     const auto part = [](double value) { return static_cast<float>(value); };
