@@ -130,6 +130,28 @@ class Placement(Command):
         planned = json.loads(self.espalier("plan", *job, "-p", "heft", "-o", "heft.json", "--json").stdout)
         self.assertEqual(rows[1]["iteration_ns"], planned["iteration_ns"])
 
+    # A layer on each device: the second waits for one time step of the first, not for all.
+    def test_fragments_follow_the_timeline_of_operators_wherever_the_placement_comes_from(self):
+        self.espalier("zoo", "rnnlm", "--layers", "3", "--length", "12", "-o", "rnn.json")
+        job = ("plan", "rnn.json", "--cluster", "3xP100-16GB", "--batch", "32", "--json")
+        planned = json.loads(self.espalier(*job, "-p", "expert", "-o", "expert.json").stdout)
+        plan = json.loads((self.folder / "expert.json").read_text())
+        self.assertIn("level", plan["placement"]["devices"][0])
+        again = json.loads(self.espalier(*job, "--placement", "expert.json", "-o", "again.json").stdout)
+        self.assertEqual(again["iteration_ns"], planned["iteration_ns"])
+        places = {}
+        for entry in plan["placement"]["devices"]:
+            places.setdefault(entry["device"], []).extend(entry["operators"])
+        bare = {"format": "espalier.placement/1", "devices": [{"device": d, "operators": o} for d, o in places.items()]}
+        self.write("bare.json", json.dumps(bare))
+        found = json.loads(self.espalier(*job, "--placement", "bare.json", "-o", "found.json").stdout)
+        self.assertEqual(found["iteration_ns"], planned["iteration_ns"])
+        asked = json.loads(
+            self.espalier(*job, "--placement", "bare.json", "--schedule", "1f1b", "-o", "asked.json").stdout
+        )
+        self.assertGreater(asked["iteration_ns"], planned["iteration_ns"])
+        self.assertNotIn("level", json.loads((self.folder / "asked.json").read_text())["placement"]["devices"][0])
+
     def test_a_diff_says_which_work_moved(self):
         self.place(RULES, "a.json")
         self.place('{"numbers*": "gpu:0", "*": "gpu:1"}', "b.json")
