@@ -6,6 +6,8 @@
 #include <numeric>
 #include <set>
 
+#include "espalier/cost/training_times.h"
+
 namespace espalier::internal {
 namespace {
 
@@ -40,8 +42,7 @@ Way make_way(const Graph& graph, const DeviceKind& kind, const CostTable& costs,
   way.size = size;
   way.count = count;
   way.degree = degree;
-  const Duration each = costs.overhead(kind.name).per_action;
-  way.overhead = kind.speed == 1 ? each : round_duration(static_cast<double>(each.count()) / kind.speed);
+  way.overhead = at_speed(costs.overhead(kind.name).per_action, kind);
   const KindCosts at(graph, kind, costs, size, {degree, false});
   way.times.resize(graph.operators().size());
   for (std::size_t i = 0; i < way.times.size(); ++i) {

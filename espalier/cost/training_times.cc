@@ -10,9 +10,7 @@ std::vector<Duration> durations(const Graph& graph, const Cluster& cluster, cons
   const DeviceKind& description = cluster.kind(kind);
   const KindOverhead overhead = table.overhead(description.name);
   const auto update_of = [&](Bytes parameters) {
-    const Duration time = update_time(overhead, optimizer, parameters);
-    return description.speed == 1 ? time
-                                  : round_duration(static_cast<double>(time.count()) / description.speed);
+    return at_speed(update_time(overhead, optimizer, parameters), description);
   };
   std::vector<Duration> times;
   times.reserve(graph.operators().size());
@@ -48,6 +46,10 @@ std::vector<Duration> operator_durations(const Graph& graph, const Cluster& clus
                                          const KindCosts& costs, KindId kind, OptimizerKind optimizer) {
   return durations(
       graph, cluster, table, [&](OperatorId op) { return costs.of(op); }, kind, optimizer);
+}
+
+Duration at_speed(Duration time, const DeviceKind& kind) {
+  return kind.speed == 1 ? time : round_duration(static_cast<double>(time.count()) / kind.speed);
 }
 
 }  // namespace espalier

@@ -21,4 +21,8 @@ std::vector<Duration> operator_durations(const Graph& graph, const Cluster& clus
 std::vector<Duration> operator_durations(const Graph& graph, const Cluster& cluster, const CostTable& table,
                                          const KindCosts& costs, KindId kind, OptimizerKind optimizer);
 
+// What no operator's cell says, such as an overhead or an update, on a device of another speed than its
+// kind's costs are of.
+Duration at_speed(Duration time, const DeviceKind& kind);
+
 }  // namespace espalier

@@ -8,7 +8,7 @@
 
 #include "espalier/base/files.h"
 #include "espalier/learned/placement_task.h"
-#include "espalier/learned/workload.h"
+#include "espalier/learned/towers_for_tests.h"
 
 namespace espalier::placement {
 namespace {
@@ -16,9 +16,7 @@ namespace {
 constexpr PolicyShape kSmallNet{.width = 16, .heads = 2, .segment = 16};
 
 const PlacementTask& towers_task() {
-  static const Workload kWorkload =
-      make_workload({"towers", "mmt", {{"branches", 2}, {"layers", 1}}, BatchSize(16), "2xP100-16GB", {}});
-  static const PlacementTask kTask(kWorkload.graph, kWorkload.instance, {.clusters = {.clusters = 32}});
+  static const PlacementTask kTask(two_towers().graph, two_towers().instance, {.clusters = {.clusters = 32}});
   return kTask;
 }
 

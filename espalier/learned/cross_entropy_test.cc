@@ -4,18 +4,12 @@
 
 #include <algorithm>
 
+#include "espalier/learned/towers_for_tests.h"
 #include "espalier/learned/workload.h"
 #include "espalier/planners/placement/memory_ledger.h"
 
 namespace espalier::placement {
 namespace {
-
-// Two towers and a head, in twelve clusters.
-const Workload& pair_of_towers() {
-  static const Workload kWorkload =
-      make_workload({"towers", "mmt", {{"branches", 2}, {"layers", 1}}, BatchSize(16), "2xP100-16GB", {}});
-  return kWorkload;
-}
 
 CrossEntropyOptions twelve_clusters(std::uint64_t iterations) {
   CrossEntropyOptions options;
@@ -25,7 +19,7 @@ CrossEntropyOptions twelve_clusters(std::uint64_t iterations) {
 }
 
 TEST(CrossEntropy, FindsTheOptimumOfASmallCase) {
-  const Workload& workload = pair_of_towers();
+  const Workload& workload = two_towers();
   CrossEntropyOptions options = twelve_clusters(20);
   std::vector<CrossEntropyPoint> curve;
   options.told = [&](const CrossEntropyPoint& point) { curve.push_back(point); };
@@ -53,8 +47,7 @@ TEST(CrossEntropy, ThreadsDoNotChangeTheAnswer) {
   const auto answer = [](ThreadPool* pool) {
     Context context;
     context.pool = pool;
-    return cross_entropy({pair_of_towers().graph, pair_of_towers().instance}, twelve_clusters(3), context)
-        .assignment;
+    return cross_entropy({two_towers().graph, two_towers().instance}, twelve_clusters(3), context).assignment;
   };
   ThreadPool three(3);
   EXPECT_EQ(answer(nullptr), answer(&three));
@@ -65,7 +58,7 @@ TEST(CrossEntropy, BudgetsAreKeptToTheLastState) {
     Context context;
     context.budget.max_states = most;
     const Placed placed =
-        cross_entropy({pair_of_towers().graph, pair_of_towers().instance}, twelve_clusters(50), context);
+        cross_entropy({two_towers().graph, two_towers().instance}, twelve_clusters(50), context);
     EXPECT_EQ(context.states, most);
     EXPECT_EQ(placed.assignment.has_value(), most > 0);
     EXPECT_EQ(placed.why.empty(), most > 0);
@@ -73,13 +66,13 @@ TEST(CrossEntropy, BudgetsAreKeptToTheLastState) {
 }
 
 TEST(CrossEntropy, SaysWhatLacksWhereNothingFits) {
-  Instance instance = pair_of_towers().instance;
+  Instance instance = two_towers().instance;
   std::fill(instance.memory.begin(), instance.memory.end(), Bytes(1000));
   for (const auto memory : {Rules::Memory::kAllHeld, Rules::Memory::kLive}) {
     CrossEntropyOptions options = twelve_clusters(2);
     options.task.rules.memory = memory;
     Context context;
-    const Placed placed = cross_entropy({pair_of_towers().graph, instance}, options, context);
+    const Placed placed = cross_entropy({two_towers().graph, instance}, options, context);
     EXPECT_FALSE(placed.assignment.has_value());
     EXPECT_FALSE(placed.why.empty());
     EXPECT_EQ(placed.lacks.empty(), memory == Rules::Memory::kLive);
@@ -87,14 +80,14 @@ TEST(CrossEntropy, SaysWhatLacksWhereNothingFits) {
 }
 
 TEST(CrossEntropy, UnitsStandWhereTheyMayAndFit) {
-  Instance instance = pair_of_towers().instance;
+  Instance instance = two_towers().instance;
   instance.allowed = {};
   for (std::size_t u = 0; u < instance.units(); ++u) {
     for (std::size_t d = u % 3 == 0 ? 1 : 0; d < 2; ++d) instance.allowed.items.emplace_back(d);
     instance.allowed.close();
   }
   Context context;
-  const Placed placed = cross_entropy({pair_of_towers().graph, instance}, twelve_clusters(5), context);
+  const Placed placed = cross_entropy({two_towers().graph, instance}, twelve_clusters(5), context);
   ASSERT_TRUE(placed.assignment.has_value());
   for (std::size_t u = 0; u < instance.units(); u += 3) EXPECT_EQ((*placed.assignment)[u], DeviceId(1));
   EXPECT_TRUE(check_memory(instance, *placed.assignment).empty());

@@ -7,18 +7,12 @@
 #include <cmath>
 
 #include "espalier/learned/hdp_net.h"
+#include "espalier/learned/towers_for_tests.h"
 #include "espalier/learned/workload.h"
 #include "espalier/planners/placement/memory_ledger.h"
 
 namespace espalier::placement {
 namespace {
-
-// Two towers and a head, at best both towers side by side.
-const Workload& two_towers() {
-  static const Workload kWorkload =
-      make_workload({"towers", "mmt", {{"branches", 2}, {"layers", 1}}, BatchSize(16), "2xP100-16GB", {}});
-  return kWorkload;
-}
 
 TaskOptions so_many_clusters(std::size_t clusters) {
   return {.clusters = {.clusters = clusters}, .rules = {.memory = Rules::Memory::kAllHeld}};

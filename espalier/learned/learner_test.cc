@@ -9,6 +9,7 @@
 
 #include "espalier/base/files.h"
 #include "espalier/learned/gdp.h"
+#include "espalier/learned/towers_for_tests.h"
 #include "espalier/learned/workload.h"
 #include "espalier/planners/placement/memory_ledger.h"
 #include "espalier/planners/placement/ranks.h"
@@ -20,14 +21,8 @@ namespace {
 using ::testing::HasSubstr;
 using testing::refusal;
 
-// Two towers and a head: some hundred operators, at best both towers side by side.
-const Workload& towers() {
-  static const Workload kWorkload =
-      make_workload({"towers", "mmt", {{"branches", 2}, {"layers", 1}}, BatchSize(16), "2xP100-16GB", {}});
-  return kWorkload;
-}
 const PlacementTask& task() {
-  static const PlacementTask kTask(towers().graph, towers().instance, {.clusters = {.clusters = 16}});
+  static const PlacementTask kTask(two_towers().graph, two_towers().instance, {.clusters = {.clusters = 16}});
   return kTask;
 }
 constexpr PolicyShape kSmall{.width = 16, .heads = 2, .segment = 16};
@@ -130,7 +125,7 @@ TEST(Learner, ImitatesAPlacement) {
 // ---- Levels of schedule priority
 
 TEST(Levels, DecideBeforeTheOrderOfTheGraph) {
-  const Instance& instance = towers().instance;
+  const Instance& instance = two_towers().instance;
   NodeLevels levels(task().input().nodes, 1);
   levels.front() = 2;
   levels.back() = 0;
@@ -144,7 +139,7 @@ TEST(Levels, DecideBeforeTheOrderOfTheGraph) {
   TaskOptions options;
   options.clusters.clusters = 16;
   options.priority = upward;
-  const PlacementTask by_rank(towers().graph, instance, options);
+  const PlacementTask by_rank(two_towers().graph, instance, options);
   const std::vector<std::uint32_t> both = orders_of(by_rank, levels).priority;
   for (std::size_t t = 1; t < instance.tasks(); ++t) {
     const bool same = orders.priority[t] == orders.priority[t - 1];
@@ -165,7 +160,7 @@ TEST(Levels, DecideBeforeTheOrderOfTheGraph) {
 // Four nodes on two devices with three levels: all 16 · 81 choices are judged.
 TEST(Levels, ALearnerFindsWhatAllChoicesHaveBest) {
   const PlacementTask small(
-      towers().graph, towers().instance,
+      two_towers().graph, two_towers().instance,
       {.clusters = {.clusters = 4, .most_time = 1e9, .most_memory = 1e9, .most_bound = 1e9}});
   const std::size_t nodes = small.input().nodes;
   ASSERT_EQ(nodes, 4U);
@@ -229,9 +224,10 @@ TEST(Levels, APlacerSaysTheOrderThatItsStepIsOf) {
   PolicyShape shape = kSmall;
   shape.priorities = 4;
   Context context = calls(1'000);
-  const Placed placed = gdp({towers().graph, towers().instance}, {.shape = shape, .updates = 10}, context);
+  const Placed placed =
+      gdp({two_towers().graph, two_towers().instance}, {.shape = shape, .updates = 10}, context);
   ASSERT_TRUE(placed.assignment.has_value());
-  const Engine engine(towers().instance, {.memory = Rules::Memory::kAllHeld}, placed.orders);
+  const Engine engine(two_towers().instance, {.memory = Rules::Memory::kAllHeld}, placed.orders);
   Scratch scratch;
   EXPECT_EQ(engine.evaluate(*placed.assignment, scratch).time, *placed.estimate);
 }
@@ -273,7 +269,7 @@ TEST(Policies, WrittenOnesReadBack) {
 // ---- The placer
 
 TEST(Gdp, AnswersFitAndFineTuningIsNoSlower) {
-  const PlacerInput input{towers().graph, towers().instance};
+  const PlacerInput input{two_towers().graph, two_towers().instance};
   const Policy policy(kSmall, 2);
   GdpOptions options{.policy = &policy, .updates = 0};
   Context zero_shot = calls(1'000), tuned = calls(1'000);
@@ -285,18 +281,18 @@ TEST(Gdp, AnswersFitAndFineTuningIsNoSlower) {
   ASSERT_TRUE(second.assignment.has_value());
   EXPECT_EQ(tuned.states, 33U + 20 * 16 + 33U);
   EXPECT_LE(*second.estimate, *first.estimate);
-  EXPECT_TRUE(check_memory(towers().instance, *second.assignment).empty());
+  EXPECT_TRUE(check_memory(two_towers().instance, *second.assignment).empty());
 }
 
 TEST(Gdp, SearchFromItsAnswerIsNoSlowerUnderTheSearchsRules) {
-  const PlacerInput input{towers().graph, towers().instance};
+  const PlacerInput input{two_towers().graph, two_towers().instance};
   const Policy policy(kSmall, 2);
   Context of_answer = calls(2'000), of_search = calls(2'000);
   const Placed answer = gdp(input, {.policy = &policy, .updates = 0}, of_answer);
   const Placed searched = gdp_search(input, {.policy = &policy, .updates = 0}, of_search);
   ASSERT_TRUE(searched.assignment.has_value());
-  const Engine engine(towers().instance, {.memory = Rules::Memory::kAllHeld},
-                      {upward_priorities(towers().instance), {}});
+  const Engine engine(two_towers().instance, {.memory = Rules::Memory::kAllHeld},
+                      {upward_priorities(two_towers().instance), {}});
   Scratch scratch;
   EXPECT_LE(*searched.estimate, engine.evaluate(*answer.assignment, scratch).time);
   EXPECT_LE(of_search.states, 2'000U);

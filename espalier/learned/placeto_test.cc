@@ -10,6 +10,7 @@
 #include "espalier/learned/placeto_graph.h"
 #include "espalier/learned/placeto_net.h"
 #include "espalier/learned/placeto_pass.h"
+#include "espalier/learned/towers_for_tests.h"
 #include "espalier/learned/workload.h"
 #include "espalier/planners/placement/memory_ledger.h"
 #include "espalier/zoo/task_families.h"
@@ -20,15 +21,8 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-// Two towers and a head, at best both towers side by side.
-const Workload& two_tower_model() {
-  static const Workload kWorkload =
-      make_workload({"towers", "mmt", {{"branches", 2}, {"layers", 1}}, BatchSize(16), "2xP100-16GB", {}});
-  return kWorkload;
-}
-
 PlacerInput tower_input(std::uint64_t seed = 1) {
-  return {.graph = two_tower_model().graph, .instance = two_tower_model().instance, .seed = seed};
+  return {.graph = two_towers().graph, .instance = two_towers().instance, .seed = seed};
 }
 
 PlacetoOptions few_nodes(std::uint64_t episodes) {
@@ -39,7 +33,7 @@ PlacetoOptions few_nodes(std::uint64_t episodes) {
 }
 
 std::size_t count_nodes(const PlacetoOptions& options) {
-  return make_placeto_graph(two_tower_model().graph, two_tower_model().instance, options.most_nodes).nodes;
+  return make_placeto_graph(two_towers().graph, two_towers().instance, options.most_nodes).nodes;
 }
 
 bool all_held_fits(const Instance& instance, const Assignment& assignment) {
@@ -98,7 +92,7 @@ TEST(PlacetoGraph, FeaturesAreRelativeToTheCurrentNode) {
 }
 
 TEST(PlacetoGraph, EdgesOfARealInstanceLeadFromEarlierToLater) {
-  const PlacetoGraph graph = make_placeto_graph(two_tower_model().graph, two_tower_model().instance, 12);
+  const PlacetoGraph graph = make_placeto_graph(two_towers().graph, two_towers().instance, 12);
   EXPECT_EQ(graph.nodes, graph.clusters.count);
   std::vector<std::size_t> place(graph.nodes);
   for (std::size_t i = 0; i < graph.nodes; ++i) place[graph.sequence[i]] = i;
@@ -279,17 +273,17 @@ TEST(Placeto, WithoutLearningItIsTheUniformWalk) {
   PlacetoOptions options;
   options.learning_rate = options.last_learning_rate = 1e-300;
   options.entropy = 0;
-  const Engine engine(two_tower_model().instance, {.memory = Rules::Memory::kAllHeld});
+  const Engine engine(two_towers().instance, {.memory = Rules::Memory::kAllHeld});
   double learnt = 0, uniform = 0;
-  const std::uint64_t looks = 6 * two_tower_model().instance.units() + 1;
+  const std::uint64_t looks = 6 * two_towers().instance.units() + 1;
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     std::vector<PlacetoPoint> points;
     options.told = [&](const PlacetoPoint& point) { points.push_back(point); };
     const OrderedOptions run{.seed = seed, .looks = looks};
     Context of_policy, of_walk;
-    const Placed placed = placeto_in_order(two_tower_model().graph, engine, options, run, of_policy);
+    const Placed placed = placeto_in_order(two_towers().graph, engine, options, run, of_policy);
     const Placed walked =
-        place_in_order(two_tower_model().graph, engine, OrderedPlacer::kUniformWalk, run, of_walk);
+        place_in_order(two_towers().graph, engine, OrderedPlacer::kUniformWalk, run, of_walk);
     EXPECT_EQ(of_policy.states, of_walk.states);
     EXPECT_EQ(points.size(), 6U);  // the last is cut off by as many looks as there were ways back
     for (const PlacetoPoint& point : points) EXPECT_NEAR(point.entropy, 1, 1e-6);
@@ -401,15 +395,14 @@ TEST(Placeto, TheSameSeedGivesTheSameBytesForAnyThreads) {
 }
 
 TEST(Placeto, PlacementsFitAndNodesStandWhereTheyMay) {
-  Instance instance = two_tower_model().instance;
+  Instance instance = two_towers().instance;
   instance.allowed = {};
   for (std::size_t u = 0; u < instance.units(); ++u) {
     for (std::size_t d = u % 3 == 0 ? 1 : 0; d < 2; ++d) instance.allowed.items.emplace_back(d);
     instance.allowed.close();
   }
   Context context;
-  const Placed placed =
-      placeto({.graph = two_tower_model().graph, .instance = instance}, few_nodes(2), context);
+  const Placed placed = placeto({.graph = two_towers().graph, .instance = instance}, few_nodes(2), context);
   ASSERT_TRUE(placed.assignment.has_value()) << placed.why;
   EXPECT_TRUE(all_held_fits(instance, *placed.assignment));
   for (std::size_t u = 0; u < instance.units(); u += 3) EXPECT_EQ((*placed.assignment)[u], DeviceId(1));
@@ -420,19 +413,18 @@ TEST(Placeto, PlacementsFitAndNodesStandWhereTheyMay) {
 }
 
 TEST(Placeto, RepairsTheNearestOrSaysWhatLacks) {
-  Instance instance = two_tower_model().instance;
+  Instance instance = two_towers().instance;
   MemoryLedger ledger(instance);
   for (std::size_t u = 0; u < instance.units(); ++u) ledger.place(UnitId(u), DeviceId(0));
   std::fill(instance.memory.begin(), instance.memory.end(),
             Bytes(ledger.needs(DeviceId(0)).count() * 65 / 100));
   Context one, other;
   one.budget.max_states = 1;  // all on the first device
-  const Placed repaired =
-      placeto({.graph = two_tower_model().graph, .instance = instance}, few_nodes(1), one);
+  const Placed repaired = placeto({.graph = two_towers().graph, .instance = instance}, few_nodes(1), one);
   ASSERT_TRUE(repaired.assignment.has_value()) << repaired.why;
   EXPECT_TRUE(all_held_fits(instance, *repaired.assignment));
   std::fill(instance.memory.begin(), instance.memory.end(), Bytes(1000));
-  const Placed none = placeto({.graph = two_tower_model().graph, .instance = instance}, few_nodes(1), other);
+  const Placed none = placeto({.graph = two_towers().graph, .instance = instance}, few_nodes(1), other);
   EXPECT_FALSE(none.assignment.has_value());
   EXPECT_FALSE(none.why.empty());
 }

@@ -12,6 +12,7 @@
 #include "espalier/base/files.h"
 #include "espalier/base/rng.h"
 #include "espalier/learned/pretrained.h"
+#include "espalier/learned/towers_for_tests.h"
 #include "espalier/learned/workload.h"
 #include "espalier/planners/placement/memory_ledger.h"
 #include "espalier/planners/placement/simple.h"
@@ -23,14 +24,8 @@ namespace {
 using ::testing::HasSubstr;
 using testing::refusal;
 
-// Two towers and a head, at best both towers side by side.
-const Workload& tower_pair() {
-  static const Workload kWorkload =
-      make_workload({"towers", "mmt", {{"branches", 2}, {"layers", 1}}, BatchSize(16), "2xP100-16GB", {}});
-  return kWorkload;
-}
 const PlacementTask& pair_task() {
-  static const PlacementTask kTask(tower_pair().graph, tower_pair().instance, {.clusters = {.clusters = 12}});
+  static const PlacementTask kTask(two_towers().graph, two_towers().instance, {.clusters = {.clusters = 12}});
   return kTask;
 }
 const RelocationGraph& pair_graph() {
@@ -39,7 +34,7 @@ const RelocationGraph& pair_graph() {
 }
 
 Assignment all_on(std::size_t device) {
-  return Assignment(tower_pair().instance.units(), DeviceId(device));
+  return Assignment(two_towers().instance.units(), DeviceId(device));
 }
 
 Context most_calls(std::uint64_t most) {
@@ -58,7 +53,7 @@ RelocationOptions from_device_0(const RelocationPolicy* policy, std::uint64_t st
 }
 
 TEST(RelocationGraph, EdgesAreWhatClustersReadOfEachOther) {
-  const Instance& instance = tower_pair().instance;
+  const Instance& instance = two_towers().instance;
   const RelocationGraph& graph = pair_graph();
   const auto node_of = [&](TaskId task) {
     return pair_task().clusters().of_unit[instance.unit[task.index()].index()];
@@ -187,7 +182,7 @@ TEST(RelocationLearning, GraphsAreDrawnAndTheirFamiliesLeftOut) {
 }
 
 TEST(Relocation, AnswersFitAndAreNoSlowerThanTheirStart) {
-  const PlacerInput input{tower_pair().graph, tower_pair().instance};
+  const PlacerInput input{two_towers().graph, two_towers().instance};
   const RelocationPolicy policy({.width = 8}, 2);
   const RelocationOptions options = from_device_0(&policy, 3);
   const auto placed = [&](ThreadPool* pool) {
@@ -201,15 +196,15 @@ TEST(Relocation, AnswersFitAndAreNoSlowerThanTheirStart) {
   const Placed answer = placed(nullptr);
   ASSERT_TRUE(answer.assignment.has_value());
   EXPECT_EQ(answer.assignment, placed(&two).assignment);
-  EXPECT_TRUE(check_memory(tower_pair().instance, *answer.assignment).empty());
-  const Engine engine(tower_pair().instance, options.task.rules);
+  EXPECT_TRUE(check_memory(two_towers().instance, *answer.assignment).empty());
+  const Engine engine(two_towers().instance, options.task.rules);
   Scratch scratch;
   EXPECT_EQ(engine.evaluate(*answer.assignment, scratch).time, *answer.estimate);
   EXPECT_LT(*answer.estimate, engine.evaluate(all_on(0), scratch).time);
 }
 
 TEST(Relocation, EndsWithTheBudget) {
-  const PlacerInput input{tower_pair().graph, tower_pair().instance};
+  const PlacerInput input{two_towers().graph, two_towers().instance};
   Context context = most_calls(28);
   const RelocationPolicy policy({.width = 8}, 2);
   EXPECT_TRUE(relocate(input, from_device_0(&policy, 0), context).assignment.has_value());
@@ -225,7 +220,7 @@ TEST(Relocation, OneDeviceLeavesNothingToMove) {
 }
 
 TEST(Relocation, ThePolicyThatComesAlongImprovesASplit) {
-  const PlacerInput input{tower_pair().graph, tower_pair().instance};
+  const PlacerInput input{two_towers().graph, two_towers().instance};
   Context context = most_calls(400);
   const Placed placed = relocate(input, from_device_0(nullptr, 4), context);
   Scratch scratch;

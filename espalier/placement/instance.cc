@@ -307,8 +307,7 @@ class InstanceMaker {
 
   Duration update_on(KindId id, Bytes bytes) const {
     const DeviceKind& kind = cluster_.kind(id);
-    const Duration time = update_time(costs_.overhead(kind.name), training_.optimizer.kind, bytes);
-    return kind.speed == 1 ? time : round_duration(static_cast<double>(time.count()) / kind.speed);
+    return at_speed(update_time(costs_.overhead(kind.name), training_.optimizer.kind, bytes), kind);
   }
 
   void add_optimizer_state(const Operator& update, std::vector<std::uint32_t>& residents) {

@@ -8,6 +8,8 @@
 #include <set>
 #include <utility>
 
+#include "espalier/plan/fragments.h"
+
 namespace espalier::placement {
 namespace {
 
@@ -35,6 +37,18 @@ struct RunPart {
   bool in_time() const { return end <= limits.ends_by && limits.begins_from <= begin; }
 };
 
+// An operator's tasks: of a training graph its only one; of a forward graph the smaller is its forward pass.
+struct Passes {
+  Passes(const Instance& instance, std::size_t operators)
+      : forward(operators, kNobody), backward(operators, kNobody) {
+    for (std::size_t t = 0; t < instance.tasks(); ++t) {
+      const std::size_t op = instance.op[t].index();
+      (forward[op] == kNobody ? forward : backward)[op] = narrow(t);
+    }
+  }
+  std::vector<std::uint32_t> forward, backward;  // by operator
+};
+
 class RunCutter {
  public:
   RunCutter(const Graph& graph, const Instance& instance, std::span<const DeviceId> assignment,
@@ -42,7 +56,6 @@ class RunCutter {
       : graph_(graph), instance_(instance), assignment_(assignment), timeline_(timeline) {}
 
   std::optional<std::vector<std::uint32_t>> levels() {
-    find_mirrors();
     find_limits();
     run_of_.assign(graph_.operators().size(), kNobody);
     for (std::size_t d = 0; d < timeline_.lists.size(); ++d) cut(timeline_.lists[d]);
@@ -54,20 +67,6 @@ class RunCutter {
   DeviceId device(TaskId task) const { return assignment_[instance_.unit[task.index()].index()]; }
   Duration begin(TaskId task) const { return timeline_.start[task.index()]; }
   Duration end(TaskId task) const { return timeline_.end[task.index()]; }
-
-  // An operator of a forward graph may have two tasks, of which the smaller is its forward pass.
-  void find_mirrors() {
-    first_.assign(graph_.operators().size(), kNobody);
-    mirror_.assign(instance_.tasks(), kNobody);
-    for (std::size_t t = 0; t < instance_.tasks(); ++t) {
-      std::uint32_t& first = first_[instance_.op[t].index()];
-      if (first == kNobody) {
-        first = narrow(t);
-      } else {
-        mirror_[first] = narrow(t);
-      }
-    }
-  }
 
   void find_limits() {
     std::map<std::pair<ValueId, DeviceId>, Duration> takes;  // values of no bytes take no time
@@ -105,9 +104,10 @@ class RunCutter {
     std::set<std::uint32_t> ties;  // the run's colocation groups
     bool open = false;
     for (const TaskId task : tasks) {
-      if (first_[instance_.op[task.index()].index()] != task.index()) continue;
+      const std::size_t at = instance_.op[task.index()].index();
+      if (passes_.forward[at] != task.index()) continue;
       RunPart own = part(task), own_mirror;
-      if (mirror_[task.index()] != kNobody) own_mirror = part(TaskId(mirror_[task.index()]));
+      if (passes_.backward[at] != kNobody) own_mirror = part(TaskId(passes_.backward[at]));
       const RunPart both = forward.with(own), both_mirrors = backward.with(own_mirror);
       const bool joins = open && !forward.limits.ends_here && !own.limits.begins_here && both.in_time() &&
                          both_mirrors.in_time();
@@ -124,7 +124,7 @@ class RunCutter {
       }
       open = true;
       if (!training_graph_ && op(task).colocation) ties.insert(*op(task).colocation);
-      run_of_[instance_.op[task.index()].index()] = runs_ - 1;
+      run_of_[at] = runs_ - 1;
     }
   }
 
@@ -165,21 +165,16 @@ class RunCutter {
     return result;
   }
 
-  // An update waits for no reader elsewhere, which has a copy.
   bool must_wait(OperatorId v, OperatorId u) const {
-    const Operator& op = graph_.op(v);
-    if (op.role != OperatorRole::kUpdate || timeline_device(u) == timeline_device(v)) return true;
-    return std::any_of(op.inputs.begin(), op.inputs.end(),
-                       [&](TensorId input) { return graph_.tensor(input).producer == u; });
+    return device_of(u) == device_of(v) || waits_across_devices(graph_, v, u);
   }
-  DeviceId timeline_device(OperatorId id) const { return device(TaskId(first_[id.index()])); }
+  DeviceId device_of(OperatorId id) const { return device(TaskId(passes_.forward[id.index()])); }
 
   const Graph& graph_;
   const Instance& instance_;
   const std::span<const DeviceId> assignment_;
   const Timeline& timeline_;
-  std::vector<std::uint32_t> first_;     // by operator: its only task, or the forward one
-  std::vector<std::uint32_t> mirror_;    // by task: the backward one of its operator
+  const Passes passes_{instance_, graph_.operators().size()};
   std::vector<RunLimits> limits_;        // by task
   std::vector<std::uint32_t> run_of_;    // by operator
   std::vector<std::uint32_t> previous_;  // by run: the one before it on its device
@@ -197,19 +192,15 @@ std::optional<std::vector<std::uint32_t>> levels_of(const Graph& graph, const In
 
 OrderLists orders_of(const PipelinePlan& fragments, const Instance& instance, const Timeline& timeline) {
   const std::size_t count = fragments.stages.size();
-  std::vector<std::optional<Duration>> backward;  // by operator: when its second task begins
-  std::vector<char> seen;
-  for (std::size_t t = 0; t < instance.tasks(); ++t) {
-    const std::size_t op = instance.op[t].index();
-    if (op >= seen.size()) seen.resize(op + 1), backward.resize(op + 1);
-    if (seen[op] != 0) backward[op] = timeline.start[t];
-    seen[op] = 1;
-  }
+  std::size_t operators = 0;
+  for (const Stage& stage : fragments.stages)
+    operators = std::max(operators, stage.operators.back().index() + 1);
+  const Passes passes(instance, operators);
   const auto begin_of = [&](const Stage& stage) {
     Duration first = Duration::max();
     for (const OperatorId op : stage.operators) {
-      if (op.index() < backward.size() && backward[op.index()])
-        first = std::min(first, *backward[op.index()]);
+      const std::uint32_t task = passes.backward[op.index()];
+      if (task != kNobody) first = std::min(first, timeline.start[task]);
     }
     return first;
   };

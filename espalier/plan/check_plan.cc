@@ -5,6 +5,7 @@
 #include <set>
 
 #include "espalier/base/words.h"
+#include "espalier/plan/fragments.h"
 #include "espalier/plan/plan.h"
 
 namespace espalier {
@@ -401,15 +402,6 @@ std::vector<std::string> check_plan(const Graph& graph, const Cluster& cluster, 
 
 namespace {
 
-// Whether v waits for its predecessor u wherever they stand: not an update for a reader elsewhere, which has
-// a copy.
-bool waits_across(const Graph& graph, OperatorId v, OperatorId u) {
-  const Operator& op = graph.op(v);
-  if (op.role != OperatorRole::kUpdate) return true;
-  return std::any_of(op.inputs.begin(), op.inputs.end(),
-                     [&](TensorId input) { return graph.tensor(input).producer == u; });
-}
-
 void check_levels(const Graph& graph, const Placement& placement, std::vector<std::string>& found) {
   const std::vector<std::uint32_t>& level = placement.level;
   if (level.empty()) return;
@@ -422,7 +414,7 @@ void check_levels(const Graph& graph, const Placement& placement, std::vector<st
     if (graph.operators()[v].duplicable) continue;
     for (const OperatorId u : graph.predecessors(OperatorId(v))) {
       const bool same = placement.device[u.index()] == placement.device[v];
-      if (graph.op(u).duplicable || (!same && !waits_across(graph, OperatorId(v), u))) continue;
+      if (graph.op(u).duplicable || (!same && !waits_across_devices(graph, OperatorId(v), u))) continue;
       if (level[v] >= level[u.index()] + (same ? 0U : 1U)) continue;
       found.push_back("level " + quoted(graph.operators()[v].name) + " is at level " +
                       std::to_string(level[v]) + ", and " + quoted(graph.op(u).name) + " on " +

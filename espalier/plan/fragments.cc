@@ -38,10 +38,9 @@ class Fragmenter {
  private:
   const Operator& op(OperatorId id) const { return graph_.op(id); }
   DeviceId device(OperatorId id) const { return placement_.device[id.index()]; }
-  // Of an operator that must come first because one of them writes memory of the other. An update waits for
-  // no reader elsewhere, which has a copy.
+  // For a predecessor, which gives something or shares memory that one of the two writes.
   bool waits(OperatorId id, OperatorId before) const {
-    return device(before) == device(id) || op(id).role != OperatorRole::kUpdate;
+    return device(before) == device(id) || waits_across_devices(graph_, id, before);
   }
   std::uint32_t& level(OperatorId id) { return level_[id.index()]; }
   std::uint32_t fragment(OperatorId id) const { return fragment_[id.index()]; }
@@ -53,11 +52,6 @@ class Fragmenter {
     for (std::size_t i = 0; i < level_.size(); ++i) {
       const OperatorId id(i);
       if (op(id).duplicable) continue;
-      for (const TensorId input : op(id).inputs) {
-        const std::optional<OperatorId> from = graph_.tensor(input).producer;
-        if (!from || op(*from).duplicable) continue;
-        level(id) = std::max(level(id), level(*from) + (device(*from) != device(id) ? 1 : 0));
-      }
       for (const OperatorId before : graph_.predecessors(id)) {
         if (op(before).duplicable || !waits(id, before)) continue;
         level(id) = std::max(level(id), level(before) + (device(before) != device(id) ? 1 : 0));
@@ -133,16 +127,9 @@ class Fragmenter {
       const OperatorId id(i);
       if (op(id).duplicable) continue;
       std::vector<StageId>& after = plan.stages[fragment(id)].after;
-      const auto follow = [&](OperatorId before) {
-        if (!op(before).duplicable && fragment(before) != fragment(id)) {
-          after.push_back(StageId(fragment(before)));
-        }
-      };
-      for (const TensorId input : op(id).inputs) {
-        if (const std::optional<OperatorId> from = graph_.tensor(input).producer) follow(*from);
-      }
       for (const OperatorId before : graph_.predecessors(id)) {
-        if (waits(id, before)) follow(before);
+        if (op(before).duplicable || fragment(before) == fragment(id) || !waits(id, before)) continue;
+        after.push_back(StageId(fragment(before)));
       }
     }
     for (Stage& stage : plan.stages) {
@@ -160,6 +147,13 @@ class Fragmenter {
 };
 
 }  // namespace
+
+bool waits_across_devices(const Graph& graph, OperatorId v, OperatorId u) {
+  const Operator& op = graph.op(v);
+  if (op.role != OperatorRole::kUpdate) return true;
+  return std::any_of(op.inputs.begin(), op.inputs.end(),
+                     [&](TensorId input) { return graph.tensor(input).producer == u; });
+}
 
 OrderLists orders_by_level(const PipelinePlan& fragments, std::size_t devices) {
   OrderLists lists(devices);

@@ -29,6 +29,10 @@
 
 namespace espalier {
 
+// Whether v waits for its predecessor u on another device. An update does only where it reads what u gives:
+// of a reader of its parameter elsewhere, which has a copy, it is independent.
+bool waits_across_devices(const Graph& graph, OperatorId v, OperatorId u);
+
 struct FragmentOptions {
   std::optional<BatchSize> micro_batch = {};  // none: the whole batch, so one
   Orders orders = {};                         // lists name fragments by their place in the plan

@@ -23,6 +23,7 @@
 #include <tuple>
 
 #include "espalier/base/check.h"
+#include "espalier/cost/training_times.h"
 
 namespace espalier {
 namespace {
@@ -526,10 +527,6 @@ class Stager {
     if (!s.recompute.empty()) sum.recompute += per_action;
     sum.update = at_speed(update_time(overhead, training_.optimizer.kind, memory.parameters), description);
     return sum;
-  }
-
-  static Duration at_speed(Duration time, const DeviceKind& kind) {
-    return kind.speed == 1 ? time : round_duration(static_cast<double>(time.count()) / kind.speed);
   }
 
   // ---- order without data, tied parameters ----

@@ -3,14 +3,11 @@
 #include <algorithm>
 
 #include "espalier/base/check.h"
+#include "espalier/cost/training_times.h"
 
 namespace espalier::internal {
 namespace {
 
-// As stage_model does: costs per kind that belong to no operator.
-Duration at_speed(Duration time, const DeviceKind& kind) {
-  return kind.speed == 1 ? time : round_duration(static_cast<double>(time.count()) / kind.speed);
-}
 Duration slowed(Duration time, std::int32_t per_mille) {
   return time + Duration((time.count() * per_mille + 500) / 1000);
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "espalier/base/rng.h"
+#include "espalier/cost/training_times.h"
 
 namespace espalier {
 namespace {
@@ -17,10 +18,6 @@ std::uint32_t place_of(std::vector<Value>& all, const Value& value) {
   const auto place = static_cast<std::size_t>(std::find(all.begin(), all.end(), value) - all.begin());
   if (place == all.size()) all.push_back(value);
   return narrow(place);
-}
-
-Duration at_speed(Duration time, const DeviceKind& kind) {
-  return kind.speed == 1 ? time : round_duration(static_cast<double>(time.count()) / kind.speed);
 }
 
 void insert_sorted(std::vector<std::uint32_t>& sorted, std::uint32_t value) {
