@@ -70,7 +70,7 @@ class Reference {
       } while (serve_one());
     }
     for (std::size_t d = 0; d < lists_.size(); ++d) {
-      if (lists_[d].next != schedule_.devices[d].size()) {
+      if (lists_[d].next != schedule_.devices[d].size() || !lists_[d].sums.empty()) {
         throw InternalError("reference simulation: device " + std::to_string(d) + " is stuck");
       }
     }
@@ -81,8 +81,10 @@ class Reference {
   struct List {  // a device on its way through its actions
     std::size_t next = 0;
     Time free = 0;
-    bool in_collective = false;
     std::vector<std::size_t> to_send;  // flights whose send endpoint is to run now
+    std::vector<Action> sums;          // that the list has come to and that are not over, in order
+    bool in_sum = false;               // the first of them has begun to wait for the other members
+    Time sum_free = 0;                 // when the one before them was over
   };
   struct Gathering {
     std::map<std::size_t, Time> arrived;  // device → when
@@ -144,7 +146,12 @@ class Reference {
 
   bool step_device(std::size_t d) {
     List& list = lists_[d];
-    if (list.free > now_ || list.in_collective) return false;
+    if (!list.sums.empty() && !list.in_sum && list.sum_free <= now_) {
+      gatherings_[list.sums.front()].arrived[d] = now_;
+      list.in_sum = true;
+      return true;
+    }
+    if (list.free > now_) return false;
     if (!list.to_send.empty()) {
       InFlight& flight = flights_[list.to_send.front()];
       list.to_send.erase(list.to_send.begin());
@@ -158,8 +165,8 @@ class Reference {
     if (list.next == schedule_.devices[d].size()) return false;
     const Action& action = schedule_.devices[d][list.next];
     if (is_collective(action)) {
-      gatherings_[action].arrived[d] = now_;
-      list.in_collective = true;
+      list.sums.push_back(action);
+      ++list.next;
       return true;
     }
     if (InFlight* flight = to_receive(d, action)) {
@@ -206,9 +213,25 @@ class Reference {
 
   bool is_ready(std::size_t d, const Action& action) {
     const List& list = lists_[d];
-    return list.free <= now_ && !list.in_collective && list.to_send.empty() &&
-           list.next < schedule_.devices[d].size() && schedule_.devices[d][list.next] == action &&
-           to_receive(d, action) == nullptr && inputs_are_here(d, action);
+    return list.free <= now_ && list.to_send.empty() && list.next < schedule_.devices[d].size() &&
+           schedule_.devices[d][list.next] == action && to_receive(d, action) == nullptr &&
+           inputs_are_here(d, action) && sums_are_over(d, action);
+  }
+
+  // An update reads what the sums of its stage give that stand before it.
+  bool sums_are_over(std::size_t d, const Action& update) const {
+    if (update.kind != ActionKind::kUpdate) return true;
+    const std::vector<Action>& list = schedule_.devices[d];
+    for (std::size_t i = 0; i < lists_[d].next; ++i) {
+      if (!is_collective(list[i])) continue;
+      const bool tie = list[i].kind == ActionKind::kTieSum;
+      const std::vector<StageId> stages =
+          tie ? model_.ties[list[i].tie().index()].stages : std::vector<StageId>{list[i].stage()};
+      if (std::find(stages.begin(), stages.end(), update.stage()) == stages.end()) continue;
+      const std::optional<Time> end = end_of(d, list[i]);
+      if (!end || *end > now_) return false;
+    }
+    return true;
   }
 
   void occupy(std::size_t d, Duration time) {
@@ -503,9 +526,10 @@ class Reference {
       collective.posted = Duration(posted(gathering));
       collective.bytes = cost.bytes;
       times_[{d, action}] = {*gathering.start, end};
-      lists_[d].in_collective = false;
-      lists_[d].free = end;
-      ++lists_[d].next;
+      List& list = lists_[d];
+      list.sums.erase(list.sums.begin());
+      list.in_sum = false;
+      list.sum_free = end;
     }
     instants_.insert(end);
   }
@@ -639,10 +663,9 @@ class Reference {
     }
   }
 
-  // Its own buffers: from when the device had done what stands before it.
+  // Its own buffers: from when the device had done what stands before it, and the sums before it.
   void hold_collective(std::size_t d, const Action& action, std::vector<Held>& held) const {
-    const std::size_t place = place_.at({d, action});
-    const Time before = times_.at({d, schedule_.devices[d].at(place - 1)}).second;
+    const Time before = gatherings_.at(action).arrived.at(d);
     const Time end = times_.at({d, action}).second;
     if (action.kind == ActionKind::kTieSum) {
       const Tie& tie = model_.ties[action.tie().index()];

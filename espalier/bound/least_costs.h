@@ -73,7 +73,7 @@ Chains chains_of(const Graph& graph, const LeastCosts& costs);
 class Rings {
  public:
   explicit Rings(const Cluster& cluster);
-  // Time that each member is occupied; 2 ≤ members ≤ devices. Nanoseconds.
+  // Time of the sum; 2 ≤ members ≤ devices. Nanoseconds.
   double time(std::size_t members, std::int64_t bytes) const;
   // Numbers of members that hang together by links of one width.
   struct Range {

@@ -33,11 +33,9 @@ double OnePlace::least(std::size_t op, double time) const {
 std::optional<std::size_t> OnePlace::fewest(std::size_t op, double time, std::size_t ways) const {
   const std::size_t first = ways * kinds_;
   const Way& any = costs_.ways[first];
-  const auto most = static_cast<std::size_t>(std::min<std::int64_t>(
-      any.count, static_cast<std::int64_t>(known_.cluster.devices().size() / any.degree)));
-  const auto bytes = static_cast<std::int64_t>(std::min(costs_.own_bytes[op] / any.degree, 0x1p61));
+  const std::size_t most = largest_number(any);
   for (std::size_t replicas = 1; replicas <= most; ++replicas) {
-    const double sum = replicas > 1 && bytes > 0 ? known_.rings.time(replicas, bytes) : 0;
+    const double sum = sum_of(op, any, replicas);
     std::vector<std::pair<double, std::size_t>> shares;
     for (std::size_t k = first; k < first + kinds_; ++k) {
       const Way& way = costs_.ways[k];
@@ -54,6 +52,37 @@ std::optional<std::size_t> OnePlace::fewest(std::size_t op, double time, std::si
     if (done >= static_cast<double>(any.count)) return replicas;
   }
   return std::nullopt;
+}
+
+std::size_t OnePlace::most(std::size_t op, double time, std::size_t ways) const {
+  const std::size_t first = ways * kinds_;
+  const Way& any = costs_.ways[first];
+  const auto may_be = [&](std::size_t replicas) {
+    const double sum = sum_of(op, any, replicas);
+    std::size_t devices = 0;
+    for (std::size_t k = first; k < first + kinds_; ++k) {
+      const Way& way = costs_.ways[k];
+      if (way.times[op] && share(way, op, time, sum) >= 1) devices += devices_[way.kind];
+    }
+    return devices >= replicas;
+  };
+  std::size_t low = 1, high = std::max<std::size_t>(largest_number(any), 1);
+  if (may_be(high)) return high;
+  while (high - low > 1) {  // a sum over more takes no less
+    const std::size_t middle = (low + high) / 2;
+    (may_be(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+std::size_t OnePlace::largest_number(const Way& way) const {
+  const auto groups = static_cast<std::int64_t>(known_.cluster.devices().size() / way.degree);
+  return static_cast<std::size_t>(std::min<std::int64_t>(way.count, groups));
+}
+
+double OnePlace::sum_of(std::size_t op, const Way& way, std::size_t replicas) const {
+  const auto bytes = static_cast<std::int64_t>(std::min(costs_.own_bytes[op] / way.degree, 0x1p61));
+  return replicas > 1 && bytes > 0 ? known_.rings.time(replicas, bytes) : 0;
 }
 
 double OnePlace::share(const Way& way, std::size_t op, double time, double sum) const {

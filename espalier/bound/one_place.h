@@ -2,8 +2,8 @@
 
 // What the replicas of one operator must do. Internal to bounds.
 //
-// An operator's micro-batches on r replicas. A replica that takes s of them is busy with nothing else from
-// the first to the last of
+// An operator's micro-batches on r replicas. For a replica that takes s of them these come one behind the
+// other
 //
 //   head, s · (F, I, W), sum, update          ready, s · (I, W), sum, update
 //   head, s · (F, I), tail                    ready, s · I, tail
@@ -29,10 +29,16 @@ class OnePlace {
   // device); nothing where it does not.
   std::optional<std::size_t> fewest(std::size_t op, double time, std::size_t ways) const;
 
+  // With more replicas than this it does not fit, for each has a micro-batch and waits for the sum of them
+  // all. At least 1.
+  std::size_t most(std::size_t op, double time, std::size_t ways) const;
+
   // The least whole time for which it fits; it does not fit `time`.
   double least(std::size_t op, double time) const;
 
  private:
+  std::size_t largest_number(const Way& way) const;  // of replicas
+  double sum_of(std::size_t op, const Way& way, std::size_t replicas) const;
   // The most micro-batches that a replica can take.
   double share(const Way& way, std::size_t op, double time, double sum) const;
 

@@ -17,15 +17,33 @@ double Window::of(double pass, double head, double tail) const {
 }
 
 Spread::Spread(const Known& known) : known_(known), costs_(known.costs), place_(known) {
-  one_kind_ = std::count(costs_.used.begin(), costs_.used.end(), 1) == 1;
+  kinds_ = static_cast<std::size_t>(std::count(costs_.used.begin(), costs_.used.end(), 1));
+  one_kind_ = kinds_ == 1;
   weigh();
 }
 
-double Spread::between(const Window& window, std::optional<double> step) const {
+std::size_t Spread::groups() const {
+  return kinds_ == 0 ? 0 : costs_.ways.size() / kinds_;
+}
+
+Spread::Allowed Spread::allowed_within(double step) const {
+  Allowed allowed(costs_.least.size() * groups());
+  for (std::size_t op = 0; op < costs_.least.size(); ++op) {
+    for (std::size_t group = 0; group < groups(); ++group) {
+      const std::optional<std::size_t> fewest = place_.fewest(op, step, group);
+      if (!fewest) continue;
+      const std::size_t most = std::max(*fewest, place_.most(op, step, group));
+      allowed[op * groups() + group] = {static_cast<double>(*fewest), static_cast<double>(most), 0};
+    }
+  }
+  return allowed;
+}
+
+double Spread::between(const Window& window, const Allowed* allowed) const {
   double sum = 0;
   for (std::size_t i = 0; i < costs_.least.size(); ++i) {
-    const double least = of_operator(i, window, step);
-    if (least == kNever && step) return kNever;
+    const double least = of_operator(i, window, allowed);
+    if (least == kNever && allowed) return kNever;
     sum += least == kNever ? 0 : least;
   }
   for (const double bytes : costs_.shared) sum += of_update(bytes, window);
@@ -112,11 +130,10 @@ void Spread::improve_weights() {
 }
 
 // Ways of one micro-batch and degree stand together, one for each kind: a stage's replicas are all of these.
-double Spread::of_operator(std::size_t op, const Window& window, std::optional<double> step) const {
-  const auto kinds = static_cast<std::size_t>(std::count(costs_.used.begin(), costs_.used.end(), 1));
+double Spread::of_operator(std::size_t op, const Window& window, const Allowed* allowed) const {
   double least = kNever;
-  for (std::size_t group = 0; group * kinds < costs_.ways.size(); ++group) {
-    const std::span<const Way> ways = std::span(costs_.ways).subspan(group * kinds, kinds);
+  for (std::size_t group = 0; group < groups(); ++group) {
+    const std::span<const Way> ways = std::span(costs_.ways).subspan(group * kinds_, kinds_);
     if (std::none_of(ways.begin(), ways.end(), [&](const Way& way) { return way.times[op].has_value(); })) {
       continue;
     }
@@ -124,10 +141,10 @@ double Spread::of_operator(std::size_t op, const Window& window, std::optional<d
     const auto devices = static_cast<double>(known_.cluster.devices().size());
     Replicas replicas;
     replicas.most = std::max(1.0, std::min(static_cast<double>(any.count), std::floor(devices / any.degree)));
-    if (step) {
-      const std::optional<std::size_t> fewest = place_.fewest(op, *step, group);
-      if (!fewest) continue;
-      replicas.fewest = static_cast<double>(*fewest);
+    if (allowed != nullptr) {
+      const std::optional<Replicas>& here = (*allowed)[op * groups() + group];
+      if (!here) continue;
+      replicas = *here;
     }
     least = std::min(least, of_replicas(ways, op, window, replicas));
   }
@@ -188,9 +205,10 @@ void Spread::price_memory(const Way& way, std::size_t op, const Window& window, 
   passes.state = price * known_.room.state[op] / (unit * way.degree);
 }
 
-// All its replicas, r of them, take Σ passes, r updates and r - 1 times the sum's time. Before x each is busy
-// for at most x - head. In the last y each is busy for at most y. The least over r of what is left is convex
-// and piecewise linear in r.
+// All its replicas, r of them, take Σ passes and r updates. Before x each is busy for at most x - head.
+// Behind a replica's last pass come its part of the sum, (r - 1) / r of what is called so here, and its
+// update: so in the last y it is busy with passes for at most y less these. What is left is piecewise linear
+// in r.
 double Spread::of_way(const Way& way, std::size_t op, const Window& window, Replicas replicas) const {
   const auto count = static_cast<double>(way.count);
   const Passes each = passes_of(way, op, window, replicas.per_byte);
@@ -198,17 +216,18 @@ double Spread::of_way(const Way& way, std::size_t op, const Window& window, Repl
   const double last = window.after;
   const auto with = [&](double number) {
     const double r = std::clamp(number, replicas.fewest, replicas.most);
-    const double beside = r * each.update + (r - 1) * each.sum;
-    return all + beside + r * each.state - std::min(early, r * each.first) -
-           std::min(late + beside, r * last);
+    const double passes_in_last = std::max(0.0, r * (last - each.update) - (r - 1) * each.sum);
+    return all + r * (each.update - std::min(each.update, last)) + r * each.state -
+           std::min(early, r * each.first) - std::min(late, passes_in_last);
   };
   double least = std::min(with(replicas.fewest), with(replicas.most));
-  const auto consider = [&](double number) {  // the least over whole numbers is beside that over all
+  const auto consider = [&](double number) {  // the least is at an end or where a piece begins
     least = std::min({least, with(std::floor(number)), with(std::ceil(number))});
   };
   if (each.first > 0) consider(early / each.first);
   const double grows = last - each.update - each.sum;
   if (grows != 0) consider((late - each.sum) / grows);
+  if (grows < 0) consider(-each.sum / grows);
   return window.price.empty() ? std::max(0.0, least) : least;
 }
 
@@ -252,17 +271,18 @@ double Spread::of_kinds(std::span<const Way> ways, std::size_t op, const Window&
       if (!way.times[op]) continue;
       const auto count = static_cast<double>(way.count);
       const Passes each = passes_of(way, op, window, replicas.per_byte);
-      const double beside = each.update + each.sum * (from - 1) / from, last = window.after;
+      const double last = window.after, updated = std::min(each.update, last);
+      const double for_passes = std::max(0.0, last - each.update - each.sum * (from - 1) / from);
       const auto add = [&](double share) {  // replicas for each micro-batch
-        const double left = each.all + share * (beside + each.state) -
+        const double left = each.all + share * (each.update - updated + each.state) -
                             std::min(each.early, share * each.first) -
-                            std::min(each.late + share * beside, share * last);
+                            std::min(each.late, share * for_passes);
         points.push_back({count * share, weight_[way.kind] * way.degree * count * left});
       };
       add(0);
       add(1);
       if (each.early < each.first) add(each.early / each.first);
-      if (each.late < last - beside) add(each.late / (last - beside));
+      if (each.late < for_passes) add(each.late / for_passes);
     }
     if (!points.empty()) least = least_between(points, from, to, least);
     from = to + 1;
@@ -315,11 +335,11 @@ class Prices {
     directions_.push_back(std::move(all));
   }
 
-  // The window with another price if that says more; `step` as in Spread::between. Looks closely only where
-  // it may come to say `wanted`.
-  Window improved(const Window& window, double wanted, std::optional<double> step = std::nullopt) const {
+  // The window with another price if that says more; `allowed` as in Spread::between. Looks closely only
+  // where it may come to say `wanted`.
+  Window improved(const Window& window, double wanted, const Spread::Allowed* allowed) const {
     Window best = window;
-    double most = work_.between(window, step);
+    double most = work_.between(window, allowed);
     for (const std::vector<double>& direction : directions_) {
       // At this price all room is worth as much as all devices in a step, about.
       const double high = work_.between({}) * work_.all() / room_at(direction);
@@ -327,7 +347,7 @@ class Prices {
       const auto climb = [&](double factor) {
         for (double next = price * factor; next <= high / kLowest; next *= factor) {
           Window priced = at_price(window, direction, next);
-          const double time = work_.between(priced, step);
+          const double time = work_.between(priced, allowed);
           if (time <= most) return;
           most = time;
           price = next;
@@ -366,15 +386,23 @@ constexpr int kNearby = 4, kFiner = 40;  // times that are looked at beside the 
 
 }  // namespace
 
-// Any x and y with x + y at most the longest chain will do; those of a grid are tried, x first.
+// Any x and y with x + y at most the longest chain will do; those of a grid are tried, x first. A step takes
+// at least half as much again as all work or the longest chain, or no operator has more replicas than so
+// short a step allows, in which each waits for the sum of them all.
 SpreadTime spread_time(const Known& known, const Spread& work) {
   SpreadTime best{work.between({}), 0};
-  const double plain = best.time;
-  const double longest = nanoseconds_of(known.chains.longest);
+  const double plain = best.time, longest = nanoseconds_of(known.chains.longest);
+  const double farthest = std::floor(kFarthest * std::max(plain, longest));
+  Spread::Allowed allowed = work.allowed_within(farthest);
+  for (auto& replicas : allowed) {
+    if (!replicas) replicas.emplace();
+    replicas->fewest = 1;
+  }
   const std::size_t size = known.costs.least.size() * known.costs.ways.size();
   const auto steps = static_cast<int>(std::clamp<std::size_t>(600'000 / (size + 1), 6, 48));
   const auto consider = [&](const Window& window) {
-    const double time = std::floor(window.before) + std::floor(window.after) + work.between(window);
+    const double least = work.between(window, &allowed);
+    const double time = std::min(farthest, std::floor(window.before) + std::floor(window.after) + least);
     if (time <= best.time) return;
     best.time = time;
     best.window = window;
@@ -395,7 +423,7 @@ SpreadTime spread_time(const Known& known, const Spread& work) {
         static_cast<int>(std::clamp<std::size_t>((work.one_kind() ? 16'000 : 8'000) / (size + 1), 2, 12));
     for (int i = 0; i <= points; ++i) {
       const double at = std::floor(latest * i / points);
-      consider(prices.improved({at, 0, {}}, best.time - at));
+      consider(prices.improved({at, 0, {}}, best.time - at, &allowed));
     }
   }
   best.memory = best.time - without_memory;
@@ -418,7 +446,8 @@ class Replicated {
   explicit Replicated(const Spread& work) : work_(work) {}
 
   bool too_short(const Window& window, double step) const {
-    const double least = work_.between(window, step);
+    const Spread::Allowed allowed = work_.allowed_within(step);
+    const double least = work_.between(window, &allowed);
     const double outside = std::floor(window.before) + std::floor(window.after);
     return least == kNever || (outside + least) * (1 - 1e-9) >= step;
   }
@@ -456,7 +485,8 @@ double replicated_time(const Known& known, const Spread& work, const Window& win
   constexpr int kPoints = 4;
   for (int i = 0; i <= kPoints; ++i) consider({std::floor(latest * i / kPoints), 0, best.price});
   if (!known.room.bytes.empty() && work.all() > 0) {
-    consider(Prices(known, work).improved(best, time - best.before, time));
+    const Spread::Allowed allowed = work.allowed_within(time);
+    consider(Prices(known, work).improved(best, time - best.before, &allowed));
   }
   for (int i = 1; i <= kPoints; ++i) {
     consider({best.before, std::floor((longest - best.before) * i / kPoints), best.price});

@@ -25,10 +25,18 @@ class Spread {
  public:
   explicit Spread(const Known& known);
 
+  // What a step that takes no longer than so many nanoseconds may have: numbers of replicas of each operator,
+  // by operator and group of ways (OnePlace).
+  struct Replicas {
+    double fewest = 1, most = 1;
+    double per_byte = 0;  // of their sum of gradients, nanoseconds
+  };
+  using Allowed = std::vector<std::optional<Replicas>>;
+  Allowed allowed_within(double step) const;
+
   // The least time in which the devices do what must be done between the two parts of the window. With
-  // `step`: if the whole step takes no longer than that, which asks for replicas (OnePlace); the largest
-  // number where none are enough.
-  double between(const Window& window, std::optional<double> step = std::nullopt) const;
+  // `allowed`: with so many replicas; the largest number where an operator may have none.
+  double between(const Window& window, const Allowed* allowed = nullptr) const;
 
   // Times of a device of this kind count so much; of all devices together: 0 where some device does
   // everything in no time.
@@ -37,10 +45,6 @@ class Spread {
   bool one_kind() const { return one_kind_; }
 
  private:
-  struct Replicas {
-    double fewest = 1, most = 1;
-    double per_byte = 0;  // of their sum of gradients, nanoseconds
-  };
   // Of one micro-batch: all passes, what of them can be before x and in the last y. Of a replica: how long it
   // may be busy before x, its update, and what each replica more adds to the sum of gradients.
   struct Passes {
@@ -55,7 +59,8 @@ class Spread {
   double sum_of_weights() const;
   double of_replicas(std::span<const Way> ways, std::size_t op, const Window& window,
                      Replicas replicas) const;
-  double of_operator(std::size_t op, const Window& window, std::optional<double> step) const;
+  double of_operator(std::size_t op, const Window& window, const Allowed* allowed) const;
+  std::size_t groups() const;  // of ways: one micro-batch and degree, one way for each kind
   Passes passes_of(const Way& way, std::size_t op, const Window& window, double per_byte) const;
   void price_memory(const Way& way, std::size_t op, const Window& window, Passes& passes) const;
   double of_way(const Way& way, std::size_t op, const Window& window, Replicas replicas) const;
@@ -65,6 +70,7 @@ class Spread {
   const Known& known_;
   const LeastCosts& costs_;
   const OnePlace place_;
+  std::size_t kinds_ = 1;  // of which there are devices
   bool one_kind_ = true;
   std::vector<double> weight_;  // by kind
   double all_ = 0;

@@ -604,6 +604,15 @@ Bytes all_reduce_scratch(Bytes reduced, std::size_t replicas) {
   return reduced + 2 * share_of(reduced, replicas);
 }
 
+bool has_all_copies(const StagedModel& model, const Tie& tie, DeviceId device) {
+  return std::all_of(tie.stages.begin(), tie.stages.end(), [&](StageId stage) {
+    const std::vector<StagedReplica>& replicas = model.stages[stage.index()].replicas;
+    return std::any_of(replicas.begin(), replicas.end(), [&](const StagedReplica& replica) {
+      return std::find(replica.devices.begin(), replica.devices.end(), device) != replica.devices.end();
+    });
+  });
+}
+
 Bytes tied_sum_scratch(const StagedModel& model, const Tie& tie, DeviceId device) {
   const StagedStage& lowest = model.stages[tie.stages.front().index()];
   return (device == lowest.replicas.front().devices.front() ? 3 : 1) * tie.bytes;

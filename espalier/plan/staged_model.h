@@ -111,12 +111,15 @@ struct StagedModel {
   friend bool operator==(const StagedModel&, const StagedModel&) = default;
 };
 
-// What a collective needs on a device beside what is held anyway, from the end of the action before it in the
-// device's list to its own end:
+// Does this device have a copy of the tied parameter in each stage that holds one? Then it adds their
+// gradients up by itself.
+bool has_all_copies(const StagedModel& model, const Tie& tie, DeviceId device);
+
+// What a sum needs on a device beside what is held anyway, from the device's arrival to its end:
 //  A  the gradients, one behind the other, and in each step of the ring the chunk that goes and the one that
 //     comes
 //  T  where it is summed (the first device of the lowest stage) the sum so far, the gradient that arrived and
-//     their sum; elsewhere the sum that arrives
+//     their sum; elsewhere the sum that arrives or is made
 Bytes all_reduce_scratch(Bytes reduced, std::size_t replicas);
 Bytes tied_sum_scratch(const StagedModel& model, const Tie& tie, DeviceId device);
 

@@ -83,7 +83,19 @@ std::string join(const std::vector<Column>& columns, Colour colour) {
   return out;
 }
 
-std::string compute_row(const GanttLayout& layout, const std::vector<const Span*>& spans, Colour colour) {
+// Sums of gradients show where the device is idle meanwhile.
+void show_sums(const GanttLayout& layout, const std::vector<const Span*>& sums, std::vector<Column>& row) {
+  const std::vector<const Span*> filled = fill_columns(layout, sums);
+  for (std::size_t c = 0; c < row.size(); ++c) {
+    if (filled[c] == nullptr || row[c].background != 0 || row[c].text != "·") continue;
+    const bool first = c == 0 || filled[c - 1] != filled[c] || row[c - 1].text == "·";
+    const ActionKind kind = filled[c]->action.kind;
+    row[c].text = first ? std::string(1, letter(kind)) : fill_of(kind);
+  }
+}
+
+std::string compute_row(const GanttLayout& layout, const std::vector<const Span*>& spans,
+                        const std::vector<const Span*>& sums, Colour colour) {
   std::vector<Column> row(static_cast<std::size_t>(layout.columns), {"·", 0});
   const std::vector<const Span*> filled = fill_columns(layout, spans);
   for (std::size_t begin = 0; begin < filled.size();) {
@@ -107,6 +119,7 @@ std::string compute_row(const GanttLayout& layout, const std::vector<const Span*
     }
     begin = end;
   }
+  show_sums(layout, sums, row);
   if (colour == Colour::kAnsi) {
     for (Column& column : row) {
       if (column.background != 0 && static_cast<unsigned char>(column.text[0]) >= 0x80) column.text = " ";
@@ -150,6 +163,7 @@ std::string legend(const Trace& trace, const GanttOptions& options) {
   std::set<std::size_t> stages;
   bool endpoints = false;
   for (const Span& span : trace.spans) {
+    if (span.kind == SpanKind::kCollective) kinds.insert(span.action.kind);
     if (span.stream != Stream::kCompute) continue;
     if (span.kind == SpanKind::kAction) {
       kinds.insert(span.action.kind);
@@ -163,8 +177,8 @@ std::string legend(const Trace& trace, const GanttOptions& options) {
                                                         {ActionKind::kInputGradient, "input gradient"},
                                                         {ActionKind::kWeightGradient, "weight gradient"},
                                                         {ActionKind::kRecompute, "recompute"},
-                                                        {ActionKind::kAllReduce, "all-reduce"},
-                                                        {ActionKind::kTieSum, "tied sum"},
+                                                        {ActionKind::kAllReduce, "sum over replicas"},
+                                                        {ActionKind::kTieSum, "sum over copies"},
                                                         {ActionKind::kUpdate, "update"}};
   std::string out;
   for (const ActionKind kind : kinds) {
@@ -191,7 +205,8 @@ std::string legend(const Trace& trace, const GanttOptions& options) {
 }  // namespace
 
 std::string text_gantt(const Trace& trace, const GanttOptions& options) {
-  std::vector<std::vector<const Span*>> compute(trace.devices.size()), sends(trace.devices.size());
+  std::vector<std::vector<const Span*>> compute(trace.devices.size()), sends(trace.devices.size()),
+      sums(trace.devices.size());
   bool any = false;
   for (const Span& span : trace.spans) {
     ESP_CHECK(span.device.index() < trace.devices.size(), span.device);
@@ -200,6 +215,8 @@ std::string text_gantt(const Trace& trace, const GanttOptions& options) {
       any = true;
     } else if (span.stream == Stream::kSend) {
       sends[span.device.index()].push_back(&span);
+    } else if (span.stream == Stream::kCollective) {
+      sums[span.device.index()].push_back(&span);
     }
   }
   std::vector<double> busy_share;
@@ -221,7 +238,7 @@ std::string text_gantt(const Trace& trace, const GanttOptions& options) {
   for (const DeviceId device : devices.shown) {
     const std::size_t d = device.index();
     out += trace.devices[d] + std::string(layout.name_width - display_width(trace.devices[d]) + 2, ' ') +
-           compute_row(layout, compute[d], options.colour) +
+           compute_row(layout, compute[d], sums[d], options.colour) +
            fmt::format("  {:5.1f} % busy\n", 100 * busy_share[d]);
     if (options.transfers && !sends[d].empty()) {
       out += indent + send_row(layout, sends[d], options.colour) + '\n';

@@ -7,7 +7,8 @@
 //   dev2    ·····F0B0▓▓F1B1▓▓············F2B2▓▓········F3B3▓▓········  46.2 % busy
 //
 // An action is its letter and micro-batch as far as they fit, then its fill: forward ░, backward ▓, so both
-// can be told without colour. '·' is idle. In colour, each stage has its hue: forward light, backward dark.
+// can be told without colour. '·' is idle. Sums of gradients (A≡≡≡) go on beside what the device does: they
+// show where it is idle meanwhile. In colour, each stage has its hue: forward light, backward dark.
 //
 // Of more than 32 devices those are shown that device_selection.h chooses, and a line says how many more
 // there are and how far their figures lie.

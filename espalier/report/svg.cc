@@ -240,7 +240,7 @@ class Drawing {
   }
 
   void device_lane(const Trace& trace, DeviceId device) {
-    std::vector<const Span*> compute;
+    std::vector<const Span*> compute, sums;
     std::map<DeviceId, std::vector<const Span*>> wires;
     Duration busy;
     for (const Span& span : trace.spans) {
@@ -248,6 +248,8 @@ class Drawing {
       if (span.stream == Stream::kCompute) {
         compute.push_back(&span);
         busy += span.end - span.start;
+      } else if (span.kind == SpanKind::kCollective) {
+        sums.push_back(&span);
       } else if (span.kind == SpanKind::kTransfer && span.peer) {
         wires[*span.peer].push_back(&span);
       }
@@ -261,6 +263,14 @@ class Drawing {
     rect(kLeft, y_, x(trace.iteration) - kLeft, kLane, "lane", 4);
     for (const Span* span : compute) bar(trace, *span);
     y_ += kLane + 3;
+    if (!sums.empty()) {
+      thin_lane(trace, "sums");
+      for (const Span* span : sums) {
+        const double from = x(span->start);
+        rect(from, y_, std::max(x(span->end) - from, 0.8), kLink, "once", 1.5, title_of(trace, *span));
+      }
+      y_ += kLink + kLinkGap;
+    }
     if (options_.links) {
       if (wires.size() > 4) {  // one lane for all: the titles say where each goes
         std::vector<const Span*> all;
@@ -268,15 +278,18 @@ class Drawing {
         wires = {{device, std::move(all)}};
       }
       for (const auto& [peer, spans] : wires) {
-        rect(kLeft, y_, x(trace.iteration) - kLeft, kLink, "wire", 2);
+        thin_lane(trace, "to " + (peer == device ? "all" : name_of(trace.devices, peer.index())));
         for (const Span* span : spans) wire(trace, *span);
-        const std::string to = peer == device ? "all" : name_of(trace.devices, peer.index());
-        body_ += fmt::format("<text class=\"s e\" style=\"font-size:9px\" x=\"{}\" y=\"{}\">to {}</text>\n",
-                             number(kLeft - 6), number(y_ + kLink - 0.5), escape(to));
         y_ += kLink + kLinkGap;
       }
     }
     y_ += kLaneGap;
+  }
+
+  void thin_lane(const Trace& trace, const std::string& name) {
+    rect(kLeft, y_, x(trace.iteration) - kLeft, kLink, "wire", 2);
+    body_ += fmt::format("<text class=\"s e\" style=\"font-size:9px\" x=\"{}\" y=\"{}\">{}</text>\n",
+                         number(kLeft - 6), number(y_ + kLink - 0.5), escape(name));
   }
 
   void bar(const Trace& trace, const Span& span) {

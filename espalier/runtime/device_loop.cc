@@ -8,6 +8,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/runtime/blame.h"
+#include "espalier/schedule/dependencies.h"
 
 namespace espalier {
 namespace {
@@ -37,7 +38,8 @@ DeviceLoop::DeviceLoop(DeviceView view, Transport& transport)
     : view_(std::move(view)),
       recorder_(view_, meter_),
       inbox_(view_, transport, recorder_),
-      outbox_(view_, transport, recorder_) {
+      outbox_(view_, transport, recorder_),
+      sums_(std::make_unique<SumThread>([&](const std::string& reason) { transport.abort(reason); })) {
   for (const StageId id : view_.stages()) {
     Traffic here{id, {}, {}, {}, {}};
     for (std::uint32_t c = 0; c < view_.crossings(); ++c) {
@@ -58,6 +60,9 @@ const DeviceLoop::Traffic& DeviceLoop::traffic(StageId stage) const {
 
 void DeviceLoop::start_step() {
   done_.clear();
+  summing_.clear();
+  sums_begun_before_ = sums_->begun();
+  summed_ = 0;
   outbox_.start_step();
   inbox_.start_step();
   recorder_.start_step();
@@ -76,9 +81,12 @@ void DeviceLoop::run(Part part) {
     if (part == Part::kUpdates && !is_update) continue;
     carry_out(action);
   }
+  await_sums(summing_.size());
 }
 
 void DeviceLoop::carry_out(const Action& action) {
+  if (is_sum(action.kind)) return begin_sum(action);
+  if (action.kind == ActionKind::kUpdate) await_sums(sums_before_update(action.stage()));
   explained(view_.name(view_.device()), letter(action.kind) + std::to_string(action.micro_batch), [&] {
     perform(action);
     done_.insert(action);
@@ -86,6 +94,39 @@ void DeviceLoop::carry_out(const Action& action) {
     outbox_.post(action);
     inbox_.post(done_);
   });
+}
+
+void DeviceLoop::begin_sum(const Action& action) {
+  done_.insert(action);
+  summing_.push_back({action, {}, {}});
+  sums_->begin([this, &here = summing_.back(), sum = sum_of(action)] {
+    const MemoryMeter::Scope scope(meter_);
+    here.start = recorder_.now();
+    explained(view_.name(view_.device()), letter(here.action.kind) + std::to_string(here.action.micro_batch),
+              sum);
+    here.end = recorder_.now();
+  });
+}
+
+// The first `count` of this step.
+void DeviceLoop::await_sums(std::size_t count) {
+  sums_->await(sums_begun_before_ + count);
+  for (; summed_ < count; ++summed_) {
+    const Summing& sum = summing_[summed_];
+    recorder_.sum(sum.action, sum.start, sum.end);
+    summed(sum.action);
+  }
+}
+
+std::size_t DeviceLoop::sums_before_update(StageId stage) const {
+  std::size_t count = summing_.size();
+  const auto concerns = [&](const Action& sum) {
+    if (sum.kind == ActionKind::kAllReduce) return sum.stage() == stage;
+    const std::vector<StageId>& stages = view_.staged().ties[sum.tie().index()].stages;
+    return std::find(stages.begin(), stages.end(), stage) != stages.end();
+  };
+  while (count > 0 && !concerns(summing_[count - 1].action)) --count;
+  return count;
 }
 
 bool DeviceLoop::is_last_to_return(std::uint32_t crossing, const SampleRange& samples,

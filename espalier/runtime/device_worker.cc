@@ -84,8 +84,7 @@ void DeviceWorker::begin() {
 }
 
 void DeviceWorker::perform(const Action& action) {
-  Holding* const holding = action.kind == ActionKind::kTieSum ? nullptr : stage(action.stage()).holding;
-  hooks_.around(action, holding, [&] { dispatch(action); });
+  hooks_.around(action, stage(action.stage()).holding, [&] { dispatch(action); });
 }
 
 SquaresOfParameters DeviceWorker::squares() const {
@@ -131,11 +130,11 @@ void DeviceWorker::dispatch(const Action& action) {
       return weight_half(action);
     case ActionKind::kRecompute:
       return recompute(action);
-    case ActionKind::kAllReduce:
-    case ActionKind::kTieSum:
-      return sum_gradients(action);
     case ActionKind::kUpdate:
       return apply_update(action);
+    case ActionKind::kAllReduce:
+    case ActionKind::kTieSum:
+      break;  // sum_of
   }
   ESP_CHECK(false, letter(action.kind));
 }
@@ -157,7 +156,7 @@ void DeviceWorker::forward(const Action& action) {
   const at::Tensor loss = here.runner->loss(share.micro_batch);
   if (loss.defined()) losses_.emplace_back(share.micro_batch, not_written_again(here, loss.detach()));
   received.clear();
-  recorder_.action(action, Stream::kCompute, start);
+  recorder_.action(action, start);
   pass_on(here, share, sent);
 }
 
@@ -226,7 +225,7 @@ void DeviceWorker::pass_on(const StageHere& here, const Share& share, const std:
 void DeviceWorker::recompute(const Action& action) {
   const auto start = recorder_.now();
   stage(action.stage()).runner->recompute(key_of(action));
-  recorder_.action(action, Stream::kCompute, start);
+  recorder_.action(action, start);
 }
 
 void DeviceWorker::backward(const Action& action) {
@@ -242,14 +241,14 @@ void DeviceWorker::backward(const Action& action) {
   const std::vector<at::Tensor> back = action.kind == ActionKind::kBackward
                                            ? here.runner->backward(key_of(action), gradients, scale)
                                            : here.runner->input_half(key_of(action), gradients, scale);
-  recorder_.action(action, Stream::kCompute, start);
+  recorder_.action(action, start);
   hand_back(here, share, back);
 }
 
 void DeviceWorker::weight_half(const Action& action) {
   const auto start = recorder_.now();
   stage(action.stage()).runner->weight_half(key_of(action).micro_batch);
-  recorder_.action(action, Stream::kCompute, start);
+  recorder_.action(action, start);
 }
 
 // Each device with readers adds theirs up and sends the sum in the name of its lowest reader; the sums are
@@ -323,8 +322,31 @@ at::Tensor DeviceWorker::returned(const Message& message) const {
   return joined(view_, message.crossing, sums, samples);
 }
 
+std::vector<Holding*> DeviceWorker::summed_holdings(const Action& sum) {
+  if (sum.kind == ActionKind::kAllReduce) return {stage(sum.stage()).holding};
+  std::vector<Holding*> holdings;
+  for (const StageId id : job_.staged.ties.at(sum.tie().index()).stages) {
+    for (const StageHere& here : stages_) {
+      if (here.id == id) holdings.push_back(here.holding);
+    }
+  }
+  return holdings;
+}
+
+std::function<void()> DeviceWorker::sum_of(const Action& action) {
+  for (const Holding* const holding : summed_holdings(action)) recorder_.summing(*holding);
+  Holding* const holding = action.kind == ActionKind::kTieSum ? nullptr : stage(action.stage()).holding;
+  return [this, action, holding] {
+    at::set_num_threads(static_cast<int>(options_.threads));
+    hooks_.around(action, holding, [&] { sum_gradients(action); });
+  };
+}
+
+void DeviceWorker::summed(const Action& sum) {
+  for (const Holding* const holding : summed_holdings(sum)) recorder_.summed(*holding);
+}
+
 void DeviceWorker::sum_gradients(const Action& action) {
-  const auto start = recorder_.now();
   if (action.kind == ActionKind::kAllReduce) {
     sum_over_replicas(transport_, view_.device(), job_.staged.stages[action.stage().index()].replicas,
                       *stage(action.stage()).holding);
@@ -335,7 +357,6 @@ void DeviceWorker::sum_gradients(const Action& action) {
     sum_over_copies(transport_, view_.device(), job_.staged, tie,
                     parameter_named(job_.graph(), tie.parameter), holdings);
   }
-  recorder_.action(action, Stream::kCollective, start);
 }
 
 void DeviceWorker::apply_update(const Action& action) {
@@ -355,7 +376,7 @@ void DeviceWorker::apply_update(const Action& action) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (owns(action.stage(), parameters[i].id)) outcome_.squares.emplace_back(parameters[i].id, squares[i]);
   }
-  recorder_.action(action, Stream::kCompute, start);
+  recorder_.action(action, start);
 }
 
 }  // namespace espalier

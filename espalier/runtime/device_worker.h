@@ -1,7 +1,7 @@
 #pragma once
 
-// One device of a run that trains: carries out its list of actions. Runs in one thread. Includes libtorch;
-// runtime/ only.
+// One device of a run that trains: carries out its list of actions. Runs in one thread, and its sums of
+// gradients in another. Includes libtorch; runtime/ only.
 //
 // Its parts beside those of DeviceLoop, which waits, posts and gives slots back: the stages' arithmetic
 // (StageRunner), and what passes between its own stages (LocalTensors, LocalGradients).
@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -25,6 +26,7 @@ class DeviceWorker final : public DeviceLoop {
   // All must outlive it.
   DeviceWorker(const Job& job, Session& session, const DataSource& data, Transport& transport,
                const ExecutorOptions& options, DeviceId device);
+  ~DeviceWorker() override { end_sums(); }
 
   // A step is begin(), run() of all actions, finish().
   void begin();
@@ -49,6 +51,8 @@ class DeviceWorker final : public DeviceLoop {
   bool owns(StageId stage, ParameterId parameter) const;
 
   void perform(const Action& action) override;
+  std::function<void()> sum_of(const Action& action) override;
+  void summed(const Action& sum) override;
   void dispatch(const Action& action);
   void forward(const Action& action);
   std::vector<at::Tensor> evaluate(const Action& action, StageHere& here,
@@ -69,7 +73,9 @@ class DeviceWorker final : public DeviceLoop {
                  const at::Tensor& gradient);
   // What a gradient's message carries: the sum of the readers here, without what a message before it carries.
   at::Tensor returned(const Message& message) const;
-  void sum_gradients(const Action& action);
+  // Whose gradients a sum writes here.
+  std::vector<Holding*> summed_holdings(const Action& sum);
+  void sum_gradients(const Action& action);  // in the thread of sums
   void apply_update(const Action& action);
   RandomKey key_of(const Action& action) const;
 

@@ -9,6 +9,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <future>
 #include <map>
@@ -30,12 +32,18 @@ using ::testing::SizeIs;
 
 const Optimizer kSgd{.kind = OptimizerKind::kSgd, .learning_rate = 0.1};
 
-// Operators named in `second` stand in stage 1, the others in stage 0; two micro-batches of two samples.
-PlannedJob two_stages(const Graph& graph, const std::function<bool(const std::string&)>& second) {
+// Operators named in `second` stand in stage 1, the others in stage 0; two micro-batches of two samples. Each
+// stage on a device of its own, or both on both.
+PlannedJob two_stages(const Graph& graph, const std::function<bool(const std::string&)>& second,
+                      bool on_both = false) {
   std::vector<std::size_t> stage_of;
   for (const Operator& op : graph.operators()) stage_of.push_back(second(op.name) ? 1 : 0);
-  const PipelinePlan plan =
-      plan_from_stages(graph, stage_of, {.batch = BatchSize(4), .micro_batch = BatchSize(2)});
+  PipelinePlan plan = plan_from_stages(graph, stage_of, {.batch = BatchSize(4), .micro_batch = BatchSize(2)});
+  for (Stage& stage : plan.stages) {
+    if (!on_both) continue;
+    stage.replicas = {{{DeviceId(0)}, {0}}, {{DeviceId(1)}, {1}}};
+    stage.in_flight = 1;
+  }
   const Cluster cluster = cpus(2);
   EXPECT_THAT(check_plan(graph, cluster, plan), ::testing::IsEmpty());
   return planned_job(make_plan_file(graph, cluster, {plan.batch, {BatchSize(2)}, kSgd}, plan,
@@ -154,6 +162,42 @@ TEST(DeviceWorker, KeepsItsThreadFromStepToStep) {
   Threads hooks;
   train(model, planned, kSgd, 3, {.hooks = &hooks});
   for (const auto& [stage, threads] : hooks.of_stage) EXPECT_THAT(threads, SizeIs(1)) << stage.index();
+}
+
+// The sum of stage 1 is over only after both devices have gone back through stage 0: a device that waited for
+// it would never do that.
+class SumAfterBackwards final : public StepHooks {
+ public:
+  void around(const Action& action, Holding*, const std::function<void()>& run) override {
+    std::unique_lock guard(lock_);
+    const auto done = [&] { return backwards_ == 2; };
+    if (action == Action(ActionKind::kAllReduce, StageId(1), 0)) {
+      in_time += changed_.wait_for(guard, std::chrono::seconds(20), done) ? 1 : 0;
+    }
+    guard.unlock();
+    run();
+    guard.lock();
+    if (action.kind == ActionKind::kBackward && action.stage() == StageId(0)) ++backwards_;
+    changed_.notify_all();
+  }
+  int in_time = 0;  // devices
+
+ private:
+  std::mutex lock_;
+  std::condition_variable changed_;
+  int backwards_ = 0;
+};
+
+TEST(DeviceWorker, SumsOfGradientsGoOnBesideTheList) {
+  const LoadedModel model(kFixtures + "alias_of_gradient.pt2");
+  const PlannedJob planned = two_stages(
+      model.graph(), [](const std::string& name) { return name != "linear"; }, true);
+  SumAfterBackwards hooks;
+  const Trained actual = train(model, planned, kSgd, 1, {.hooks = &hooks});
+  EXPECT_EQ(hooks.in_time, 2);
+  const Trained expected = train(model, one_stage_job(model.graph(), BatchSize(4), BatchSize(2)), kSgd, 1);
+  for (const auto& [name, value] : expected.state)
+    EXPECT_TRUE(at::allclose(actual.state.at(name), value, 1e-5, 1e-7)) << name;
 }
 
 // As torch.nn.utils.clip_grad_norm_: one factor for all gradients, from the norm of all of them together.

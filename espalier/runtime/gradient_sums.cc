@@ -1,5 +1,7 @@
 #include "espalier/runtime/gradient_sums.h"
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <vector>
@@ -54,29 +56,32 @@ void sum_over_replicas(Transport& transport, DeviceId self, std::span<const Stag
 
 void sum_over_copies(Transport& transport, DeviceId self, const StagedModel& staged, const Tie& tie,
                      ParameterId parameter, const std::map<StageId, Holding*>& holdings) {
-  std::vector<Variable*> mine;  // this device's copies
+  OrderedSum sum;
   std::set<DeviceId> members;
-  std::vector<DeviceId> sources;
-  std::vector<at::Tensor> parts;
   for (const StageId stage : tie.stages) {
     const auto& replicas = staged.stages[stage.index()].replicas;
-    sources.push_back(replicas.at(0).devices.at(0));
+    sum.sources.push_back(replicas.at(0).devices.at(0));
+    for (const StagedReplica& replica : replicas) members.insert(replica.devices.at(0));
+  }
+  sum.members.assign(members.begin(), members.end());
+  std::copy_if(members.begin(), members.end(), std::back_inserter(sum.alone),
+               [&](DeviceId member) { return has_all_copies(staged, tie, member); });
+  const bool alone = std::count(sum.alone.begin(), sum.alone.end(), self) > 0;
+  std::vector<Variable*> mine;  // this device's copies
+  std::vector<at::Tensor> parts;
+  for (std::size_t i = 0; i < tie.stages.size(); ++i) {
     parts.emplace_back();
-    for (const StagedReplica& replica : replicas) {
-      members.insert(replica.devices.at(0));
-      if (replica.devices.at(0) != self) continue;
-      for (Variable& variable : holdings.at(stage)->parameters) {
-        if (variable.id != parameter) continue;
-        mine.push_back(&variable);
-        if (sources.back() == self) parts.back() = flat_gradient(variable);
-      }
+    const auto holding = holdings.find(tie.stages[i]);
+    if (holding == holdings.end()) continue;
+    for (Variable& variable : holding->second->parameters) {
+      if (variable.id != parameter) continue;
+      mine.push_back(&variable);
+      if (alone || sum.sources[i] == self) parts.back() = flat_gradient(variable);
     }
   }
   ESP_CHECK(!mine.empty(), tie.parameter);
-  const std::vector<DeviceId> everybody(members.begin(), members.end());
   const at::Tensor& like = mine.front()->value;
-  const at::Tensor total =
-      sum_in_order(transport, self, sources, everybody, parts, like.scalar_type(), like.numel());
+  const at::Tensor total = sum_in_order(transport, self, sum, parts, like.scalar_type(), like.numel());
   for (Variable* variable : mine) set_gradient(*variable, total);
 }
 

@@ -16,8 +16,8 @@ namespace espalier {
 void sum_over_replicas(Transport& transport, DeviceId self, std::span<const StagedReplica> replicas,
                        Holding& holding);
 
-// T: the first device of each stage that holds a copy has a part. Parts are added up in stage order.
-// `holdings`: this device's, by stage.
+// T: the first device of each stage that holds a copy has a part, and who has a copy of each stage has all
+// parts. They are added up in stage order. `holdings`: this device's, by stage.
 void sum_over_copies(Transport& transport, DeviceId self, const StagedModel& staged, const Tie& tie,
                      ParameterId parameter, const std::map<StageId, Holding*>& holdings);
 

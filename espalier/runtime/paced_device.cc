@@ -22,6 +22,15 @@ void sleep_until(Clock::time_point when) {
   }
 }
 
+// From when on something could begin that could not before `earliest`, given what `wait` waits for.
+template <class Wait>
+Clock::time_point ready_after(Clock::time_point earliest, const Wait& wait) {
+  const Clock::time_point before = Clock::now();
+  wait();
+  const Clock::time_point after = Clock::now();
+  return after - before > kLook ? std::max(after, earliest) : earliest;
+}
+
 std::int64_t largest_message(const DeviceView& view) {
   std::int64_t largest = 1;
   for (const Channel& channel : view.schedule().channels) {
@@ -50,7 +59,8 @@ PacedDevice::PacedDevice(const PlannedJob& job, const Cluster& cluster, Transpor
 void PacedDevice::begin() {
   const MemoryMeter::Scope scope(meter_);
   start_step();
-  free_ = Clock::now();
+  free_ = sum_free_ = Clock::now();
+  sum_ends_.clear();
 }
 
 StepOutcome PacedDevice::finish() {
@@ -62,28 +72,34 @@ StepOutcome PacedDevice::finish() {
 }
 
 void PacedDevice::perform(const Action& action) {
-  const bool meets = action.kind == ActionKind::kAllReduce || action.kind == ActionKind::kTieSum;
-  meets ? meet(action) : compute(action);
-}
-
-void PacedDevice::compute(const Action& action) {
-  const Clock::time_point ready = ready_after([&] { await_inputs(action); });
+  const Clock::time_point ready = ready_after(free_, [&] { await_inputs(action); });
   const Clock::time_point start = recorder_.now();
-  sleep_from(ready, time_of(action));
-  recorder_.action(action, Stream::kCompute, start);
+  free_ = ready + paced(time_of(action));
+  sleep_until(free_);
+  recorder_.action(action, start);
   send_outputs(action);
 }
 
-void PacedDevice::meet(const Action& action) {
+std::function<void()> PacedDevice::sum_of(const Action& action) {
+  return [this, action, reached = free_] { meet(action, reached); };
+}
+
+void PacedDevice::meet(const Action& action, Clock::time_point reached) {
   const Collective sum = collective_of(staged_, cluster_, action);
-  const Clock::time_point start = recorder_.now();
-  const Clock::time_point ready = ready_after([&] {
+  const Clock::time_point ready = ready_after(std::max(reached, sum_free_), [&] {
     if (sum.members.size() > 1) {
       all_reduce(transport_, view_.device(), sum.members, at::zeros({1}, at::kFloat));
     }
   });
-  sleep_from(ready, sum.hold + sum.latency);
-  recorder_.action(action, Stream::kCollective, start);
+  sum_free_ = ready + paced(sum.hold + sum.latency);
+  sleep_until(sum_free_);
+  const std::lock_guard guard(sum_ends_lock_);
+  sum_ends_[action] = sum_free_;
+}
+
+void PacedDevice::summed(const Action& sum) {
+  const std::lock_guard guard(sum_ends_lock_);
+  free_ = std::max(free_, sum_ends_.at(sum));
 }
 
 void PacedDevice::await_inputs(const Action& action) {
@@ -150,25 +166,15 @@ Duration PacedDevice::time_of(const Action& action) const {
         return replica.times.update;
       case ActionKind::kAllReduce:
       case ActionKind::kTieSum:
-        break;  // meet
+        break;  // sum_of
     }
   }
   ESP_CHECK(false, letter(action.kind), view_.device());
   return {};
 }
 
-template <class Wait>
-Clock::time_point PacedDevice::ready_after(const Wait& wait) const {
-  const Clock::time_point before = Clock::now();
-  wait();
-  const Clock::time_point after = Clock::now();
-  return after - before > kLook ? std::max(after, free_) : free_;
-}
-
-void PacedDevice::sleep_from(Clock::time_point ready, Duration time) {
-  free_ =
-      ready + std::chrono::nanoseconds(round_duration(slower_ * static_cast<double>(time.count())).count());
-  sleep_until(free_);
+Clock::duration PacedDevice::paced(Duration time) const {
+  return std::chrono::nanoseconds(round_duration(slower_ * static_cast<double>(time.count())).count());
 }
 
 }  // namespace espalier

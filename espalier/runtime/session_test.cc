@@ -364,21 +364,32 @@ TEST(Collectives, ARingGivesEveryMemberTheSameSum) {
   }
 }
 
-TEST(Collectives, PartsAreAddedInOrder) {
-  // 1e8 + 1 - 1e8 is 0 in single precision from the left, 1 in any other order.
+// 1e8 + 1 - 1e8 is 0 in single precision from the left, 1 in any other order. `alone` have all parts.
+void expect_parts_added_in_order(const std::vector<DeviceId>& alone) {
   InProcessTransport transport(milliseconds(20'000));
-  const std::vector<DeviceId> everybody{DeviceId(0), DeviceId(1), DeviceId(2), DeviceId(3)};
-  const std::vector<DeviceId> sources{DeviceId(2), DeviceId(0), DeviceId(1)};
-  const std::vector<float> part_of{1, -1e8F, 1e8F};  // by device
+  const OrderedSum sum{
+      {DeviceId(2), DeviceId(0), DeviceId(1)}, {DeviceId(0), DeviceId(1), DeviceId(2), DeviceId(3)}, alone};
+  const std::vector<float> values{1e8F, 1, -1e8F};
   std::vector<at::Tensor> totals(4);
   on_devices(4, [&](DeviceId d) {
+    const bool all = std::find(alone.begin(), alone.end(), d) != alone.end();
     std::vector<at::Tensor> parts(3);
     for (std::size_t i = 0; i < 3; ++i) {
-      if (sources[i] == d) parts[i] = at::full({1}, part_of[d.index()]);
+      if (all || sum.sources[i] == d) parts[i] = at::full({1}, values[i]);
     }
-    totals[d.index()] = sum_in_order(transport, d, sources, everybody, parts, at::kFloat, 1);
+    totals[d.index()] = sum_in_order(transport, d, sum, parts, at::kFloat, 1);
   });
   for (const at::Tensor& total : totals) EXPECT_EQ(total.item<float>(), 0);
+}
+
+TEST(Collectives, PartsAreAddedInOrder) {
+  expect_parts_added_in_order({});
+}
+
+TEST(Collectives, WhoHasAllPartsAddsThemUpInTheSameOrder) {
+  expect_parts_added_in_order({DeviceId(3)});               // no source
+  expect_parts_added_in_order({DeviceId(1), DeviceId(2)});  // who adds up for others, and a source
+  expect_parts_added_in_order({DeviceId(0), DeviceId(1), DeviceId(2), DeviceId(3)});
 }
 
 TEST(Transport, AReceiveThatNobodyServesNamesBothEnds) {

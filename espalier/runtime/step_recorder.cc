@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "espalier/base/check.h"
+
 namespace espalier {
 namespace {
 
@@ -23,25 +25,48 @@ void StepRecorder::start_step() {
   sample_memory(Clock::now(), meter_.live());
 }
 
-void StepRecorder::action(const Action& action, Stream stream, Clock::time_point start) {
+void StepRecorder::action(const Action& action, Clock::time_point start) {
   const auto end = clock_.now();
   Span span;
   span.device = view_.device();
-  span.stream = stream;
-  span.kind = stream == Stream::kCollective ? SpanKind::kCollective : SpanKind::kAction;
   span.action = action;
   span.start = since_epoch(start);
   span.end = since_epoch(end);
-  if (stream == Stream::kCollective) {
-    const StagedModel& staged = view_.staged();
-    span.posted = span.start;
-    span.bytes = action.kind == ActionKind::kAllReduce ? staged.stages[action.stage().index()].reduced
-                                                       : staged.ties[action.tie().index()].bytes;
-  }
   spans_.push_back(span);
   if (action.kind != ActionKind::kForward) measure_holdings();
   sample_memory(start, meter_.restart_peak());
   sample_memory(end, meter_.live());
+}
+
+void StepRecorder::sum(const Action& action, Clock::time_point start, Clock::time_point end) {
+  const StagedModel& staged = view_.staged();
+  Span span;
+  span.device = view_.device();
+  span.stream = Stream::kCollective;
+  span.kind = SpanKind::kCollective;
+  span.action = action;
+  span.start = since_epoch(start);
+  span.end = since_epoch(end);
+  span.posted = span.start;
+  span.bytes = action.kind == ActionKind::kAllReduce ? staged.stages[action.stage().index()].reduced
+                                                     : staged.ties[action.tie().index()].bytes;
+  spans_.push_back(span);
+}
+
+void StepRecorder::summing(const Holding& holding) {
+  Watched& here = watched(holding);
+  if (here.sums++ == 0) measure(here);
+}
+
+void StepRecorder::summed(const Holding& holding) {
+  --watched(holding).sums;
+}
+
+StepRecorder::Watched& StepRecorder::watched(const Holding& holding) {
+  const auto found = std::find_if(holdings_.begin(), holdings_.end(),
+                                  [&](const Watched& watched) { return watched.holding == &holding; });
+  ESP_CHECK(found != holdings_.end());
+  return *found;
 }
 
 void StepRecorder::received(const Message& message, DeviceId from, const Action& waiter, Bytes bytes,
@@ -84,13 +109,12 @@ void StepRecorder::hand_over(StepOutcome& outcome) {
 // Gradients and the optimizer's state come and go with actions other than F.
 void StepRecorder::measure_holdings() {
   Bytes parameters, buffers, gradients, state;
-  for (const Holding* holding : holdings_) {
-    for (const Variable& variable : holding->parameters) {
-      parameters += bytes_of(variable.value);
-      if (variable.value.grad().defined()) gradients += bytes_of(variable.value.grad());
-      for (const at::Tensor& tensor : variable.state) state += bytes_of(tensor);
-    }
-    for (const Variable& variable : holding->buffers) buffers += bytes_of(variable.value);
+  for (Watched& here : holdings_) {
+    if (here.sums == 0) measure(here);
+    parameters += here.parameters;
+    buffers += here.buffers;
+    gradients += here.gradients;
+    state += here.state;
   }
   const auto set = [&](MemoryCategory category, Bytes bytes) {
     held_.bytes[static_cast<std::size_t>(category)] = bytes;
@@ -99,6 +123,16 @@ void StepRecorder::measure_holdings() {
   set(MemoryCategory::kGradients, gradients);
   set(MemoryCategory::kOptimizer, state);
   set(MemoryCategory::kBuffers, buffers);
+}
+
+void StepRecorder::measure(Watched& watched) {
+  watched.parameters = watched.gradients = watched.state = watched.buffers = Bytes();
+  for (const Variable& variable : watched.holding->parameters) {
+    watched.parameters += bytes_of(variable.value);
+    if (variable.value.grad().defined()) watched.gradients += bytes_of(variable.value.grad());
+    for (const at::Tensor& tensor : variable.state) watched.state += bytes_of(tensor);
+  }
+  for (const Variable& variable : watched.holding->buffers) watched.buffers += bytes_of(variable.value);
 }
 
 // The meter sees everything that the device allocated, so what is left beside the holdings are activations,

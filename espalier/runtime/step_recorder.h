@@ -23,13 +23,19 @@ class StepRecorder {
       : view_(view), meter_(meter), clock_(view.computes_on()) {}
 
   // What the device's stages hold; before the first step.
-  void watch(const Holding& holding) { holdings_.push_back(&holding); }
+  void watch(const Holding& holding) { holdings_.push_back({&holding}); }
 
   void start_step();
   // When the device has done all that came before.
   Clock::time_point now() const { return clock_.now(); }
   // An action that ends now, with the memory at its peak and at its end.
-  void action(const Action& action, Stream stream, Clock::time_point start);
+  void action(const Action& action, Clock::time_point start);
+  // A sum of gradients that is over.
+  void sum(const Action& action, Clock::time_point start, Clock::time_point end);
+  // From here on another thread may write the holding's gradients: they count as they are now. Until
+  // `summed`.
+  void summing(const Holding& holding);
+  void summed(const Holding& holding);
   // A message that arrived: `waiter` is the first action that consumes it.
   void received(const Message& message, DeviceId from, const Action& waiter, Bytes bytes,
                 Clock::time_point posted, Clock::time_point arrived);
@@ -48,7 +54,14 @@ class StepRecorder {
   const DeviceView& view_;
   MemoryMeter& meter_;
   DeviceClock clock_;
-  std::vector<const Holding*> holdings_;
+  struct Watched {
+    const Holding* holding = nullptr;
+    int sums = 0;  // that go on
+    Bytes parameters = {}, gradients = {}, state = {}, buffers = {};
+  };
+  static void measure(Watched& watched);
+  Watched& watched(const Holding& holding);
+  std::vector<Watched> holdings_;
   std::vector<Span> spans_;
   std::vector<MemorySample> samples_;
   MemoryByCategory held_;  // what the stages hold beside activations

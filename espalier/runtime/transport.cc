@@ -173,38 +173,71 @@ void all_reduce(Transport& transport, DeviceId self, std::span<const DeviceId> m
   }
 }
 
-at::Tensor sum_in_order(Transport& transport, DeviceId self, std::span<const DeviceId> sources,
-                        std::span<const DeviceId> members, const std::vector<at::Tensor>& parts,
-                        at::ScalarType type, std::int64_t elements) {
-  const DeviceId root = sources[0];
-  const auto link = [](DeviceId from, DeviceId to) { return Link{from, to, Lane::kCollective}; };
-  const auto has_part = [&](DeviceId member) {
-    return std::find(sources.begin(), sources.end(), member) != sources.end();
+namespace {
+
+bool among(DeviceId device, const std::vector<DeviceId>& devices) {
+  return std::find(devices.begin(), devices.end(), device) != devices.end();
+}
+
+at::Tensor a_token() {
+  return at::zeros({1}, at::kByte);
+}
+
+at::Tensor added_in_order(const std::vector<at::Tensor>& parts) {
+  at::Tensor total = parts.at(0).clone();
+  for (std::size_t i = 1; i < parts.size(); ++i) total.add_(parts[i]);
+  return total;
+}
+
+// At sources[0]: what the others send is added up, if not all is here, and goes back to who needs it.
+at::Tensor sum_for_all(Transport& transport, DeviceId self, const OrderedSum& sum,
+                       const std::vector<at::Tensor>& parts, at::ScalarType type, std::int64_t elements) {
+  const auto receive = [&](DeviceId from, at::ScalarType what, std::int64_t count) {
+    return transport.post_receive({from, self, Lane::kCollective}, what, count)->wait();
   };
+  const bool all_here = among(self, sum.alone);
+  at::Tensor total = all_here ? added_in_order(parts) : parts.at(0).clone();
+  if (!all_here) {
+    for (std::size_t i = 1; i < parts.size(); ++i) {
+      total = total.add(sum.sources[i] == self ? parts[i] : receive(sum.sources[i], type, elements));
+    }
+  }
+  for (const DeviceId member : sum.members) {  // those that sent no part say that they are there
+    if (member != self && (all_here || !among(member, sum.sources))) receive(member, at::kByte, 1);
+  }
   std::vector<std::shared_ptr<Pending>> sends;
-  at::Tensor total;
-  if (self == root) {
-    for (std::size_t i = 0; i < sources.size(); ++i) {
-      const at::Tensor part = parts[i].defined()
-                                  ? parts[i]
-                                  : transport.post_receive(link(sources[i], root), type, elements)->wait();
-      total = total.defined() ? total.add(part) : part.clone();
-    }
-    for (const DeviceId member : members) {  // those without a part say that they are there
-      if (!has_part(member)) transport.post_receive(link(member, root), at::kByte, 1)->wait();
-    }
-    for (const DeviceId member : members) {
-      if (member != root) sends.push_back(transport.post_send(link(root, member), total));
-    }
-  } else {
-    for (const at::Tensor& part : parts) {
-      if (part.defined()) sends.push_back(transport.post_send(link(self, root), part));
-    }
-    if (sends.empty()) sends.push_back(transport.post_send(link(self, root), at::zeros({1}, at::kByte)));
-    total = transport.post_receive(link(root, self), type, elements)->wait();
+  for (const DeviceId member : sum.members) {
+    if (member == self) continue;
+    sends.push_back(
+        transport.post_send({self, member, Lane::kCollective}, among(member, sum.alone) ? a_token() : total));
   }
   for (const auto& send : sends) send->wait();
   return total;
+}
+
+}  // namespace
+
+at::Tensor sum_in_order(Transport& transport, DeviceId self, const OrderedSum& sum,
+                        const std::vector<at::Tensor>& parts, at::ScalarType type, std::int64_t elements) {
+  const DeviceId root = sum.sources.at(0);
+  if (self == root) return sum_for_all(transport, self, sum, parts, type, elements);
+  std::vector<std::shared_ptr<Pending>> sends;
+  const auto send = [&](const at::Tensor& value) {
+    sends.push_back(transport.post_send({self, root, Lane::kCollective}, value));
+  };
+  if (among(self, sum.sources) && !among(root, sum.alone)) {
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (sum.sources[i] == self) send(parts[i]);
+    }
+  } else {
+    send(a_token());
+  }
+  const bool alone = among(self, sum.alone);
+  const auto back = alone ? transport.post_receive({root, self, Lane::kCollective}, at::kByte, 1)
+                          : transport.post_receive({root, self, Lane::kCollective}, type, elements);
+  at::Tensor total = back->wait();
+  for (const auto& each : sends) each->wait();
+  return alone ? added_in_order(parts) : total;
 }
 
 namespace {

@@ -96,11 +96,18 @@ class InProcessTransport final : public Transport {
 // collective lane (Patarasuk, Yuan, JPDC'09). Each member calls it from its own thread with equal sizes.
 void all_reduce(Transport& transport, DeviceId self, std::span<const DeviceId> members, at::Tensor values);
 
-// The sum of parts in their order, on every member, with the same bits: `sources[i]` has `parts[i]`, which is
-// undefined elsewhere; sources[0] adds up and sends the total to all. Nobody leaves before all have come.
-at::Tensor sum_in_order(Transport& transport, DeviceId self, std::span<const DeviceId> sources,
-                        std::span<const DeviceId> members, const std::vector<at::Tensor>& parts,
-                        at::ScalarType type, std::int64_t elements);
+// Who takes part in a sum of parts.
+struct OrderedSum {
+  std::vector<DeviceId> sources;  // sources[i] has the i-th part; sources[0] adds up for others
+  std::vector<DeviceId> members;
+  std::vector<DeviceId> alone;  // members that have all parts and add up by themselves
+};
+
+// The sum of parts in their order, on every member, with the same bits: `parts[i]` is defined on `sources[i]`
+// and where all are. sources[0] sends the total to those that do not add up alone. Nobody leaves before all
+// have come.
+at::Tensor sum_in_order(Transport& transport, DeviceId self, const OrderedSum& sum,
+                        const std::vector<at::Tensor>& parts, at::ScalarType type, std::int64_t elements);
 
 // Everybody's `mine`, by rank, to everybody; also a barrier of the workers. One caller per worker, in the
 // same order everywhere; equal sizes. Uses the control lane between the workers' first devices. Of n workers

@@ -271,10 +271,9 @@ class WaitGraph {
     actions_ = places_.size();
     successors_.resize(actions_ + facts.messages.size());
     predecessors_.resize(successors_.size());
-    for (std::size_t d = 0; d < node_.size(); ++d) {
-      for (std::size_t i = 1; i < node_[d].size(); ++i) edge(node_[d][i - 1], node_[d][i]);
-    }
+    for (std::size_t d = 0; d < node_.size(); ++d) follow_list(d);
     for (const auto& [producer, consumer] : facts.local) edge(node(producer), node(consumer));
+    for (const auto& [sum, waiter] : facts.sums) edge(node(sum), node(waiter));
     for (std::size_t m = 0; m < facts.messages.size(); ++m) {
       const MessageFacts& message = facts.messages[m];
       const std::size_t here = actions_ + m;
@@ -317,6 +316,14 @@ class WaitGraph {
         nodes.push_back(entry->second);
       }
       node_.push_back(std::move(nodes));
+    }
+  }
+  // A sum waits for the list, the list does not wait for a sum.
+  void follow_list(std::size_t device) {
+    std::optional<std::size_t> before;
+    for (std::size_t i = 0; i < node_[device].size(); ++i) {
+      if (before) edge(*before, node_[device][i]);
+      if (!is_sum(schedule_.devices[device][i].kind)) before = node_[device][i];
     }
   }
   std::size_t node(const ActionPlace& place) const { return node_[place.device.index()][place.position]; }

@@ -240,6 +240,7 @@ TEST_F(CheckSchedule, DeadlockFindsCollectivesInDifferentOrders) {
 // Runs a schedule step by step, in any order that the rules allow: does everything get done?
 bool runs_to_the_end(const Schedule& schedule, const ScheduleFacts& facts, const StagedModel& model) {
   std::vector<std::size_t> next(schedule.devices.size(), 0);        // by device
+  std::vector<std::vector<Action>> open(schedule.devices.size());   // by device: sums begun and not over
   std::vector<std::size_t> begin(schedule.channels.size() + 1, 0);  // by channel, into facts.messages
   for (const MessageFacts& message : facts.messages) ++begin[message.channel + 1];
   for (std::size_t c = 1; c < begin.size(); ++c) begin[c] += begin[c - 1];
@@ -265,6 +266,25 @@ bool runs_to_the_end(const Schedule& schedule, const ScheduleFacts& facts, const
     }
     return true;
   };
+  // The first sum of a device is over once it is the first of all its devices.
+  const auto end_sum = [&](DeviceId device) {
+    if (open[device.index()].empty()) return false;
+    const Action sum = open[device.index()].front();
+    const std::vector<DeviceId> together = expected_devices(model, sum);
+    const bool all = std::all_of(together.begin(), together.end(), [&](DeviceId each) {
+      return !open[each.index()].empty() && open[each.index()].front() == sum;
+    });
+    if (!all) return false;
+    for (const DeviceId each : together) open[each.index()].erase(open[each.index()].begin());
+    return true;
+  };
+  const auto awaits_sum = [&](DeviceId device, StageId stage) {
+    return std::any_of(open[device.index()].begin(), open[device.index()].end(), [&](const Action& sum) {
+      if (sum.kind == ActionKind::kAllReduce) return sum.stage() == stage;
+      const std::vector<StageId>& stages = model.ties[sum.tie().index()].stages;
+      return std::find(stages.begin(), stages.end(), stage) != stages.end();
+    });
+  };
   bool moved = true;
   while (moved) {
     moved = false;
@@ -272,8 +292,16 @@ bool runs_to_the_end(const Schedule& schedule, const ScheduleFacts& facts, const
       while (sent[c] < begin[c + 1] && can_send(facts.messages[sent[c]])) ++sent[c], moved = true;
     }
     for (std::size_t d = 0; d < next.size(); ++d) {
+      moved = end_sum(DeviceId(d)) || moved;
       if (next[d] == schedule.devices[d].size()) continue;
       const Action& action = schedule.devices[d][next[d]];
+      if (is_sum(action.kind)) {  // it goes on beside the list
+        open[d].push_back(action);
+        ++next[d];
+        moved = true;
+        continue;
+      }
+      if (action.kind == ActionKind::kUpdate && awaits_sum(DeviceId(d), action.stage())) continue;
       std::vector<DeviceId> together{DeviceId(d)};
       if (action.kind != ActionKind::kUpdate) together = expected_devices(model, action);
       const bool all = std::all_of(together.begin(), together.end(), [&](DeviceId device) {
@@ -287,7 +315,7 @@ bool runs_to_the_end(const Schedule& schedule, const ScheduleFacts& facts, const
     }
   }
   for (std::size_t d = 0; d < next.size(); ++d) {
-    if (next[d] != schedule.devices[d].size()) return false;
+    if (next[d] != schedule.devices[d].size() || !open[d].empty()) return false;
   }
   return std::equal(sent.begin(), sent.end(), begin.begin() + 1);
 }

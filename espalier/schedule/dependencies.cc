@@ -126,6 +126,7 @@ class FactsBuilder {
     }
     link_slots();
     for (const Crossing& crossing : model_.crossings) local_edges(crossing);
+    for (std::size_t d = 0; d < schedule_.devices.size(); ++d) sums_of(DeviceId(d));
     std::sort(facts_.local.begin(), facts_.local.end());
     facts_.local.erase(std::unique(facts_.local.begin(), facts_.local.end()), facts_.local.end());
     return std::move(facts_);
@@ -219,6 +220,29 @@ class FactsBuilder {
           facts_.local.emplace_back(backward(device, reader.stage, k), backward(device, crossing.from, j));
         }
       }
+    }
+  }
+
+  bool is_in(StageId stage, const Action& sum) const {
+    if (sum.kind == ActionKind::kAllReduce) return sum.stage() == stage;
+    const std::vector<StageId>& stages = model_.ties[sum.tie().index()].stages;
+    return std::find(stages.begin(), stages.end(), stage) != stages.end();
+  }
+
+  void sums_of(DeviceId device) {
+    const std::vector<Action>& list = schedule_.devices[device.index()];
+    std::vector<std::uint32_t> sums;  // so far, their positions
+    for (std::uint32_t i = 0; i < list.size(); ++i) {
+      auto awaited = sums.rbegin();
+      if (list[i].kind == ActionKind::kUpdate) {
+        awaited = std::find_if(sums.rbegin(), sums.rend(),
+                               [&](std::uint32_t sum) { return is_in(list[i].stage(), list[sum]); });
+      } else if (!is_sum(list[i].kind)) {
+        continue;
+      }
+      if (awaited != sums.rend())
+        facts_.sums.emplace_back(ActionPlace{device, *awaited}, ActionPlace{device, i});
+      if (is_sum(list[i].kind)) sums.push_back(i);
     }
   }
 

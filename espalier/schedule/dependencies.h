@@ -59,8 +59,16 @@ struct ScheduleFacts {
   std::vector<MessageFacts> messages;  // by channel, in its order
   std::vector<SlotFacts> slots;
   std::vector<std::pair<ActionPlace, ActionPlace>> local;  // producer, consumer on one device: no message
+  // A sum of gradients and what of its device's list waits for its end: the sum after it, and the update of
+  // each stage for the last sum that the stage is in. Ascending by who waits.
+  std::vector<std::pair<ActionPlace, ActionPlace>> sums;
 };
 ScheduleFacts schedule_facts(const StagedModel& model, const Schedule& schedule);
+
+// A or T: it goes on beside the list in which it stands.
+constexpr bool is_sum(ActionKind kind) {
+  return kind == ActionKind::kAllReduce || kind == ActionKind::kTieSum;
+}
 
 // Where actions stand.
 class ActionIndex {

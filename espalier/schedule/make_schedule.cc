@@ -93,6 +93,36 @@ ActionLists lists_by_rule(const StagedModel& model, std::size_t devices) {
   return lists;
 }
 
+bool has_sum(const std::vector<Action>& list) {
+  return std::any_of(list.begin(), list.end(), [](const Action& action) {
+    return once_per_step(action.kind) && action.kind != ActionKind::kUpdate;
+  });
+}
+
+// A of each stage right behind its last backward, so that it goes on beside what follows. Later stages, whose
+// backwards end first, come first, on all devices: in one order sums cannot cross. Where the lists have sums
+// of their own, nothing is known of that order, and the others come last.
+void insert_all_reduces(const StagedModel& model, ActionLists& lists) {
+  if (std::any_of(lists.begin(), lists.end(), has_sum)) return;
+  std::vector<std::size_t> from(lists.size(), 0);  // behind the device's sum before it
+  for (std::size_t s = model.stages.size(); s-- > 0;) {
+    if (!reduces(model.stages[s])) continue;
+    std::set<DeviceId> devices;
+    for (const StagedReplica& replica : model.stages[s].replicas) {
+      devices.insert(replica.devices.begin(), replica.devices.end());
+    }
+    for (const DeviceId device : devices) {
+      std::vector<Action>& list = lists.at(device.index());
+      std::size_t place = list.size();
+      while (place > from[device.index()] &&
+             !(list[place - 1].kind < ActionKind::kAllReduce && list[place - 1].stage() == StageId(s)))
+        --place;
+      list.insert(list.begin() + static_cast<std::ptrdiff_t>(place), {ActionKind::kAllReduce, StageId(s), 0});
+      from[device.index()] = place + 1;
+    }
+  }
+}
+
 // What stands nowhere yet.
 void append_ends_of_step(const StagedModel& model, ActionLists& lists) {
   std::set<Action> present;
@@ -181,6 +211,7 @@ ActionLists numbered(const StagedModel& model, std::size_t devices, const OrderL
     Numbering numbering(model, DeviceId(d), lists[d]);
     for (const Step& step : lists[d]) numbering.add(step, result[d]);
   }
+  insert_all_reduces(model, result);
   append_ends_of_step(model, result);
   return result;
 }
@@ -195,6 +226,7 @@ bool patterns_suffice(const StagedModel& model, std::size_t devices) {
 ActionLists make_lists(const StagedModel& model, std::size_t devices) {
   if (const OrderLists* lists = model.orders.lists()) return numbered(model, devices, *lists);
   ActionLists lists = lists_by_rule(model, devices);
+  if (model.orders.rule()->edition != OrderRule::Edition::kFirst) insert_all_reduces(model, lists);
   append_ends_of_step(model, lists);
   return lists;
 }
@@ -212,6 +244,9 @@ OrderLists lists_of(const StagedModel& model, const Schedule& schedule) {
     for (std::vector<Step>& list : shorter) strip(list);
     if (numbered(model, schedule.devices.size(), shorter) == schedule.devices) lists = std::move(shorter);
   };
+  leave_out([](std::vector<Step>& list) {
+    std::erase_if(list, [](const Step& step) { return once_per_step(step.kind); });
+  });
   leave_out([](std::vector<Step>& list) {
     while (!list.empty() && once_per_step(list.back().kind)) list.pop_back();
   });

@@ -54,8 +54,13 @@ Collective tied_sum(const StagedModel& model, const Tie& tie, const Cluster& clu
   Duration gather, give_back;  // what the last of the others waits beside the links
   senders.erase(senders.begin());
   sort_unique(senders);
+  const bool root_adds_alone = has_all_copies(model, tie, root);
   for (const DeviceId sender : senders) {
     const Route route = cluster.route(sender, root);
+    if (root_adds_alone) {
+      gather = std::max(gather, route.latency);
+      continue;
+    }
     result.hold += route.hold(tie.bytes);
     gather = std::max(gather, route.send.of(tie.bytes) + route.latency);
     result.latency += route.receive.of(tie.bytes);
@@ -63,6 +68,10 @@ Collective tied_sum(const StagedModel& model, const Tie& tie, const Cluster& clu
   }
   for (const DeviceId member : result.members) {
     const Route route = cluster.route(root, member);
+    if (has_all_copies(model, tie, member)) {
+      give_back = std::max(give_back, route.latency);
+      continue;
+    }
     result.hold += route.hold(tie.bytes);
     give_back = std::max(give_back, route.latency + route.receive.of(tie.bytes));
     result.latency += route.send.of(tie.bytes);

@@ -4,8 +4,9 @@
 // whether it came from a PipelinePlan or a Placement.
 //
 // A device has one in-order list of compute actions, and one in-order channel per peer and direction. A send
-// is posted when its producer ends, a receive as soon as a slot is free; only compute waits for tensors
-// (docs/semantics.md, time).
+// is posted when its producer ends, a receive as soon as a slot is free; only compute waits for tensors. Sums
+// of gradients (A, T) begin where they stand in the list and go on beside it, one after the other; an update
+// waits for those of its stage (docs/semantics.md, time).
 
 #include <compare>
 #include <cstdint>
@@ -60,8 +61,9 @@ bool can_split(const StagedStage& stage);   // I and W in place of B: it has wei
 // A device with several stages merges their lists by a unit-time simulation: of the actions that are ready,
 // backwards first, then forwards, then W; of each, earlier samples, then higher stages. Split orders come
 // from it for all devices. Where limits grow along an edge so that these orders would wait in a circle, each
-// replica instead takes a backward as soon as one is ready, else a forward while its limit allows. Then, at
-// the end of each device's list, A of its stages, T of its ties, U of its stages. R stands before each B or I
+// replica instead takes a backward as soon as one is ready, else a forward while its limit allows. A stands
+// right behind the last backward of its stage, or behind the A of a higher stage on its device; at the end of
+// each device's list T of its ties, then U of its stages. R stands before each B or I
 // of a stage that recomputes. Micro-batches of unequal sizes need limits that cover one micro-batch of the
 // larger; with smaller ones the result deadlocks, and check_schedule says so.
 //
@@ -93,7 +95,8 @@ Schedule with_channels(const StagedModel& model, std::vector<std::vector<Action>
 //  T  all devices of the tie's stages; the first device of each other stage sends its sum to the first device
 //     of the lowest, one after the other, which sends the total to each other member, one after the other;
 //     the largest latency once each way. Who receives or sends one after the other pays that endpoint as
-//     often, the others theirs once.
+//     often, the others theirs once. A device with all copies adds them up by itself: nothing is sent to it,
+//     but it waits for the others, a latency each way.
 struct Collective {
   std::vector<DeviceId> members;  // ascending
   Bytes bytes;
@@ -117,8 +120,8 @@ Collective collective_of(const StagedModel& model, const Cluster& cluster, const
 //   messages   every crossing piece travels once per destination device and direction, on the channel of its
 //              two devices; channels ascend, none is empty, none leads to its own device
 //   channel    messages stand in the order in which their producers run, by Message order within an action
-//   deadlock   compute orders ∪ channel orders ∪ data edges ∪ slot edges have no cycle; the line shows the
-//              cycle of actions
+//   deadlock   compute orders ∪ orders of sums ∪ channel orders ∪ data edges ∪ slot edges have no cycle; the
+//              line shows the cycle of actions
 // Each rule is checked where those before it hold: complete, then place, then order and in-flight, and
 // messages, then channel, then deadlock.
 std::vector<std::string> check_schedule(const StagedModel& model, const Schedule& schedule);

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "espalier/base/check.h"
@@ -259,7 +260,6 @@ class Compiler {
     auto send = sends_at_[device].begin();
     auto receive = receives_at_[device].begin();
     for (std::uint32_t position = 0; position < actions.size(); ++position) {
-      const std::size_t first = out_.tasks.size();
       for (; receive != receives_at_[device].end() && receive->position == position; ++receive) {
         const Sent& sent = out_.messages[receive->index];
         const Duration cost = cluster_.route(sent.from, sent.to).receive.of(sent.bytes);
@@ -268,21 +268,18 @@ class Compiler {
             add_task({Source::Kind::kReceiveEndpoint, DeviceId(device), receive->index}, cost, lane);
       }
       const Action& action = actions[position];
-      const bool collective = action.kind == ActionKind::kAllReduce || action.kind == ActionKind::kTieSum;
+      if (action.kind == ActionKind::kAllReduce || action.kind == ActionKind::kTieSum) {
+        tasks[position] = add_member(device, position);
+        continue;
+      }
+      const std::optional<TaskIndex> before = last_of_lane();
       const TaskIndex task =
-          add_task({collective ? Source::Kind::kMember : Source::Kind::kAction, DeviceId(device), position},
-                   collective ? Duration() : time_of(device, action), lane);
+          add_task({Source::Kind::kAction, DeviceId(device), position}, time_of(device, action), lane);
       tasks[position] = task;
-      if (collective) {
-        Members& members = collectives_[action];
-        if (members.tasks.empty()) members.first = {device, position};
-        members.tasks.push_back(task);
-        const bool is_first = first == task && out_.tasks.order.size() - 1 == out_.tasks.order_begin.back();
-        if (!is_first) members.before.push_back(task - 1);
-      } else if (in_group(device, action)) {
+      if (in_group(device, action)) {
         Meeting& meeting = meetings_[action];
         meeting.tasks.push_back(task);
-        if (out_.tasks.order.size() - 1 > out_.tasks.order_begin.back()) meeting.before.push_back(task - 1);
+        if (before) meeting.before.push_back(*before);
       }
       for (; send != sends_at_[device].end() && send->position == position; ++send) {
         const Sent& sent = out_.messages[send->index];
@@ -293,6 +290,27 @@ class Compiler {
       }
     }
     end_lane();
+  }
+
+  // The task that stands last in the lane that is being filled.
+  std::optional<TaskIndex> last_of_lane() const {
+    const TaskGraph& graph = out_.tasks;
+    if (graph.order.size() == graph.order_begin.back()) return std::nullopt;
+    return graph.order.back();
+  }
+
+  // A sum goes on beside the lane: its member arrives after what stands before it and after the device's sum
+  // before it. What reads it comes later in the list, and waits for the end (add_collectives).
+  TaskIndex add_member(std::size_t device, std::uint32_t position) {
+    const std::optional<TaskIndex> before = last_of_lane();
+    ESP_CHECK(before.has_value(), device, position);  // its stage's actions stand there
+    const TaskIndex task =
+        add_task({Source::Kind::kMember, DeviceId(device), position}, Duration(), TaskGraph::kNoLane);
+    edge(*before, task);
+    Members& members = collectives_[schedule_.devices[device][position]];
+    if (members.tasks.empty()) members.first = {device, position};
+    members.tasks.push_back(task);
+    return task;
   }
 
   void add_channels() {
@@ -328,10 +346,33 @@ class Compiler {
       const TaskIndex task = add_task({Source::Kind::kCollective, DeviceId(first.first), first.second},
                                       cost.hold, TaskGraph::kNoLane, cost.latency, priority++);
       hold_links(cost.links);
-      for (const TaskIndex before : members->before) edge(before, task);
       for (const TaskIndex member : members->tasks) {
         out_.sources[member].collective = task;
-        edge(task, member);
+        edge(member, task);
+      }
+    }
+    for (std::size_t device = 0; device < devices_; ++device) await_sums(device);
+  }
+
+  // A device's sums run one after the other; an update waits for the last one that its stage is in.
+  void await_sums(std::size_t device) {
+    const auto& actions = schedule_.devices[device];
+    std::map<StageId, TaskIndex> of_stage;
+    std::optional<TaskIndex> last;
+    for (std::size_t position = 0; position < actions.size(); ++position) {
+      const Action& action = actions[position];
+      const TaskIndex task = action_task_[device][position];
+      if (action.kind == ActionKind::kUpdate) {
+        const auto sum = of_stage.find(action.stage());
+        if (sum != of_stage.end()) edge(sum->second, task);
+      }
+      if (action.kind != ActionKind::kAllReduce && action.kind != ActionKind::kTieSum) continue;
+      if (last) edge(*last, task);
+      last = out_.sources[task].collective;
+      if (action.kind == ActionKind::kAllReduce) {
+        of_stage[action.stage()] = *last;
+      } else {
+        for (const StageId stage : model_.ties[action.tie().index()].stages) of_stage[stage] = *last;
       }
     }
   }
@@ -493,7 +534,7 @@ class Compiler {
     }
   }
 
-  // Of A, T and U. Something of the stage stands before a collective in every list.
+  // Of A, T and U.
   void hold_at_the_end(std::size_t device, std::uint32_t position) {
     const Action& action = schedule_.devices[device][position];
     const TaskIndex task = action_task_[device][position];
@@ -510,9 +551,8 @@ class Compiler {
     } else {
       scratch = tied_sum_scratch(model_, model_.ties[action.tie().index()], DeviceId(device));
     }
-    ESP_CHECK(position > 0, device);
-    hold(device, MemoryCategory::kBuffers, scratch, action_task_[device][position - 1], When::kEnd, task,
-         When::kEnd);
+    hold(device, MemoryCategory::kBuffers, scratch, task, When::kStart, out_.sources[task].collective,
+         When::kArrival);
   }
 
   // A crossing's output, until nobody on its device needs it.
@@ -602,8 +642,7 @@ class Compiler {
   };
   struct Members {
     std::pair<std::size_t, std::uint32_t> first;  // lowest member and the position there
-    std::vector<TaskIndex> tasks;                 // in the members' lanes
-    std::vector<TaskIndex> before;                // what stands before those
+    std::vector<TaskIndex> tasks;                 // arrivals
   };
   struct Meeting {  // of a group, before an action
     std::vector<TaskIndex> tasks, before;

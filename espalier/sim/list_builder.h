@@ -54,6 +54,11 @@ class ListBuilder {
   };
   enum Place : std::uint32_t { kForwardPlace, kRecomputePlace, kBackwardPlace, kWeightsPlace, kPlaces };
 
+  struct CollectiveSlots {
+    ActionKind kind = ActionKind::kAllReduce;
+    std::size_t subject = 0;  // stage, tie, or the work of a group
+  };
+
   struct Samples {  // [begin, end) / unit of the batch
     std::uint64_t begin = 0, end = 0, unit = 1;
   };
@@ -128,12 +133,14 @@ class ListBuilder {
   void list_posts();
   void list_receives();
   void list_initial();
-  void change_collectives();
   void list_frees();
   void number_changes();
   void add_term(std::uint32_t slot, ListTerm::When when, std::uint32_t figure, std::int32_t times);
 
   std::uint32_t route(DeviceId from, DeviceId to);
+  void add_sums();
+  void add_sums_of(std::uint32_t lane);
+  void add_sum(std::uint32_t slot, std::uint32_t lane);
   void add_collectives();
   void add_all_reduce(ListCollective& collective, StageId stage);
   void add_tied_sum(ListCollective& collective, std::size_t tie);
@@ -158,18 +165,19 @@ class ListBuilder {
     ActionKind kind = ActionKind::kUpdate;
     std::uint32_t stage = 0;
   };
-  std::vector<RawChange> raw_changes_;  // by slot
-  struct CollectiveSlots {
-    ActionKind kind = ActionKind::kAllReduce;
-    std::size_t subject = 0;  // stage, tie, or the work of a group
-  };
+  std::vector<RawChange> raw_changes_;              // by slot
   std::vector<CollectiveSlots> found_collectives_;  // in order of their first slots
   std::vector<std::uint32_t> collective_of_stage_, collective_of_tie_;
   std::vector<std::uint32_t> meeting_of_;  // by the group's first place in places_
   struct Member {
-    std::uint32_t collective = 0, lane = 0;
+    std::uint32_t collective = 0, lane = 0, slot = 0;
   };
   std::vector<Member> members_;
+  std::vector<std::uint32_t> sum_of_stage_;  // by stage: the last sum that it is in
+  struct AwaitedSum {
+    std::uint32_t sum = 0, update = 0;  // update: slot
+  };
+  std::vector<AwaitedSum> awaited_sums_;
 
   std::vector<std::uint32_t> seat_on_;             // regular; by device
   std::vector<std::uint32_t> place_at_;            // regular; by owner_begin_ + micro-batch: in places_

@@ -12,10 +12,10 @@
 //                                                                       recomputed, between_halves
 //     U   start  update workspace                                  end  - that
 //
-// Terms are the others: receive slots, gradients, the ends of outputs, what collectives need. What ends when
-// messages have arrived is a ListFree. Entries with equal stage, kind and terms share a change. In a regular
-// plan most terms are the same for all micro-batches, ListUsual of the stage, and what ends with a message is
-// said by its hop.
+// Terms are the others: receive slots, gradients, the ends of outputs. What sums need is theirs (ListSum).
+// What ends when messages have arrived is a ListFree. Entries with equal stage, kind and terms share a
+// change. In a regular plan most terms are the same for all micro-batches, ListUsual of the stage, and what
+// ends with a message is said by its hop.
 
 #include <algorithm>
 
@@ -106,32 +106,6 @@ void ListBuilder::change_gradients() {
     });
     add_term(first, ListTerm::When::kStartActivations, figure, 1);
     slot_frees_.push_back({built.producer, {figure, rank, 1}});
-  }
-}
-
-// What a sum needs of its own, from the end of the entry before it: its stage's actions stand there.
-void ListBuilder::change_collectives() {
-  if (found_collectives_.empty()) return;
-  for (std::uint32_t lane = 0; lane < out_->devices.size(); ++lane) {
-    for (std::uint32_t slot = out_->lane_begin[lane]; slot < out_->lane_begin[lane + 1]; ++slot) {
-      const std::uint32_t work = out_->entries[slot].work;
-      if (work < out_->first_collective) continue;
-      const CollectiveSlots& collective = found_collectives_[work - out_->first_collective];
-      if (!once_per_step(collective.kind)) continue;  // an action of a group
-      ESP_CHECK(slot > out_->lane_begin[lane], lane);
-      std::uint32_t figure = 0;
-      std::int32_t times = 1;
-      if (collective.kind == ActionKind::kTieSum) {
-        const Tie& tie = model_->ties[collective.subject];
-        const StagedStage& lowest = model_->stages[tie.stages.front().index()];
-        figure = out_->layout.tie(collective.subject);
-        times = out_->devices[lane] == lowest.replicas.front().devices.front() ? 3 : 1;
-      } else {
-        figure = out_->layout.of_stage(collective.subject, ListLayout::kReduceScratch);
-      }
-      add_term(slot - 1, ListTerm::When::kEndBuffers, figure, times);
-      add_term(slot, ListTerm::When::kEndBuffers, figure, -times);
-    }
   }
 }
 

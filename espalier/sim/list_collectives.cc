@@ -16,11 +16,81 @@ std::uint32_t ListBuilder::route(DeviceId from, DeviceId to) {
 void ListBuilder::add_leg(ListLeg leg, DeviceId from, DeviceId to) {
   leg.route = route(from, to);
   out_->legs.push_back(leg);
+  if (leg.kind == ListLeg::Kind::kArrives || leg.kind == ListLeg::Kind::kLeaves) return;
   const std::vector<LinkIndex>& links = out_->routes[leg.route]->links;
   out_->collective_links.insert(out_->collective_links.end(), links.begin(), links.end());
 }
 
+// Sums go on beside their lanes, one after the other; an update waits for the last that its stage is in.
+void ListBuilder::add_sums() {
+  out_->sums.clear();
+  out_->sums_begin.assign(1, 0);
+  out_->sum_updates.clear();
+  out_->sum_count = 0;
+  awaited_sums_.clear();
+  sum_of_stage_.assign(found_collectives_.empty() ? 0 : model_->stages.size(), kNone);
+  for (std::uint32_t lane = 0; lane < out_->devices.size(); ++lane) {
+    if (!found_collectives_.empty()) add_sums_of(lane);
+    out_->sums_begin.push_back(narrow(out_->sums.size()));
+  }
+  std::stable_sort(awaited_sums_.begin(), awaited_sums_.end(),
+                   [](const AwaitedSum& a, const AwaitedSum& b) { return a.sum < b.sum; });
+  for (const AwaitedSum& awaited : awaited_sums_) {
+    ListSum& sum = out_->sums[awaited.sum];
+    if (sum.updates++ == 0) sum.first_update = narrow(out_->sum_updates.size());
+    out_->sum_updates.push_back(awaited.update);
+    ++out_->waits[awaited.update];
+  }
+  for (const CollectiveSlots& found : found_collectives_)
+    out_->sum_count += once_per_step(found.kind) ? 1 : 0;
+}
+
+void ListBuilder::add_sums_of(std::uint32_t lane) {
+  const std::uint32_t first = narrow(out_->sums.size());
+  for (std::uint32_t slot = out_->lane_begin[lane]; slot < out_->lane_begin[lane + 1]; ++slot) {
+    const RawChange raw = raw_changes_[slot];
+    if (!once_per_step(raw.kind)) continue;
+    if (raw.kind != ActionKind::kUpdate) {
+      add_sum(slot, lane);
+      continue;
+    }
+    const std::uint32_t sum = sum_of_stage_[raw.stage];
+    if (sum != kNone && sum >= first) awaited_sums_.push_back({sum, slot});
+  }
+}
+
+void ListBuilder::add_sum(std::uint32_t slot, std::uint32_t lane) {
+  const std::uint32_t number = narrow(out_->sums.size());
+  ListSum sum;
+  sum.slot = slot;
+  sum.lane = lane;
+  sum.collective = out_->entries[slot].work - out_->first_collective;
+  const CollectiveSlots& found = found_collectives_[sum.collective];
+  if (found.kind == ActionKind::kTieSum) {
+    const Tie& tie = model_->ties[found.subject];
+    for (const StageId stage : tie.stages) sum_of_stage_[stage.index()] = number;
+    const StagedStage& lowest = model_->stages[tie.stages.front().index()];
+    sum.figure = out_->layout.tie(found.subject);
+    sum.times = out_->devices[lane] == lowest.replicas.front().devices.front() ? 3 : 1;
+  } else {
+    sum_of_stage_[found.subject] = number;
+    sum.figure = out_->layout.of_stage(found.subject, ListLayout::kReduceScratch);
+  }
+  out_->sums.push_back(sum);
+}
+
 void ListBuilder::add_collectives() {
+  // Of a sum the members are its places in `sums`, which stand by slot as the members of each do.
+  std::stable_sort(members_.begin(), members_.end(),
+                   [](const Member& a, const Member& b) { return a.collective < b.collective; });
+  for (const Member& member : members_) {
+    ListCollective& entry = out_->collectives[member.collective];
+    if (entry.members++ == 0) entry.first_member = narrow(out_->members.size());
+    const auto sum = std::lower_bound(out_->sums.begin(), out_->sums.end(), member.slot,
+                                      [](const ListSum& a, std::uint32_t slot) { return a.slot < slot; });
+    const bool is_sum = once_per_step(found_collectives_[member.collective].kind);
+    out_->members.push_back(is_sum ? narrow(sum - out_->sums.begin()) : member.lane);
+  }
   std::uint32_t rank = narrow(out_->sends.size());
   for (std::size_t i = 0; i < out_->collectives.size(); ++i) {
     ListCollective& collective = out_->collectives[i];
@@ -64,7 +134,8 @@ void ListBuilder::add_all_reduce(ListCollective& collective, StageId stage) {
   }
 }
 
-// From the first device of each other stage to that of the lowest, from there to all members.
+// From the first device of each other stage to that of the lowest, from there to all members. Without bytes
+// where a device has all copies.
 void ListBuilder::add_tied_sum(ListCollective& collective, std::size_t tie) {
   collective.bytes = out_->layout.tie(tie);
   const std::vector<StageId>& stages = model_->ties[tie].stages;
@@ -79,8 +150,12 @@ void ListBuilder::add_tied_sum(ListCollective& collective, std::size_t tie) {
       members.insert(replica.devices.begin(), replica.devices.end());
     }
   }
-  for (const DeviceId sender : senders) add_leg({0, ListLeg::Kind::kGather, 0, 0}, sender, root);
-  for (const DeviceId member : members) add_leg({0, ListLeg::Kind::kReturn, 0, 0}, root, member);
+  const auto adds_alone = [&](DeviceId device) { return has_all_copies(*model_, model_->ties[tie], device); };
+  const auto there = adds_alone(root) ? ListLeg::Kind::kArrives : ListLeg::Kind::kGather;
+  for (const DeviceId sender : senders) add_leg({0, there, 0, 0}, sender, root);
+  for (const DeviceId member : members) {
+    add_leg({0, adds_alone(member) ? ListLeg::Kind::kLeaves : ListLeg::Kind::kReturn, 0, 0}, root, member);
+  }
 }
 
 void ListBuilder::find_lone_channels() {

@@ -67,8 +67,8 @@ std::size_t bytes_of(const ListStructure& s) {
   return sizeof s + bytes(s.work_count, s.devices, s.lane_begin, s.entries, s.waits, s.posts_begin,
                           s.sends_begin, s.receives_begin, s.frees_begin, s.posts, s.receives, s.frees,
                           s.channels, s.hops, s.messages, s.sends, s.routes, s.collectives, s.legs, s.members,
-                          s.collective_links, s.changes, s.terms, s.initial, s.crossings_begin, s.usual,
-                          s.usual_begin);
+                          s.sums, s.sums_begin, s.sum_updates, s.collective_links, s.changes, s.terms,
+                          s.initial, s.crossings_begin, s.usual, s.usual_begin);
 }
 
 }  // namespace espalier::internal

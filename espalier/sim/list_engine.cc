@@ -100,6 +100,12 @@ void ListEngine::price_collectives() {
           give_back = std::max(give_back, route.latency + route.receive.of(bytes));
           latency += route.send.of(bytes);
           break;
+        case ListLeg::Kind::kArrives:
+          gather = std::max(gather, route.latency);
+          break;
+        case ListLeg::Kind::kLeaves:
+          give_back = std::max(give_back, route.latency);
+          break;
       }
     }
     collective.hold = hold.count();
@@ -136,7 +142,12 @@ void ListEngine::begin() {
   link_free_.assign(structure.link_count, 0);
   lanes_.resize(structure.devices.size());
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
-    lanes_[lane] = {0, structure.lane_begin[lane], structure.lane_begin[lane + 1]};
+    lanes_[lane] = {0, structure.lane_begin[lane], structure.lane_begin[lane + 1],
+                    structure.sums_begin[lane]};
+  }
+  sums_.assign(structure.sums.size(), Sum());
+  for (std::size_t i = 1; i < sums_.size(); ++i) {
+    sums_[i].waits += structure.sums[i].lane == structure.sums[i - 1].lane ? 1 : 0;
   }
   channels_.resize(structure.channels.size());
   for (std::size_t c = 0; c < channels_.size(); ++c) {
@@ -151,8 +162,9 @@ void ListEngine::begin() {
     }
   }
   iteration_ = 0;
-  unfinished_ = lanes_.size();
+  unfinished_ = lanes_.size() + structure.sum_count;
   runnable_.clear();
+  due_.clear();
 }
 
 // --- the run
@@ -170,15 +182,20 @@ bool ListEngine::run_all() {
     if (--waits_[lanes_[lane].slot] == 0) runnable_.push_back(lane);
   }
   for (;;) {
-    while (!runnable_.empty()) {
-      const std::uint32_t lane = runnable_.back();
-      runnable_.pop_back();
-      advance<kEndpoints, kPacked>(lane);
+    while (!runnable_.empty() || !due_.empty()) {
+      std::vector<std::uint32_t>& from = runnable_.empty() ? due_ : runnable_;
+      const std::uint32_t next = from.back();
+      from.pop_back();
+      if (&from == &runnable_) {
+        advance<kEndpoints, kPacked>(next);
+      } else {
+        run_sum<kPacked>(next, collectives_[next].ready);
+      }
     }
     Waiting next;
     if (!take_first<kPacked>(next)) break;
     if (next.rank >= messages) {
-      run_collective<kEndpoints, kPacked>(narrow(next.rank - messages), next.ready);
+      run_sum<kPacked>(narrow(next.rank - messages), next.ready);
       continue;
     }
     Channel& channel = channels_[structure_->sends[next.rank].channel];
@@ -199,7 +216,12 @@ void ListEngine::advance(std::uint32_t index) {
     const Time start =
         kEndpoints ? start_after_endpoints(slot, lane.free) : std::max(lane.free, ready_[slot]);
     if (work >= structure.first_collective) {
-      return arrive<kEndpoints, kPacked>(work - structure.first_collective, start);
+      const std::uint32_t meeting = work - structure.first_collective;
+      if (structure.collectives[meeting].action != ListCollective::kNoAction) {
+        return meet<kEndpoints, kPacked>(meeting, start);
+      }
+      arrive<kPacked>(lane.next_sum++, lane.free);
+      continue;
     }
     end_entry<kEndpoints, kPacked>(slot, lane, start + durations_[work]);
   } while (goes_on(lane));
@@ -241,17 +263,12 @@ inline bool ListEngine::goes_on(Lane& lane) {
 // Receive endpoints occupy the device one after the other, each once its message is there.
 Time ListEngine::start_after_endpoints(std::uint32_t slot, Time lane) {
   const ListStructure& structure = *structure_;
-  Time ready = 0;
   for (std::uint32_t i = structure.receives_begin[slot]; i < structure.receives_begin[slot + 1]; ++i) {
     const std::uint32_t rank = structure.receives[i];
-    const Time arrival = arrival_[rank], receive = hops_[structure.sends[rank].hop].receive;
-    if (receive > 0) {
-      lane = std::max(lane, arrival) + receive;
-    } else {
-      ready = std::max(ready, arrival);
-    }
+    const Time receive = hops_[structure.sends[rank].hop].receive;
+    if (receive > 0) lane = std::max(lane, arrival_[rank]) + receive;
   }
-  return std::max(lane, ready);
+  return std::max(lane, ready_[slot]);
 }
 
 void ListEngine::run_send_endpoints(std::uint32_t slot, Lane& lane) {
@@ -264,32 +281,60 @@ void ListEngine::run_send_endpoints(std::uint32_t slot, Lane& lane) {
   }
 }
 
-// A member is there; the last sets the collective off.
+// A device of a group is there; the last sets the action off.
 template <bool kEndpoints, bool kPacked>
-void ListEngine::arrive(std::uint32_t index, Time time) {
-  Collective& collective = collectives_[index];
-  collective.ready = std::max(collective.ready, time);
-  if (++collective.arrived < structure_->collectives[index].members) return;
-  if (structure_->collectives[index].links == 0) {
-    run_collective<kEndpoints, kPacked>(index, collective.ready);
-  } else {
-    enqueue<kPacked>(collective.ready, structure_->collectives[index].rank);
+void ListEngine::meet(std::uint32_t index, Time time) {
+  Collective& group = collectives_[index];
+  const ListCollective& from = structure_->collectives[index];
+  group.ready = std::max(group.ready, time);
+  if (++group.arrived < from.members) return;
+  for (std::uint32_t i = from.first_member; i < from.first_member + from.members; ++i) {
+    const std::uint32_t member = structure_->members[i];
+    Lane& lane = lanes_[member];
+    end_entry<kEndpoints, kPacked>(lane.slot, lane, group.ready + group.latency);
+    if (goes_on(lane)) runnable_.push_back(member);
   }
 }
 
-template <bool kEndpoints, bool kPacked>
-void ListEngine::run_collective(std::uint32_t index, Time ready) {
-  const ListCollective& collective = structure_->collectives[index];
-  const LinkIndex* links = structure_->collective_links.data() + collective.first_link;
+// One of the things that a sum waits for on a lane has happened. The last of all on the last lane sets it
+// off.
+template <bool kPacked>
+void ListEngine::arrive(std::uint32_t sum, Time time) {
+  sums_[sum].arrival = std::max(sums_[sum].arrival, time);
+  if (--sums_[sum].waits > 0) return;
+  const std::uint32_t index = structure_->sums[sum].collective;
+  const ListCollective& from = structure_->collectives[index];
+  Collective& collective = collectives_[index];
+  collective.ready = std::max(collective.ready, sums_[sum].arrival);
+  if (++collective.arrived < from.members) return;
+  if (from.links == 0) {
+    due_.push_back(index);
+  } else {
+    enqueue<kPacked>(collective.ready, from.rank);
+  }
+}
+
+template <bool kPacked>
+void ListEngine::run_sum(std::uint32_t index, Time ready) {
+  const ListStructure& structure = *structure_;
+  const ListCollective& collective = structure.collectives[index];
+  const LinkIndex* links = structure.collective_links.data() + collective.first_link;
   Time start = ready;
   for (std::uint32_t i = 0; i < collective.links; ++i) start = std::max(start, link_free_[links[i]]);
-  const Time end = start + collectives_[index].hold;
-  for (std::uint32_t i = 0; i < collective.links; ++i) link_free_[links[i]] = end;
-  for (std::uint32_t i = 0; i < collective.members; ++i) {
-    const std::uint32_t member = structure_->members[collective.first_member + i];
-    Lane& lane = lanes_[member];
-    end_entry<kEndpoints, kPacked>(lane.slot, lane, end + collectives_[index].latency);
-    if (goes_on(lane)) runnable_.push_back(member);
+  const Time left = start + collectives_[index].hold, end = left + collectives_[index].latency;
+  for (std::uint32_t i = 0; i < collective.links; ++i) link_free_[links[i]] = left;
+  iteration_ = std::max(iteration_, end);
+  --unfinished_;
+  for (std::uint32_t i = collective.first_member; i < collective.first_member + collective.members; ++i) {
+    const std::uint32_t number = structure.members[i];
+    const ListSum& sum = structure.sums[number];
+    ends_[sum.slot] = end;
+    for (std::uint32_t u = sum.first_update; u < sum.first_update + sum.updates; ++u) {
+      const std::uint32_t update = structure.sum_updates[u];
+      ready_[update] = std::max(ready_[update], end);
+      if (--waits_[update] == 0) runnable_.push_back(sum.lane);
+    }
+    if (number + 1 < structure.sums_begin[sum.lane + 1]) arrive<kPacked>(number + 1, end);
   }
 }
 

@@ -1,9 +1,9 @@
 #pragma once
 
 // One training step from a structure and its costs, for any schedule: stages that share a device, split
-// backwards, recomputation, any order, unequal micro-batches, replicas, tensor-parallel groups, collectives
-// anywhere in a list. The evaluator's inner loop; equal to compile, run_tasks and the memory of trace.h to
-// the nanosecond and byte, by test.
+// backwards, recomputation, any order, unequal micro-batches, replicas, tensor-parallel groups, sums of
+// gradients anywhere in a list, which go on beside it. The evaluator's inner loop; equal to compile,
+// run_tasks and the memory of trace.h to the nanosecond and byte, by test.
 //
 // Everything is flat and reused: one engine serves one thread, for structures of any size in turn.
 
@@ -38,6 +38,11 @@ class ListEngine {
   struct Lane {
     Time free = 0;
     std::uint32_t slot = 0, end = 0;
+    std::uint32_t next_sum = 0;  // that it will come to
+  };
+  struct Sum {  // on a lane
+    Time arrival = 0;
+    std::uint32_t waits = 1;  // its turn, and the lane's sum before it
   };
 
   // Messages go in order, the first may be waiting for links. `producer` is `never` while it does.
@@ -79,10 +84,17 @@ class ListEngine {
   template <bool kEndpoints, bool kPacked>
   void end_entry(std::uint32_t slot, Lane& lane, Time end);
   template <bool kEndpoints, bool kPacked>
-  void arrive(std::uint32_t index, Time time);
-  template <bool kEndpoints, bool kPacked>
-  void run_collective(std::uint32_t index, Time ready);
+  void meet(std::uint32_t index, Time time);
+  template <bool kPacked>
+  void arrive(std::uint32_t sum, Time time);
+  template <bool kPacked>
+  void run_sum(std::uint32_t index, Time ready);
   bool goes_on(Lane& lane);
+  bool is_sum(const ListEntry& entry) const {
+    return entry.work >= structure_->first_collective &&
+           structure_->collectives[entry.work - structure_->first_collective].action ==
+               ListCollective::kNoAction;
+  }
   Time start_after_endpoints(std::uint32_t slot, Time lane);
   void run_send_endpoints(std::uint32_t slot, Lane& lane);
   template <bool kEndpoints, bool kPacked>
@@ -124,6 +136,8 @@ class ListEngine {
   std::vector<Channel> channels_;
   std::vector<Hop> hops_;
   std::vector<Collective> collectives_;
+  std::vector<Sum> sums_;
+  std::vector<std::uint32_t> due_;  // sums without links, whose members are all there
   std::vector<Time> link_free_;
   WaitingQueue<std::uint64_t> packed_queue_;  // time and rank in one number,
   WaitingQueue<Waiting> queue_;               // or apart where they do not fit

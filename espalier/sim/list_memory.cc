@@ -1,8 +1,9 @@
 // Peak memory of each lane's device, from recorded ends (the intervals: trace.h, "What a device holds").
 //
-// Memory only grows when one of the device's own entries starts or ends; what others cause (a message that
-// arrived) only shrinks it. So the walk over the list suffices, and what arrivals free is applied when a
-// sample is looked at. A sample counts when the clock moves on, so that changes of one instant add up.
+// Memory only grows when one of the device's own entries starts or ends, or one of its sums arrives; what
+// others cause (a message that arrived) only shrinks it. So the walk over the list, with the sums between,
+// suffices, and what arrivals and the ends of sums free is applied when a sample is looked at. A sample
+// counts when the clock moves on, so that changes of one instant add up.
 
 #include <algorithm>
 
@@ -97,7 +98,10 @@ std::span<const ListPeak> ListEngine::measure_memory() {
 
 // What is held after everything up to `now`, except frees not yet applied.
 struct ListEngine::Held {
-  std::vector<Freed>& freed;  // ascending from freed_head
+  ListEngine& engine;
+  std::vector<Freed>& freed;            // ascending from freed_head
+  std::uint32_t sum = 0, last_sum = 0;  // of the lane: those that have not arrived
+  std::uint32_t open_sum = 0;           // and from here those whose room has not been given back
   std::size_t freed_head = 0;
   std::int64_t buffers = 0, activations = 0;
   Time now = 0;
@@ -112,9 +116,28 @@ struct ListEngine::Held {
     now = time;
   }
 
+  std::int64_t room_of(std::uint32_t number) const {
+    const ListSum& from = engine.structure_->sums[number];
+    return engine.costs_->bytes[from.figure] * from.times;
+  }
+
+  // With the sums that arrive by then.
+  void pass_to(Time time) {
+    for (; sum < last_sum && engine.sums_[sum].arrival <= time; ++sum) {
+      move_to(engine.sums_[sum].arrival);
+      buffers += room_of(sum);
+      grew = true;
+    }
+    move_to(time);
+  }
+
   void look() {
     while (freed_head < freed.size() && freed[freed_head].time <= now) {
       activations -= freed[freed_head++].bytes;
+    }
+    const ListStructure& structure = *engine.structure_;
+    while (open_sum < sum && engine.ends_[structure.sums[open_sum].slot] <= now) {
+      buffers -= room_of(open_sum++);
     }
     if (buffers + activations > most) {
       most = buffers + activations;
@@ -134,20 +157,22 @@ ListPeak ListEngine::peak_of(std::uint32_t lane) {
   const ListStructure& structure = *structure_;
   const std::vector<std::int64_t>& bytes = costs_->bytes;
   freed_.clear();
-  Held held{freed_};
+  Held held{*this, freed_, structure.sums_begin[lane], structure.sums_begin[lane + 1],
+            structure.sums_begin[lane]};
   for (std::uint32_t i = structure.initial_begin[lane]; i < structure.initial_begin[lane + 1]; ++i) {
     held.buffers += bytes[structure.initial[i].figure] * structure.initial[i].times;
   }
   for (std::uint32_t slot = structure.lane_begin[lane]; slot < structure.lane_begin[lane + 1]; ++slot) {
     const ListEntry& entry = structure.entries[slot];
     const Change& change = changes_[entry.change];
+    if (is_sum(entry)) continue;
     const Time end = ends_[slot];
     if (change.start_activations != 0) {
-      held.move_to(end - durations_[entry.work]);
+      held.pass_to(end - durations_[entry.work]);
       held.activations += change.start_activations;
       held.grew = true;
     }
-    held.move_to(end);
+    held.pass_to(end);
     held.activations += change.end_activations;
     held.buffers += change.end_buffers;
     held.grew = held.grew || change.end_activations + change.end_buffers > 0;
@@ -171,6 +196,7 @@ ListPeak ListEngine::peak_of(std::uint32_t lane) {
       held.free_later(time, bytes[free.figure]);
     }
   }
+  held.pass_to(iteration_);
   held.look();
   return held.peak;
 }

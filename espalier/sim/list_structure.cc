@@ -99,11 +99,11 @@ void ListBuilder::begin(const StagedModel& model, ListStructure& out) {
 }
 
 void ListBuilder::finish() {
+  add_sums();
   add_collectives();
   find_lone_channels();
   list_posts();
   list_initial();
-  change_collectives();
   list_frees();
   number_changes();
 }
@@ -172,7 +172,7 @@ void ListBuilder::add_collective(ActionKind kind, std::size_t subject) {
     found = narrow(found_collectives_.size());
     found_collectives_.push_back({kind, subject});
   }
-  members_.push_back({found, narrow(out_->devices.size() - 1)});
+  members_.push_back({found, narrow(out_->devices.size() - 1), narrow(out_->entries.size())});
   add_entry(kind, 0, out_->first_collective + found);
 }
 
@@ -184,7 +184,7 @@ void ListBuilder::add_meeting(const Action& action, const Seat& seat, std::uint3
     found = narrow(found_collectives_.size());
     found_collectives_.push_back({action.kind, ListLayout::work(seat.replica, action.kind)});
   }
-  members_.push_back({found, narrow(out_->devices.size() - 1)});
+  members_.push_back({found, narrow(out_->devices.size() - 1), narrow(out_->entries.size())});
   add_entry(action.kind, seat.stage, out_->first_collective + found);
 }
 
@@ -229,13 +229,6 @@ void ListBuilder::count_work() {
   out_->collectives.assign(found_collectives_.size(), {});
   out_->work_count.assign(out_->first_collective + out_->collectives.size(), 0);
   for (const ListEntry& entry : out_->entries) ++out_->work_count[entry.work];
-  std::stable_sort(members_.begin(), members_.end(),
-                   [](const Member& a, const Member& b) { return a.collective < b.collective; });
-  for (const Member& member : members_) {
-    ListCollective& entry = out_->collectives[member.collective];
-    if (entry.members++ == 0) entry.first_member = narrow(out_->members.size());
-    out_->members.push_back(member.lane);
-  }
 }
 
 std::uint32_t ListBuilder::new_channel(DeviceId from, DeviceId to) {

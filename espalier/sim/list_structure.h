@@ -117,19 +117,27 @@ struct ListSend {  // a message, by rank
 };
 
 // An all-reduce, a tied sum, or an action of a tensor-parallel group, whose devices start and end it
-// together.
+// together. The first two, sums, go on beside the lists of their members.
 struct ListCollective {
   static constexpr std::uint32_t kNoAction = 0xffffffff;
   std::uint32_t action = kNoAction;             // of a group: the work whose duration it has; then no bytes
   std::uint32_t bytes = 0;                      // its figure
   std::uint32_t first_leg = 0, legs = 0;        // in `legs`
-  std::uint32_t first_member = 0, members = 0;  // in `members`: lanes
+  std::uint32_t first_member = 0, members = 0;  // in `members`: lanes; of a sum: in `sums`
   std::uint32_t first_link = 0, links = 0;      // in `collective_links`
   std::uint32_t rank = 0;
 };
+// A sum on one lane. It arrives once its turn has come and the lane's sum before it is over.
+struct ListSum {
+  std::uint32_t slot = 0, lane = 0, collective = 0;
+  std::uint32_t figure = 0;  // what it needs of its own, from its arrival to its end: so often this figure
+  std::int32_t times = 1;
+  std::uint32_t first_update = 0, updates = 0;  // in `sum_updates`: slots that wait for its end
+};
 struct ListLeg {  // a route that a collective uses
   std::uint32_t route = 0;
-  enum class Kind : std::uint8_t { kRing, kGather, kReturn } kind = Kind::kRing;
+  // kArrives, kLeaves: a latency and no bytes, to the device that adds up and back.
+  enum class Kind : std::uint8_t { kRing, kGather, kReturn, kArrives, kLeaves } kind = Kind::kRing;
   std::uint32_t ring = 0, ring_size = 0;
 };
 
@@ -173,7 +181,7 @@ struct ListStructure {
 
   // By slot.
   std::vector<ListEntry> entries;
-  std::vector<std::uint32_t> waits;                                                  // messages, and its turn
+  std::vector<std::uint32_t> waits;  // messages, a sum before an update, and its turn
   std::vector<std::uint32_t> posts_begin, sends_begin, receives_begin, frees_begin;  // one more than slots
   std::uint32_t never() const { return narrow(entries.size()); }
   std::uint32_t always() const { return narrow(entries.size()) + 1; }
@@ -192,6 +200,10 @@ struct ListStructure {
   std::vector<ListCollective> collectives;  // by work; ranks follow those of messages
   std::vector<ListLeg> legs;
   std::vector<std::uint32_t> members;
+  std::vector<ListSum> sums;              // by slot
+  std::vector<std::uint32_t> sums_begin;  // by lane, one more
+  std::vector<std::uint32_t> sum_updates;
+  std::uint32_t sum_count = 0;  // collectives that are sums
   std::vector<LinkIndex> collective_links;
 
   std::vector<ListChange> changes;

@@ -79,7 +79,7 @@ class TraceWriter {
     span.bytes = sent.bytes;
   }
 
-  // The collective that a member's empty task waits for.
+  // The collective of which this is a member's arrival.
   void add_collective(TaskIndex member, Span& span) {
     const TaskIndex task = compiled_.sources[member].collective;
     span.stream = Stream::kCollective;

@@ -25,9 +25,9 @@ namespace espalier {
 //    takes no time;
 //  - first come, first served by (ready time, source device, position of the producing action in its list,
 //    Message, destination device); collectives come after messages, by (lowest member, position there);
-//  - A and T occupy their devices from the moment all members arrived to the end of the collective: a task on
-//    links that waits for what stands before A in each member's list, and an empty task in each list that
-//    waits for it.
+//  - A and T go on beside their devices' lists: a task on links that waits for an empty task of each member,
+//    its arrival, which waits for what stands before the sum in the member's list and for the sum before it
+//    there. An update waits for the last sum that its stage is in.
 struct CompiledSchedule {
   TaskGraph tasks;  // accounts: device · kMemoryCategories + category
   struct Source {   // of each task
@@ -37,12 +37,12 @@ struct CompiledSchedule {
       kReceiveEndpoint,  // `device`, `index` = message
       kMessage,          // `device` = sender, `index` = message
       kCollective,       // `device` = lowest member, `index` = position in its list
-      kMember,           // A or T in the list of `device`: `index` = position; takes no time of its own
+      kMember,           // arrival at A or T in the list of `device`: `index` = position; takes no time
       kJoin,             // the latest of several ends, for memory: takes no time
     } kind = Kind::kAction;
     DeviceId device;
     std::uint32_t index = 0;
-    TaskIndex collective = 0;  // kMember: the task that it waits for
+    TaskIndex collective = 0;  // kMember: the task that waits for it
   };
   std::vector<Source> sources;  // by task
   struct Sent {

@@ -18,10 +18,6 @@
 namespace espalier {
 namespace {
 
-bool is_collective(ActionKind kind) {
-  return kind == ActionKind::kAllReduce || kind == ActionKind::kTieSum;
-}
-
 // The largest ± of notes that begin with "clock offset", twice: times of two hosts may be off by that much.
 Duration clock_slack(const Trace& trace) {
   Duration largest;
@@ -140,7 +136,7 @@ class TraceChecker {
     for (const Span& span : trace_.spans) {
       if (span.kind != SpanKind::kAction && span.kind != SpanKind::kCollective) continue;
       const auto position = index.find(span.device, span.action);
-      const bool collective = is_collective(span.action.kind);
+      const bool collective = is_sum(span.action.kind);
       if (!position) {
         report("actions", name(span) + " is not in the schedule of its device");
       } else if (span.kind != (collective ? SpanKind::kCollective : SpanKind::kAction) ||
@@ -213,7 +209,8 @@ class TraceChecker {
 
   // --- the order on a device
 
-  // Spans that occupy a device one after the other: its actions, each with its endpoints around it.
+  // Spans that occupy a device one after the other: its actions, each with its endpoints around it. Its sums
+  // go on beside them.
   void build_lanes() {
     struct Around {
       std::vector<const Span*> receives, sends;
@@ -234,6 +231,11 @@ class TraceChecker {
           std::sort(spans->begin(), spans->end(),
                     [](const Span* a, const Span* b) { return a->start < b->start; });
         }
+        if (is_sum(schedule_.devices[d][i].kind)) {
+          const Duration before = lanes_[d].empty() ? Duration() : lanes_[d].back()->end;
+          timeline_.sum_reached.emplace(ActionPlace{DeviceId(d), i}, before);
+          continue;
+        }
         lanes_[d].insert(lanes_[d].end(), here.receives.begin(), here.receives.end());
         lanes_[d].push_back(timeline_.actions[d][i]);
         lanes_[d].insert(lanes_[d].end(), here.sends.begin(), here.sends.end());
@@ -243,15 +245,18 @@ class TraceChecker {
 
   void not_overlapping() {
     for (const auto& lane : lanes_) {
-      for (std::size_t i = 1; i < lane.size(); ++i) {
-        // That a collective does not start too early is its own rule.
-        if (simulated_ && lane[i]->kind == SpanKind::kCollective) continue;
-        if (lane[i]->start < lane[i - 1]->end) {
-          report("actions", name(*lane[i]) + " starts at " + at(lane[i]->start) + ", before " +
-                                name(*lane[i - 1]) + " ends at " + at(lane[i - 1]->end));
-        }
-      }
+      for (std::size_t i = 1; i < lane.size(); ++i) not_before_end(*lane[i], *lane[i - 1]);
     }
+    for (const auto& [sum, waiter] : facts_.sums) {
+      // That a sum does not start too early is a rule of its own.
+      const bool sums = timeline_.at(waiter).kind == SpanKind::kCollective;
+      if (!simulated_ || !sums) not_before_end(timeline_.at(waiter), timeline_.at(sum));
+    }
+  }
+  void not_before_end(const Span& span, const Span& before) {
+    if (span.start >= before.end) return;
+    report("actions", name(span) + " starts at " + at(span.start) + ", before " + name(before) + " ends at " +
+                          at(before.end));
   }
 
   // --- messages
@@ -347,19 +352,25 @@ class TraceChecker {
   };
   std::map<Action, CollectiveSpans> collectives() const {
     std::map<Action, CollectiveSpans> result;
-    for (const auto& lane : lanes_) {
-      for (std::size_t i = 0; i < lane.size(); ++i) {
-        if (lane[i]->kind != SpanKind::kCollective) continue;
-        CollectiveSpans& spans = result[lane[i]->action];
-        spans.members.push_back(lane[i]);
-        const Duration before = simulated_ ? (i == 0 ? Duration() : lane[i - 1]->end) : lane[i]->start;
-        spans.arrived = std::max(spans.arrived, before);
-      }
+    for (const auto& [place, reached] : timeline_.sum_reached) {
+      const Span& span = timeline_.at(place);
+      CollectiveSpans& spans = result[span.action];
+      spans.members.push_back(&span);
+      const Duration here = simulated_ ? timeline_.sum_arrival(facts_, place) : span.start;
+      spans.arrived = std::max(spans.arrived, here);
     }
     return result;
   }
 
   void collective() {
+    if (!simulated_) {
+      for (const auto& [place, reached] : timeline_.sum_reached) {
+        const Span& span = timeline_.at(place);
+        if (span.start >= reached) continue;
+        report("collective", name(span) + " starts at " + at(span.start) +
+                                 ", before what stands before it ends at " + at(reached));
+      }
+    }
     for (const auto& [action, spans] : collectives()) {
       const Span& first = *spans.members.front();
       for (const Span* span : spans.members) {
@@ -411,7 +422,7 @@ class TraceChecker {
   void durations() {
     for (std::size_t d = 0; d < timeline_.actions.size(); ++d) {
       for (const Span* span : timeline_.actions[d]) {
-        if (is_collective(span->action.kind)) continue;
+        if (is_sum(span->action.kind)) continue;
         takes(*span, staged_time(DeviceId(d), span->action));
       }
     }
@@ -526,11 +537,14 @@ class TraceChecker {
       Duration& latest = inputs[first];
       latest = std::max(latest, arrived(m));
     }
+    for (const auto& [sum, waiter] : facts_.sums) {
+      Duration& latest = inputs[&timeline_.at(waiter)];
+      latest = std::max(latest, timeline_.at(sum).end);
+    }
     std::vector<std::pair<const Span*, Duration>> causes;
     std::map<Together, Duration> of_groups;
     for (const auto& lane : lanes_) {
       for (std::size_t i = 0; i < lane.size(); ++i) {
-        if (lane[i]->kind == SpanKind::kCollective) continue;
         const Duration free = i == 0 ? Duration() : lane[i - 1]->end;
         const auto input = inputs.find(lane[i]);
         const Duration cause = input == inputs.end() ? free : std::max(free, input->second);

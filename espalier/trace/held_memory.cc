@@ -120,8 +120,7 @@ class HeldMemory {
       const Bytes chunk((stage.reduced.count() + n - 1) / n);
       room = stage.reduced + chunk + chunk;  // all of it, a chunk on its way out, one on its way in
     }
-    const Duration before = timeline_.at({place.device, place.position - 1}).end;
-    hold(place.device, MemoryCategory::kBuffers, room, before, end);
+    hold(place.device, MemoryCategory::kBuffers, room, timeline_.sum_arrival(facts_, place), end);
   }
 
   bool stands_on(DeviceId device, StageId stage, std::uint32_t micro_batch) const {
@@ -228,6 +227,15 @@ Duration Timeline::end_of(const std::vector<ActionPlace>& places) const {
   Duration latest;
   for (const ActionPlace& place : places) latest = std::max(latest, at(place).end);
   return latest;
+}
+
+Duration Timeline::sum_arrival(const ScheduleFacts& facts, const ActionPlace& sum) const {
+  const Duration reached = sum_reached.at(sum);
+  const auto before =
+      std::lower_bound(facts.sums.begin(), facts.sums.end(), sum,
+                       [](const auto& pair, const ActionPlace& place) { return pair.second < place; });
+  const bool found = before != facts.sums.end() && before->second == sum;
+  return found ? std::max(reached, at(before->first).end) : reached;
 }
 
 std::vector<MemorySample> held_memory(const StagedModel& model, const Schedule& schedule,

@@ -2,6 +2,7 @@
 
 // Times of a schedule's actions and messages, read from a trace: what check_trace's rules share.
 
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -18,11 +19,14 @@ struct Timeline {
     const Span* receive_endpoint = nullptr;
     const Span* receive_wait = nullptr;
   };
-  std::vector<MessageSpans> messages;  // by ScheduleFacts::messages
+  std::vector<MessageSpans> messages;           // by ScheduleFacts::messages
+  std::map<ActionPlace, Duration> sum_reached;  // when what stands before a sum in its list has ended
 
   const Span& at(const ActionPlace& place) const { return *actions[place.device.index()][place.position]; }
   // The latest end of these actions.
   Duration end_of(const std::vector<ActionPlace>& places) const;
+  // When a device had done what stands before a sum, and its sum before that was over.
+  Duration sum_arrival(const ScheduleFacts& facts, const ActionPlace& sum) const;
 };
 
 // What each device holds, by the text of trace.h: samples at 0 and wherever it changes.

@@ -96,8 +96,9 @@ double bubble_ratio(const Trace& trace);  // 1 - Σ busy / (devices with actions
 //                  left it
 //   links          a link with contention carries one transfer or collective at a time, first come, first
 //                  served; each takes bytes / bottleneck, then latency
-//   collective  c  starts when all members arrived, at the same time on all of them (measured: ends after all
-//                  members arrived)
+//   collective  c  starts when all members arrived, at the same time on all of them (measured: a member's own
+//                  arrival is not before what stands before the sum has ended; ends after all members
+//                  arrived)
 //   eager          nothing waits without a cause: each start equals the latest of what it waits for
 //   slots       c  a message does not arrive before its slot is free
 //   memory         samples equal what is held, by the text below, recomputed here
@@ -112,10 +113,12 @@ double bubble_ratio(const Trace& trace);  // 1 - Σ busy / (devices with actions
 //    endpoint's) end, the moment the channel's message before it left the wire, and the moment its receive
 //    was posted; start = the first link held; end = start + hold + latency. `action`: the producing one, of
 //    several the last in the device's list. Tokens under TokenRule::kFree: no time, no endpoints.
-//  - A and T: one kCollective span on each member, stream kCollective (none on kCompute); times and members
-//    from collective_of (schedule.h); posted = the moment the last member had done what stands before it
-//    (each device is occupied from its own arrival to the end), start = the first link held, end = start +
-//    hold + latency. bytes: reduced, or the tie's.
+//  - A and T: one kCollective span on each member, stream kCollective (none on kCompute, which goes on);
+//  times
+//    and members from collective_of (schedule.h). A member arrives when what stands before the sum in its
+//    list has ended and its sum before that is over; posted = the last arrival, start = the first link held,
+//    end = start + hold + latency. An update waits for the end of the last sum before it that its stage is
+//    in. bytes: reduced, or the tie's.
 //
 // Spans of a measured trace: kAction and kCollective as above, where a collective's start is the member's own
 // arrival; per message one kTransfer on the sender (kSend, from post to completion) and one kReceiveWait on
@@ -139,9 +142,9 @@ double bubble_ratio(const Trace& trace);  // 1 - Σ busy / (devices with actions
 //      its slot is taken.)
 //    - gradient receive buffers: Reader::gradient of each backward message, from the end of the receiving
 //      action's F to its B's end (I's end). (Its receive is posted when it begins.)
-//    - what A and T need of their own, from the end of the action before them in the device's list to their
-//      end: A of n replicas `reduced` and twice the n-th part of it, rounded up; T three times the tie's
-//      bytes on the first device of the lowest stage, once on the others.
+//    - what A and T need of their own, from the device's arrival to their end: A of n replicas `reduced` and
+//      twice the n-th part of it, rounded up; T three times the tie's bytes on the first device of the lowest
+//      stage, once on the others.
 //   kActivations:
 //    - `saved`, from F's start to B's end; `recomputed`, from R's start to B's end; what of them is
 //      `…_for_input`, to the end of I; `between_halves`, from I's end to W's end;

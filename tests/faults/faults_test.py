@@ -92,6 +92,7 @@ class Run:
 
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder, env=environment,
                                         preexec_fn=become_a_job)
+        self.strangers = set()
         self.chunks = []
         self.reader = threading.Thread(target=self.read, daemon=True)
         self.reader.start()
@@ -104,13 +105,17 @@ class Run:
         return b"".join(self.chunks).decode(errors="replace")
 
     def processes(self):
+        """Process to rank. Whose environment is another's is asked once: what this run starts has the mark from its birth."""
         found = {}
-        for entry in pathlib.Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            environment = environment_of(entry.name)
-            if environment.get("ESPALIER_TEST_MARK") == self.mark and alive(entry.name):
-                found[int(entry.name)] = environment.get("RANK")
+        present = {int(entry.name) for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit()}
+        self.strangers &= present
+        for pid in present - self.strangers:
+            environment = environment_of(pid)
+            if environment.get("ESPALIER_TEST_MARK") == self.mark:
+                if alive(pid):
+                    found[pid] = environment.get("RANK")
+            elif environment and pid != self.process.pid:
+                self.strangers.add(pid)
         return found
 
     def worker(self, rank):
@@ -149,7 +154,7 @@ class Run:
         raise AssertionError(f"still running after 30 s: {left}\n" + self.text())
 
 
-class Faults:
+class Launched:
     launcher = None
 
     def setUp(self):
@@ -186,6 +191,8 @@ class Faults:
                 os.kill(run.worker(rank), signal.SIGKILL)
                 self.expect_stopped(run, f"worker {rank}", "waits for")
 
+
+class Faults(Launched):
     def test_a_stopped_worker_is_named_and_the_other_stops(self):
         for rank in (0, 1):
             with self.subTest(rank=rank):
@@ -310,7 +317,7 @@ class ByHand(unittest.TestCase):
 
 
 @unittest.skipUnless(TORCHRUN.exists(), "no torchrun beside ESPALIER_PYTHON")
-class TorchRun(Faults, unittest.TestCase):
+class TorchRun(Launched, unittest.TestCase):  # faults_long_test.py has the other faults under it
     launcher = "torchrun"
 
 

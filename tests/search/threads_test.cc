@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
@@ -45,7 +46,7 @@ class Search : public ::testing::TestWithParam<Case> {
  protected:
   Search()
       : folder_(std::filesystem::path(::testing::TempDir()) /
-                (std::string("espalier_search_") + GetParam().name)) {
+                ("espalier_search_" + std::to_string(::getpid()) + "_" + GetParam().name)) {
     std::filesystem::create_directories(folder_);
     JobOptions options;
     options.model = GetParam().model;

@@ -276,7 +276,7 @@ bool recomputes(const Outcome& outcome) {
 // little longer than a step with room, 8 · 12 ms.
 TEST(Joint, RecomputesWhereMemoryBindsAndNowhereElse) {
   const std::string chain = wide_chain(8);
-  const Toy tight(chain, devices_of(2, "10MiB"), 8), ample(chain, devices_of(2, "64MiB"), 8);
+  const Toy tight(chain, devices_of(2, "8MiB"), 8), ample(chain, devices_of(2, "64MiB"), 8);
   const Outcome found = plan_jointly(tight.problem(), 1'000'000);
   ASSERT_EQ(found.status, Status::kFeasible) << found.why;
   EXPECT_TRUE(recomputes(found)) << print_plan(std::get<PipelinePlan>(*found.plan), tight.graph,
