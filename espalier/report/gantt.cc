@@ -86,11 +86,15 @@ std::string join(const std::vector<Column>& columns, Colour colour) {
 // Sums of gradients show where the device is idle meanwhile.
 void show_sums(const GanttLayout& layout, const std::vector<const Span*>& sums, std::vector<Column>& row) {
   const std::vector<const Span*> filled = fill_columns(layout, sums);
+  const Span* before = nullptr;  // shown in the column before
   for (std::size_t c = 0; c < row.size(); ++c) {
-    if (filled[c] == nullptr || row[c].background != 0 || row[c].text != "·") continue;
-    const bool first = c == 0 || filled[c - 1] != filled[c] || row[c - 1].text == "·";
-    const ActionKind kind = filled[c]->action.kind;
-    row[c].text = first ? std::string(1, letter(kind)) : fill_of(kind);
+    const bool idle = row[c].background == 0 && row[c].text == "·";
+    const Span* const sum = idle ? filled[c] : nullptr;
+    if (sum != nullptr) {
+      const ActionKind kind = sum->action.kind;
+      row[c].text = sum == before ? fill_of(kind) : std::string(1, letter(kind));
+    }
+    before = sum;
   }
 }
 
@@ -172,14 +176,15 @@ std::string legend(const Trace& trace, const GanttOptions& options) {
       endpoints = true;
     }
   }
-  static const std::map<ActionKind, const char*> kNames{{ActionKind::kForward, "forward"},
-                                                        {ActionKind::kBackward, "backward"},
-                                                        {ActionKind::kInputGradient, "input gradient"},
-                                                        {ActionKind::kWeightGradient, "weight gradient"},
-                                                        {ActionKind::kRecompute, "recompute"},
-                                                        {ActionKind::kAllReduce, "sum over replicas"},
-                                                        {ActionKind::kTieSum, "sum over copies"},
-                                                        {ActionKind::kUpdate, "update"}};
+  static const std::map<ActionKind, const char*> kNames{
+      {ActionKind::kForward, "forward"},
+      {ActionKind::kBackward, "backward"},
+      {ActionKind::kInputGradient, "input gradient"},
+      {ActionKind::kWeightGradient, "weight gradient"},
+      {ActionKind::kRecompute, "recompute"},
+      {ActionKind::kAllReduce, "sum over replicas, where idle"},
+      {ActionKind::kTieSum, "sum over copies, where idle"},
+      {ActionKind::kUpdate, "update"}};
   std::string out;
   for (const ActionKind kind : kinds) {
     const char* fill = options.colour == Colour::kAnsi ? "" : fill_of(kind);

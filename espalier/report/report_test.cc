@@ -128,6 +128,22 @@ TEST(Gantt, ForwardAndBackwardDifferWithoutColour) {
             "F░ forward   B▓ backward   U= update   · idle\n");
 }
 
+TEST(Gantt, SumsShowWhereTheDeviceIsIdle) {
+  Trace trace = two_stages();
+  Span sum;
+  sum.device = DeviceId(0);
+  sum.stream = Stream::kCollective;
+  sum.kind = SpanKind::kCollective;
+  sum.action = Action(ActionKind::kAllReduce, StageId(1), 0);
+  sum.start = milliseconds(3);  // F1 goes on for 1 ms
+  sum.end = milliseconds(5);
+  trace.spans.push_back(sum);
+  const std::string text = text_gantt(trace, {.width = 66});
+  EXPECT_THAT(text, HasSubstr("dev0  F0░░░░F1░░░░A≡≡···B0▓▓"));
+  EXPECT_THAT(text, HasSubstr("A≡ sum over replicas, where idle"));
+  EXPECT_THAT(text, HasSubstr("  86.7 % busy"));
+}
+
 TEST(Gantt, ColourOnlyAddsEscapes) {
   const std::string plain = text_gantt(two_stages(), {.width = 60});
   const std::string coloured = text_gantt(two_stages(), {.width = 60, .colour = Colour::kAnsi});

@@ -113,10 +113,9 @@ double bubble_ratio(const Trace& trace);  // 1 - Σ busy / (devices with actions
 //    endpoint's) end, the moment the channel's message before it left the wire, and the moment its receive
 //    was posted; start = the first link held; end = start + hold + latency. `action`: the producing one, of
 //    several the last in the device's list. Tokens under TokenRule::kFree: no time, no endpoints.
-//  - A and T: one kCollective span on each member, stream kCollective (none on kCompute, which goes on);
-//  times
-//    and members from collective_of (schedule.h). A member arrives when what stands before the sum in its
-//    list has ended and its sum before that is over; posted = the last arrival, start = the first link held,
+//  - A and T: one kCollective span on each member, stream kCollective; kCompute goes on. Times and members
+//    are those of collective_of (schedule.h). A member arrives when what stands before the sum in its list
+//    has ended and its sum before that is over. posted = the last arrival, start = the first link held,
 //    end = start + hold + latency. An update waits for the end of the last sum before it that its stage is
 //    in. bytes: reduced, or the tie's.
 //
