@@ -23,8 +23,11 @@ enum class ActionKind : std::uint8_t {
 constexpr char letter(ActionKind kind) {
   return "FBIWRATU"[static_cast<std::size_t>(kind)];
 }
+constexpr bool is_sum(ActionKind kind) {  // A, T: of gradients; it goes on beside the list in which it stands
+  return kind == ActionKind::kAllReduce || kind == ActionKind::kTieSum;
+}
 constexpr bool once_per_step(ActionKind kind) {  // A, T, U
-  return kind == ActionKind::kAllReduce || kind == ActionKind::kTieSum || kind == ActionKind::kUpdate;
+  return is_sum(kind) || kind == ActionKind::kUpdate;
 }
 
 // An action without its micro-batch: what an order lists. T belongs to a tie, all others to a stage.

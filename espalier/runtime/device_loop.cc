@@ -13,10 +13,6 @@
 namespace espalier {
 namespace {
 
-at::Tensor token() {
-  return at::zeros({1}, at::kByte);
-}
-
 // What a device was doing when another worker failed; an error that says what it waits for knows better.
 template <class Work>
 void explained(const std::string& device, const std::string& doing, const Work& work) {
@@ -61,7 +57,6 @@ const DeviceLoop::Traffic& DeviceLoop::traffic(StageId stage) const {
 void DeviceLoop::start_step() {
   done_.clear();
   summing_.clear();
-  sums_begun_before_ = sums_->begun();
   summed_ = 0;
   outbox_.start_step();
   inbox_.start_step();
@@ -110,7 +105,7 @@ void DeviceLoop::begin_sum(const Action& action) {
 
 // The first `count` of this step.
 void DeviceLoop::await_sums(std::size_t count) {
-  sums_->await(sums_begun_before_ + count);
+  sums_->await(sums_->begun() - summing_.size() + count);
   for (; summed_ < count; ++summed_) {
     const Summing& sum = summing_[summed_];
     recorder_.sum(sum.action, sum.start, sum.end);
@@ -120,12 +115,7 @@ void DeviceLoop::await_sums(std::size_t count) {
 
 std::size_t DeviceLoop::sums_before_update(StageId stage) const {
   std::size_t count = summing_.size();
-  const auto concerns = [&](const Action& sum) {
-    if (sum.kind == ActionKind::kAllReduce) return sum.stage() == stage;
-    const std::vector<StageId>& stages = view_.staged().ties[sum.tie().index()].stages;
-    return std::find(stages.begin(), stages.end(), stage) != stages.end();
-  };
-  while (count > 0 && !concerns(summing_[count - 1].action)) --count;
+  while (count > 0 && !concerns(view_.staged(), summing_[count - 1].action, stage)) --count;
   return count;
 }
 

@@ -89,9 +89,8 @@ class DeviceLoop {
     Action action;
     Clock::time_point start, end;
   };
-  std::deque<Summing> summing_;        // all sums that the list has come to
-  std::size_t sums_begun_before_ = 0;  // in the steps before
-  std::size_t summed_ = 0;             // how many the list has waited for
+  std::deque<Summing> summing_;  // all sums that the list has come to
+  std::size_t summed_ = 0;       // how many the list has waited for
 };
 
 // Calls work(i) in each device's own thread. The first error aborts the transport and is rethrown.

@@ -31,7 +31,7 @@ ClockOffset ask_worker_zero(Workers& workers, const ReadClock& read) {
     const auto answer = transport.post_receive(control(workers, 0, me), at::kLong, 2);
     ClockQuestion question;
     question.asked = read();
-    const auto sent = transport.post_send(control(workers, me, 0), at::zeros({1}, at::kByte));
+    const auto sent = transport.post_send(control(workers, me, 0), token());
     const at::Tensor times = answer->wait();
     question.returned = read();
     question.received = Duration(times[0].item<std::int64_t>());

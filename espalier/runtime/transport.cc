@@ -10,6 +10,10 @@
 
 namespace espalier {
 
+at::Tensor token() {
+  return at::zeros({1}, at::kByte);
+}
+
 std::vector<std::uint32_t> deal_devices(std::size_t devices, std::uint32_t ranks) {
   ESP_CHECK(ranks > 0 && ranks <= devices, ranks, devices);
   std::vector<std::uint32_t> rank(devices);
@@ -179,10 +183,6 @@ bool among(DeviceId device, const std::vector<DeviceId>& devices) {
   return std::find(devices.begin(), devices.end(), device) != devices.end();
 }
 
-at::Tensor a_token() {
-  return at::zeros({1}, at::kByte);
-}
-
 at::Tensor added_in_order(const std::vector<at::Tensor>& parts) {
   at::Tensor total = parts.at(0).clone();
   for (std::size_t i = 1; i < parts.size(); ++i) total.add_(parts[i]);
@@ -209,7 +209,7 @@ at::Tensor sum_for_all(Transport& transport, DeviceId self, const OrderedSum& su
   for (const DeviceId member : sum.members) {
     if (member == self) continue;
     sends.push_back(
-        transport.post_send({self, member, Lane::kCollective}, among(member, sum.alone) ? a_token() : total));
+        transport.post_send({self, member, Lane::kCollective}, among(member, sum.alone) ? token() : total));
   }
   for (const auto& send : sends) send->wait();
   return total;
@@ -230,7 +230,7 @@ at::Tensor sum_in_order(Transport& transport, DeviceId self, const OrderedSum& s
       if (sum.sources[i] == self) send(parts[i]);
     }
   } else {
-    send(a_token());
+    send(token());
   }
   const bool alone = among(self, sum.alone);
   const auto back = alone ? transport.post_receive({root, self, Lane::kCollective}, at::kByte, 1)

@@ -68,6 +68,9 @@ class Transport {
   virtual std::uint32_t ranks() const = 0;
 };
 
+// What is sent where there is nothing to tell but that it is time: one byte.
+at::Tensor token();
+
 // Workers of the devices: consecutive blocks whose sizes differ by one at most; ranks ≤ devices.
 std::vector<std::uint32_t> deal_devices(std::size_t devices, std::uint32_t ranks);
 

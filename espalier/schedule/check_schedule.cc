@@ -148,11 +148,6 @@ class Checker {
         return 4;
     }
   }
-  bool concerns(const Action& action, StageId stage) const {
-    if (action.kind != ActionKind::kTieSum) return action.stage() == stage;
-    const std::vector<StageId>& stages = model_.ties[action.tie().index()].stages;
-    return std::find(stages.begin(), stages.end(), stage) != stages.end();
-  }
 
   void order() {
     for (std::size_t d = 0; d < schedule_.devices.size(); ++d) {
@@ -172,7 +167,7 @@ class Checker {
       report("order", name(later) + " stands after " + name(earlier) + " on " + device_text(device));
     };
     for (const Action& action : schedule_.devices[device.index()]) {
-      if (!concerns(action, stage)) continue;
+      if (!concerns(model_, action, stage)) continue;
       const int r = rank(action.kind);
       if (r == 4) {  // A, T, U: the enumeration has them in this order
         if (last_end && action.kind < last_end->kind) refuse(action, *last_end);

@@ -223,20 +223,15 @@ class FactsBuilder {
     }
   }
 
-  bool is_in(StageId stage, const Action& sum) const {
-    if (sum.kind == ActionKind::kAllReduce) return sum.stage() == stage;
-    const std::vector<StageId>& stages = model_.ties[sum.tie().index()].stages;
-    return std::find(stages.begin(), stages.end(), stage) != stages.end();
-  }
-
   void sums_of(DeviceId device) {
     const std::vector<Action>& list = schedule_.devices[device.index()];
     std::vector<std::uint32_t> sums;  // so far, their positions
     for (std::uint32_t i = 0; i < list.size(); ++i) {
       auto awaited = sums.rbegin();
       if (list[i].kind == ActionKind::kUpdate) {
-        awaited = std::find_if(sums.rbegin(), sums.rend(),
-                               [&](std::uint32_t sum) { return is_in(list[i].stage(), list[sum]); });
+        awaited = std::find_if(sums.rbegin(), sums.rend(), [&](std::uint32_t sum) {
+          return concerns(model_, list[sum], list[i].stage());
+        });
       } else if (!is_sum(list[i].kind)) {
         continue;
       }
@@ -293,6 +288,12 @@ std::vector<DeviceId> expected_devices(const StagedModel& model, const Action& a
     return devices;
   }
   return {};
+}
+
+bool concerns(const StagedModel& model, const Action& action, StageId stage) {
+  if (action.kind != ActionKind::kTieSum) return action.stage() == stage;
+  const std::vector<StageId>& stages = model.ties[action.tie().index()].stages;
+  return std::find(stages.begin(), stages.end(), stage) != stages.end();
 }
 
 ScheduleFacts schedule_facts(const StagedModel& model, const Schedule& schedule) {

@@ -65,10 +65,8 @@ struct ScheduleFacts {
 };
 ScheduleFacts schedule_facts(const StagedModel& model, const Schedule& schedule);
 
-// A or T: it goes on beside the list in which it stands.
-constexpr bool is_sum(ActionKind kind) {
-  return kind == ActionKind::kAllReduce || kind == ActionKind::kTieSum;
-}
+// Is it an action of this stage, or a sum over a tie that the stage is in?
+bool concerns(const StagedModel& model, const Action& action, StageId stage);
 
 // Where actions stand.
 class ActionIndex {

@@ -94,9 +94,7 @@ ActionLists lists_by_rule(const StagedModel& model, std::size_t devices) {
 }
 
 bool has_sum(const std::vector<Action>& list) {
-  return std::any_of(list.begin(), list.end(), [](const Action& action) {
-    return once_per_step(action.kind) && action.kind != ActionKind::kUpdate;
-  });
+  return std::any_of(list.begin(), list.end(), [](const Action& action) { return is_sum(action.kind); });
 }
 
 // A of each stage right behind its last backward, so that it goes on beside what follows. Later stages, whose

@@ -106,7 +106,7 @@ bool can_split(const StagedStage& stage) {
 }
 
 Collective collective_of(const StagedModel& model, const Cluster& cluster, const Action& action) {
-  ESP_CHECK(action.kind == ActionKind::kAllReduce || action.kind == ActionKind::kTieSum, letter(action.kind));
+  ESP_CHECK(is_sum(action.kind), letter(action.kind));
   Collective result = action.kind == ActionKind::kAllReduce
                           ? all_reduce(model.stages.at(action.stage().index()), cluster)
                           : tied_sum(model, model.ties.at(action.tie().index()), cluster);

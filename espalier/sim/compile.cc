@@ -268,7 +268,7 @@ class Compiler {
             add_task({Source::Kind::kReceiveEndpoint, DeviceId(device), receive->index}, cost, lane);
       }
       const Action& action = actions[position];
-      if (action.kind == ActionKind::kAllReduce || action.kind == ActionKind::kTieSum) {
+      if (is_sum(action.kind)) {
         tasks[position] = add_member(device, position);
         continue;
       }
@@ -300,7 +300,7 @@ class Compiler {
   }
 
   // A sum goes on beside the lane: its member arrives after what stands before it and after the device's sum
-  // before it. What reads it comes later in the list, and waits for the end (add_collectives).
+  // before it. What reads it comes later in the list, and waits for the end (await_sums).
   TaskIndex add_member(std::size_t device, std::uint32_t position) {
     const std::optional<TaskIndex> before = last_of_lane();
     ESP_CHECK(before.has_value(), device, position);  // its stage's actions stand there
@@ -366,7 +366,7 @@ class Compiler {
         const auto sum = of_stage.find(action.stage());
         if (sum != of_stage.end()) edge(sum->second, task);
       }
-      if (action.kind != ActionKind::kAllReduce && action.kind != ActionKind::kTieSum) continue;
+      if (!is_sum(action.kind)) continue;
       if (last) edge(*last, task);
       last = out_.sources[task].collective;
       if (action.kind == ActionKind::kAllReduce) {

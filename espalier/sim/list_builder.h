@@ -54,11 +54,6 @@ class ListBuilder {
   };
   enum Place : std::uint32_t { kForwardPlace, kRecomputePlace, kBackwardPlace, kWeightsPlace, kPlaces };
 
-  struct CollectiveSlots {
-    ActionKind kind = ActionKind::kAllReduce;
-    std::size_t subject = 0;  // stage, tie, or the work of a group
-  };
-
   struct Samples {  // [begin, end) / unit of the batch
     std::uint64_t begin = 0, end = 0, unit = 1;
   };
@@ -165,7 +160,11 @@ class ListBuilder {
     ActionKind kind = ActionKind::kUpdate;
     std::uint32_t stage = 0;
   };
-  std::vector<RawChange> raw_changes_;              // by slot
+  std::vector<RawChange> raw_changes_;  // by slot
+  struct CollectiveSlots {
+    ActionKind kind = ActionKind::kAllReduce;
+    std::size_t subject = 0;  // stage, tie, or the work of a group
+  };
   std::vector<CollectiveSlots> found_collectives_;  // in order of their first slots
   std::vector<std::uint32_t> collective_of_stage_, collective_of_tie_;
   std::vector<std::uint32_t> meeting_of_;  // by the group's first place in places_

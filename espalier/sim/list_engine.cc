@@ -69,7 +69,7 @@ void ListEngine::price_collectives() {
   for (std::size_t c = 0; c < collectives_.size(); ++c) {
     const ListCollective& from = structure.collectives[c];
     Collective& collective = collectives_[c];
-    if (from.action != ListCollective::kNoAction) {
+    if (!from.is_sum()) {
       collective.latency = durations_[from.action];
       continue;
     }
@@ -217,7 +217,7 @@ void ListEngine::advance(std::uint32_t index) {
         kEndpoints ? start_after_endpoints(slot, lane.free) : std::max(lane.free, ready_[slot]);
     if (work >= structure.first_collective) {
       const std::uint32_t meeting = work - structure.first_collective;
-      if (structure.collectives[meeting].action != ListCollective::kNoAction) {
+      if (!structure.collectives[meeting].is_sum()) {
         return meet<kEndpoints, kPacked>(meeting, start);
       }
       arrive<kPacked>(lane.next_sum++, lane.free);

@@ -92,8 +92,7 @@ class ListEngine {
   bool goes_on(Lane& lane);
   bool is_sum(const ListEntry& entry) const {
     return entry.work >= structure_->first_collective &&
-           structure_->collectives[entry.work - structure_->first_collective].action ==
-               ListCollective::kNoAction;
+           structure_->collectives[entry.work - structure_->first_collective].is_sum();
   }
   Time start_after_endpoints(std::uint32_t slot, Time lane);
   void run_send_endpoints(std::uint32_t slot, Lane& lane);

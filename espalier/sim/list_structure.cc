@@ -10,13 +10,6 @@
 #include "espalier/sim/list_builder.h"
 
 namespace espalier::internal {
-namespace {
-
-bool is_collective(ActionKind kind) {
-  return kind == ActionKind::kAllReduce || kind == ActionKind::kTieSum;
-}
-
-}  // namespace
 
 ListStructure make_list_structure(const StagedModel& model, const Schedule& schedule, RouteTable& routes,
                                   std::size_t link_count) {
@@ -194,7 +187,7 @@ void ListBuilder::fill_lists(const std::vector<std::vector<Action>>& lists) {
     const DeviceId device(d);
     begin_lane(device);
     for (const Action& action : lists[d]) {
-      if (is_collective(action.kind)) {
+      if (is_sum(action.kind)) {
         add_collective(action.kind, action.target());
         continue;
       }

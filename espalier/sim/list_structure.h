@@ -126,6 +126,7 @@ struct ListCollective {
   std::uint32_t first_member = 0, members = 0;  // in `members`: lanes; of a sum: in `sums`
   std::uint32_t first_link = 0, links = 0;      // in `collective_links`
   std::uint32_t rank = 0;
+  bool is_sum() const { return action == kNoAction; }
 };
 // A sum on one lane. It arrives once its turn has come and the lane's sum before it is over.
 struct ListSum {
