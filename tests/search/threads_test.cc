@@ -37,7 +37,7 @@ const std::vector<Case>& cases() {
   static const std::vector<Case> kCases{
       fixture("three_branch", "3xV100-16GB", 16),    fixture("two_tower", "2xA100-80GB+2xV100-16GB@25Gb", 16),
       fixture("unet", "2xV100-16GB+2xV100-16GB", 8), fixture("resnet", "4xV100-16GB", 8),
-      {"mmt", "", "3xV100-16GB+3xV100-16GB", 8},     {"gnmt", "", "4xT4", 8},
+      {"mmt", "", "3xV100-16GB+3xV100-16GB", 8},     {"gnmt", "", "2x8xT4", 16},
   };
   return kCases;
 }

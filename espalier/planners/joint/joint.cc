@@ -1,12 +1,15 @@
 #include "espalier/planners/joint/joint.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "espalier/bound/bound.h"
 #include "espalier/planners/joint/exhaust.h"
 #include "espalier/planners/joint/order_lists.h"
+#include "espalier/planners/joint/repeated.h"
 #include "espalier/planners/joint/search.h"
 
 namespace espalier {
@@ -14,6 +17,7 @@ namespace {
 
 constexpr std::uint64_t kPartOfBudget = 3;  // that improving takes; each planner has all of it
 constexpr std::uint64_t kPartOfOrders = 5;  // of that, which lists of orders take: 1/5
+constexpr std::uint64_t kPartOfParts = 4;   // of the whole, that the plans of a division's parts take
 constexpr std::uint64_t kFewPlans = 8'000;  // of a problem whose plans are all judged
 constexpr std::size_t kFastest = 6;         // of them from which the search begins
 // Where not all plans were judged, what was found must be faster by 1/2000 of a step than the plan that the
@@ -53,18 +57,21 @@ std::string faster_text(Duration now, std::optional<Duration> before, const std:
                  : "where no other planner's plan fits");
 }
 
-// What is faster than `found`, of all that the plans lead to; they need not fit.
-Outcome searched(const Problem& problem, const std::vector<const PipelinePlan*>& plans, Outcome found,
-                 const JointOptions& options, Context& context) {
+// What is faster than `found`, of all that the plans lead to, and the `others`; they need not fit.
+Outcome searched(const Problem& problem, const std::vector<const PipelinePlan*>& plans,
+                 const std::vector<PipelinePlan>& others, Outcome found, const JointOptions& options,
+                 Context& context) {
   const std::uint64_t all = context.budget.max_states;
   const bool lists = options.orders == joint::OrdersMay::kChange;
   if (lists) context.budget.max_states -= all / kPartOfOrders;
   Judge judge(problem, context);
   for (const PipelinePlan* plan : plans) judge.consider(*plan);
   const std::optional<Duration> before = judge.best();
+  for (const PipelinePlan& plan : others) judge.consider(plan);
   const joint::Space space(problem);
   std::vector<Proposal> starts;
   for (const PipelinePlan* plan : plans) add_starts(space, *plan, starts);
+  for (const PipelinePlan& plan : others) add_starts(space, plan, starts);
   bool all_judged = false;
   if (!starts.empty()) {
     const OrderRule schedule = starts.front().schedule;
@@ -104,10 +111,70 @@ const PipelinePlan* pipeline_of(const Outcome& outcome) {
   return outcome.closest ? outcome.closest->pipeline() : nullptr;
 }
 
-}  // namespace
+// Whether some stage must have one replica.
+bool has_lone_writer(const Problem& problem) {
+  if (problem.written_buffers == WrittenBuffers::kReplicated) return false;
+  for (std::size_t op = 0; op < problem.graph.operators().size(); ++op) {
+    if (writes_buffer(problem.graph, OperatorId(op))) return true;
+  }
+  return false;
+}
 
-Outcome joint_search(const Problem& problem, const std::vector<NamedPlanner>& planners,
-                     const JointOptions& options, Context& context) {
+// Ways to divide a problem's cluster: each once.
+std::vector<Division> divisions_of(const Problem& problem, const JointOptions& options) {
+  // A plan to start from, locked stages and pins are of the cluster, not of a part; and every stage of a
+  // repeated plan has replicas.
+  if (problem.start || !problem.locked.empty() || !problem.pins.empty()) return {};
+  if (has_lone_writer(problem)) return {};
+  std::vector<Division> divisions;
+  std::optional<EqualParts> before;
+  for (const Division division : {Division::kOutermost, Division::kInnermost}) {
+    std::optional<EqualParts> parts = equal_parts(problem.cluster, division, options.least_of_a_part);
+    if (!parts || (before && before->copies == parts->copies)) continue;
+    divisions.push_back(division);
+    before = std::move(parts);
+  }
+  return divisions;
+}
+
+struct PlansOfParts {
+  std::vector<PipelinePlan> plans;  // of the whole cluster
+  SearchStats stats;
+};
+
+Outcome search_whole(const Problem& problem, const std::vector<NamedPlanner>& planners,
+                     const JointOptions& options, std::span<const Division> divisions, Context& context);
+
+// Plans of one of the cluster's equal parts, found like those of the cluster, by few planners, on all of its
+// parts.
+PlansOfParts plans_of_parts(const Problem& problem, std::vector<NamedPlanner> planners,
+                            const JointOptions& options, Division division, Context& context) {
+  const std::optional<EqualParts> parts = equal_parts(problem.cluster, division, options.least_of_a_part);
+  if (!parts) return {};
+  const std::optional<Training> training = joint::training_of_part(problem.training, parts->copies.size());
+  if (!training) return {};
+  const Problem part{.graph = problem.graph,
+                     .cluster = parts->part,
+                     .costs = problem.costs,
+                     .training = *training,
+                     .written_buffers = problem.written_buffers,
+                     .order = problem.order};
+  std::erase_if(planners, [&](const NamedPlanner& each) {
+    return std::find(options.of_parts.begin(), options.of_parts.end(), each.name) == options.of_parts.end();
+  });
+  const Outcome found = search_whole(part, planners, options, {&division, 1}, context);
+  PlansOfParts repeated{.plans = {}, .stats = found.stats};
+  const auto add = [&](const PipelinePlan& plan) {
+    if (plan.orders.rule()) repeated.plans.push_back(joint::repeated(plan, *parts));
+  };
+  if (const PipelinePlan* plan = pipeline_of(found)) add(*plan);
+  for (const PipelinePlan& other : found.of_other_sizes) add(other);
+  for (const OtherChoice& choice : found.choices) add(choice.plan);
+  return repeated;
+}
+
+Outcome search_whole(const Problem& problem, const std::vector<NamedPlanner>& planners,
+                     const JointOptions& options, std::span<const Division> divisions, Context& context) {
   Context first = context, second = context;
   second.budget.max_states = context.budget.max_states / kPartOfBudget;
   std::uint64_t shares = 0;
@@ -115,7 +182,25 @@ Outcome joint_search(const Problem& problem, const std::vector<NamedPlanner>& pl
   const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / std::max<std::uint64_t>(1, shares);
   first.budget.max_states = std::min(context.budget.max_states, most) * shares;
   first.weight = second.weight = context.weight / 2;
-  const std::vector<Candidate> candidates = run_all(problem, planners, first);
+  std::vector<Candidate> candidates;
+  std::vector<PlansOfParts> of_parts(divisions.size());
+  std::vector<Context> own(divisions.size(), context);
+  const auto run = [&](std::size_t i) {
+    if (i == 0) {
+      candidates = run_all(problem, planners, first);
+      return;
+    }
+    Context& mine = own[i - 1];
+    mine.states = 0;
+    mine.watch = nullptr;  // it would take a part's plans for the cluster's
+    mine.budget.max_states = context.budget.max_states / kPartOfParts;
+    of_parts[i - 1] = plans_of_parts(problem, planners, options, divisions[i - 1], mine);
+  };
+  if (context.pool) {
+    context.pool->for_each(1 + divisions.size(), run);
+  } else {
+    for (std::size_t i = 0; i <= divisions.size(); ++i) run(i);
+  }
   context.states += first.states;
   Outcome fastest = fastest_of(candidates);
   if (fastest.interrupted || !pipeline_of(fastest)) return fastest;
@@ -125,9 +210,22 @@ Outcome joint_search(const Problem& problem, const std::vector<NamedPlanner>& pl
     if (plan) plans.push_back(plan);
     for (const PipelinePlan& other : candidate.outcome.of_other_sizes) plans.push_back(&other);
   }
-  Outcome outcome = searched(problem, plans, std::move(fastest), options, second);
+  std::vector<PipelinePlan> repeated;
+  for (std::size_t i = 0; i < divisions.size(); ++i) {
+    std::ranges::move(of_parts[i].plans, std::back_inserter(repeated));
+    fastest.stats += of_parts[i].stats;
+    context.states += own[i].states;
+  }
+  Outcome outcome = searched(problem, plans, repeated, std::move(fastest), options, second);
   context.states += second.states;
   return outcome;
+}
+
+}  // namespace
+
+Outcome joint_search(const Problem& problem, const std::vector<NamedPlanner>& planners,
+                     const JointOptions& options, Context& context) {
+  return search_whole(problem, planners, options, divisions_of(problem, options), context);
 }
 
 Outcome improved(const Problem& problem, Outcome found, const JointOptions& options, Context& context) {
@@ -137,7 +235,7 @@ Outcome improved(const Problem& problem, Outcome found, const JointOptions& opti
   Context own = context;
   own.states = 0;
   own.budget.max_states = context.budget.max_states / kPartOfBudget;
-  Outcome outcome = searched(problem, {&start}, std::move(found), options, own);
+  Outcome outcome = searched(problem, {&start}, {}, std::move(found), options, own);
   context.states += own.states;
   return outcome;
 }

@@ -3,6 +3,8 @@
 // A joint choice of stages, devices, replicas, shares, micro-batch and samples in flight, judged by
 // simulation from the first step to the last: what other planners found, improved (docs/planners/joint.md).
 
+#include <cstddef>
+#include <string>
 #include <vector>
 
 #include "espalier/planners/automatic.h"
@@ -14,14 +16,19 @@ struct JointOptions {
   // kChange: nobody asked for a rule. Then rules are moves like others, and where lists of orders for the
   // fastest plans are faster still, the plan carries them (joint/order_lists.h).
   joint::OrdersMay orders = joint::OrdersMay::kStay;
+  // A cluster of equal parts is planned part by part too (joint/repeated.h), unless something must stay on
+  // one of its devices: by these planners, for parts of that many devices at least.
+  std::vector<std::string> of_parts = {"pipedream", "graphpipe"};
+  std::size_t least_of_a_part = 8;
 };
 
-// Runs all planners, each with the whole budget, and improves their plans with a sixth of it: never slower
-// than the fastest of them (fastest_of). Where none of them has a plan that fits, the search begins with
-// those that came closest, and finds one if recomputation makes them fit; else their outcome. Stages may
-// share devices, hold parts of several branches, have replicas with unequal shares where devices differ;
-// operators of a colocation group stay together, pins are kept, and stages that write buffers have no
-// replicas unless the problem allows it.
+// Runs all planners, each with the whole budget, and improves their plans with a third of it: never slower
+// than the fastest of them (fastest_of). Where the cluster is equal parts (cluster/equal_parts.h), plans of a
+// part, found in the same way with half of the budget, are done by all parts and improved likewise. Where
+// none of them has a plan that fits, the search begins with those that came closest, and finds one if
+// recomputation makes them fit; else their outcome. Stages may share devices, hold parts of several branches,
+// have replicas with unequal shares where devices differ; operators of a colocation group stay together, pins
+// are kept, and stages that write buffers have no replicas unless the problem allows it.
 Outcome joint_search(const Problem& problem, const std::vector<NamedPlanner>& planners,
                      const JointOptions& options, Context& context);
 

@@ -7,6 +7,7 @@
 
 #include "espalier/base/rng.h"
 #include "espalier/plan/text.h"
+#include "espalier/planners/joint/repeated.h"
 #include "espalier/planners/pipeline/branches.h"
 #include "espalier/planners/pipeline/graphpipe.h"
 #include "espalier/planners/pipeline/locked.h"
@@ -187,6 +188,59 @@ TEST(Joint, IsNeverSlowerThanAnyPlannerWithTheSameBudget) {
   }
 }
 
+// Four hosts of a fast and a slow device each.
+std::string four_hosts() {
+  std::string text =
+      "kind gpu 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\n"
+      "kind old 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1 speed=0.5\n"
+      "group network 1GB latency=50us\n";
+  for (const std::string host : {"a", "b", "c", "d"}) {
+    text += "group " + host + " in network 1GB latency=5us\ndevice " + host + "0 gpu in " + host +
+            "\ndevice " + host + "1 old in " + host + "\n";
+  }
+  return text;
+}
+
+TEST(Joint, IsNeverSlowerThanAPartsPlanOnAllParts) {
+  const Toy whole(tall_towers(), four_hosts(), 8);
+  const auto parts = equal_parts(whole.cluster, Division::kOutermost, 4);
+  ASSERT_TRUE(parts);
+  const Problem part{.graph = whole.graph,
+                     .cluster = parts->part,
+                     .costs = whole.costs,
+                     .training = *joint::training_of_part(whole.training, 2)};
+  Context fourth{.budget = {.max_states = 50'000}}, all{.budget = {.max_states = 200'000}};
+  Outcome repeated = joint_search(part, joint_starts(), {}, fourth);
+  ASSERT_TRUE(repeated.plan);
+  repeated.plan = joint::repeated(std::get<PipelinePlan>(*repeated.plan), *parts);
+  const JointOptions options{.of_parts = {"single", "pipedream", "branches", "graphpipe"},
+                             .least_of_a_part = 4};
+  const Outcome found = joint_search(whole.problem(), joint_starts(), options, all);
+  ASSERT_EQ(found.status, Status::kFeasible) << found.why;
+  EXPECT_LE(whole.simulated(found), whole.simulated(repeated));
+}
+
+// Buffers that a replica would write for itself stay in stages of one device; where that is allowed, parts
+// have one each.
+TEST(Joint, PlansOfPartsKeepWrittenBuffersInOneReplica) {
+  const Toy toy(
+      "x = input() : f32[b]\nm = buffer(m) : f32[1]\nw = parameter(w) : f32[1]\n"
+      "n = norm(x, m, w) : f32[b] @mutates=m @class=c8\nloss = f(n, w) : f32[] @class=c1\n"
+      "return loss\n",
+      four_hosts(), 8);
+  const JointOptions options{.least_of_a_part = 2};
+  const auto writers = [&](WrittenBuffers written) {
+    Problem problem = toy.problem();
+    problem.written_buffers = written;
+    Context context{.budget = {.max_states = 100'000}};
+    const Outcome found = joint_search(problem, joint_starts(), options, context);
+    toy.simulated(found);
+    return std::get<PipelinePlan>(*found.plan).stages.front().replicas.size();
+  };
+  EXPECT_EQ(writers(WrittenBuffers::kOneReplica), 1U);
+  EXPECT_GT(writers(WrittenBuffers::kReplicated), 1U);
+}
+
 TEST(Joint, PlansTheSameOnAnyNumberOfThreads) {
   const Toy toy(tall_towers(), kFiveDevices, 6);
   const JointOptions any{.orders = joint::OrdersMay::kChange};
@@ -200,6 +254,21 @@ TEST(Joint, PlansTheSameOnAnyNumberOfThreads) {
     EXPECT_EQ(*one->plan, *outcome.plan) << threads;
     EXPECT_EQ(one->stats, outcome.stats) << threads;
     EXPECT_EQ(one->why, outcome.why) << threads;
+  }
+}
+
+TEST(Joint, PlansOfPartsAreTheSameOnAnyNumberOfThreads) {
+  const Toy toy(tall_towers(), four_hosts(), 8);
+  const JointOptions options{.orders = joint::OrdersMay::kChange, .least_of_a_part = 2};
+  std::optional<Outcome> one;
+  for (const std::size_t threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    Context context{.budget = {.max_states = 100'000}, .pool = &pool};
+    const Outcome outcome = joint_search(toy.problem(), joint_starts(), options, context);
+    ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
+    if (!one) one = outcome;
+    EXPECT_EQ(*one->plan, *outcome.plan) << threads;
+    EXPECT_EQ(one->stats, outcome.stats) << threads;
   }
 }
 

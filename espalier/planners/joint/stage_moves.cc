@@ -1,6 +1,7 @@
 // Moves that change which operators stand together.
 
 #include <algorithm>
+#include <iterator>
 
 #include "espalier/planners/joint/moves.h"
 
@@ -41,6 +42,28 @@ std::vector<std::vector<DeviceId>> sets_of_others(const Site& site, std::size_t 
     if (devices.size() < 2 || devices == site.plan.stages[stage].devices) continue;
     if (std::find(sets.begin(), sets.end(), devices) == sets.end()) sets.push_back(devices);
   }
+  return sets;
+}
+
+// Some of a stage's devices, where they are not equally busy: those of each of their kinds, and those with
+// less to do than the busiest.
+std::vector<std::vector<DeviceId>> sets_of_own(const Site& site, std::size_t stage) {
+  const std::vector<DeviceId>& own = site.plan.stages[stage].devices;
+  std::vector<std::vector<DeviceId>> sets;
+  const auto add = [&](const auto& belongs) {
+    std::vector<DeviceId> set;
+    std::copy_if(own.begin(), own.end(), std::back_inserter(set), belongs);
+    if (set.empty() || set.size() == own.size()) return;
+    if (std::find(sets.begin(), sets.end(), set) == sets.end()) sets.push_back(std::move(set));
+  };
+  const Cluster& cluster = site.space.problem().cluster;
+  for (std::size_t kind = 0; kind < cluster.kinds().size(); ++kind) {
+    add([&](DeviceId device) { return cluster.device(device).kind == KindId(kind); });
+  }
+  const auto load = [&](DeviceId device) { return site.load.of_device[device.index()]; };
+  Duration most;
+  for (const DeviceId device : own) most = std::max(most, load(device));
+  add([&](DeviceId device) { return load(device) < most; });
   return sets;
 }
 
@@ -93,7 +116,8 @@ std::vector<Proposal> part_moves(const Site& site) {
   for (std::size_t i = 0; i < site.stages.size() && i < kSources / 2; ++i) {
     const std::size_t from = site.stages[i];
     const std::vector<DeviceId>& own = site.plan.stages[from].devices;
-    const std::vector<std::vector<DeviceId>> sets = sets_of_others(site, from);
+    const std::vector<std::vector<DeviceId>> sets = sets_of_others(site, from),
+                                             some = sets_of_own(site, from);
     for (const Part& part : site.parts(from)) {
       for (std::size_t t = 0; t < site.devices.size() && t < kTargets; ++t) {
         if (own != std::vector{site.devices[t]}) {
@@ -101,6 +125,9 @@ std::vector<Proposal> part_moves(const Site& site) {
         }
       }
       moves.push_back(apart(site, from, part.operators, own));
+      for (const std::vector<DeviceId>& set : some) {
+        if (set.size() > 1) moves.push_back(apart(site, from, part.operators, set));
+      }
       if (own.size() > 1 && !site.space.has_writer(part.operators)) {
         for (const std::vector<DeviceId>& set : sets) moves.push_back(apart(site, from, part.operators, set));
       }
