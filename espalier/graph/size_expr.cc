@@ -12,17 +12,17 @@ constexpr std::size_t kMaxSteps = 1000;
 constexpr std::size_t kMaxText = 4096;
 constexpr int kMaxDepth = 100;
 
-__extension__ using Wide = __int128;
+__extension__ using Int128 = __int128;
 
-std::int64_t to_int64(Wide value) {
+std::int64_t to_int64(Int128 value) {
   if (value > kLimit || value < -kLimit) throw InputError("a size overflows: expected at most 2^62");
   return static_cast<std::int64_t>(value);
 }
 
 std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
   if (b == 0) throw InputError("a size is divided by zero");
-  const Wide quotient = static_cast<Wide>(a) / b;
-  return to_int64(quotient - (static_cast<Wide>(a) % b != 0 && (a < 0) != (b < 0) ? 1 : 0));
+  const Int128 quotient = static_cast<Int128>(a) / b;
+  return to_int64(quotient - (static_cast<Int128>(a) % b != 0 && (a < 0) != (b < 0) ? 1 : 0));
 }
 
 std::int64_t raise(std::int64_t base, std::int64_t exponent) {
@@ -30,7 +30,7 @@ std::int64_t raise(std::int64_t base, std::int64_t exponent) {
   if (base == 0 || base == 1) return exponent == 0 ? 1 : base;
   if (base == -1) return exponent % 2 == 0 ? 1 : -1;
   std::int64_t result = 1;  // overflows after at most 63 rounds
-  for (std::int64_t i = 0; i < exponent; ++i) result = to_int64(static_cast<Wide>(result) * base);
+  for (std::int64_t i = 0; i < exponent; ++i) result = to_int64(static_cast<Int128>(result) * base);
   return result;
 }
 
@@ -110,7 +110,7 @@ class SizeParser {
     if (std::isdigit(static_cast<unsigned char>(peek())) == 0) {
       fail("expected a number, b, max(…), min(…) or (…)");
     }
-    Wide value = 0;
+    Int128 value = 0;
     for (; at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_])) != 0; ++at_) {
       value = value * 10 + (text_[at_] - '0');
       if (value > kLimit) fail("the number is beyond 2^62");
@@ -155,15 +155,15 @@ SizeExpr SizeExpr::batch() {
 std::int64_t SizeExpr::apply(Op op, std::int64_t a, std::int64_t b) {
   switch (op) {
     case Op::kAdd:
-      return to_int64(static_cast<Wide>(a) + b);
+      return to_int64(static_cast<Int128>(a) + b);
     case Op::kSub:
-      return to_int64(static_cast<Wide>(a) - b);
+      return to_int64(static_cast<Int128>(a) - b);
     case Op::kMul:
-      return to_int64(static_cast<Wide>(a) * b);
+      return to_int64(static_cast<Int128>(a) * b);
     case Op::kFloorDiv:
       return floor_divide(a, b);
     case Op::kMod:
-      return to_int64(static_cast<Wide>(a) - static_cast<Wide>(floor_divide(a, b)) * b);
+      return to_int64(static_cast<Int128>(a) - static_cast<Int128>(floor_divide(a, b)) * b);
     case Op::kPower:
       return raise(a, b);
     case Op::kMax:

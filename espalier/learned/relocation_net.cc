@@ -42,7 +42,7 @@ RelocationEdges::RelocationEdges(const RelocationGraph& graph)
 }
 
 RelocationBatch::RelocationBatch(const RelocationGraph& graph, std::span<const RelocationView* const> views) {
-  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  constexpr float kBarred = -std::numeric_limits<float>::infinity();
   const auto count = static_cast<std::int64_t>(views.size()), nodes = static_cast<std::int64_t>(graph.nodes);
   const auto devices = static_cast<std::int64_t>(graph.devices);
   const auto edges = static_cast<std::int64_t>(graph.edges.size());
@@ -53,7 +53,7 @@ RelocationBatch::RelocationBatch(const RelocationGraph& graph, std::span<const R
     all_arrive.insert(all_arrive.end(), view->arrive.begin(), view->arrive.end());
     all_leave.insert(all_leave.end(), view->leave.begin(), view->leave.end());
     where.insert(where.end(), view->stands.begin(), view->stands.end());
-    for (const char may : view->moves) bars.push_back(may != 0 ? 0 : kNever);
+    for (const char may : view->moves) bars.push_back(may != 0 ? 0 : kBarred);
   }
   numbers = floats(all_numbers, {count, nodes, devices, static_cast<std::int64_t>(kOptionNumbers)});
   stands = whole_numbers(where, {count, nodes});

@@ -248,15 +248,15 @@ double least_share(const SplitSums& sums, std::size_t devices) {
 std::vector<std::size_t> most_probable_split(const LayerRows& rows, const SplitChoice& choice) {
   const SplitSums sums(rows, choice);
   const double most = least_share(sums, rows.devices) * choice.looseness * (1 + 1e-9);
-  constexpr double kNever = -std::numeric_limits<double>::infinity();
-  std::vector<double> best(sums.borders(), kNever);
+  constexpr double kImpossible = -std::numeric_limits<double>::infinity();
+  std::vector<double> best(sums.borders(), kImpossible);
   best[0] = 0;
   std::vector<std::vector<std::size_t>> from(rows.devices, std::vector<std::size_t>(sums.borders()));
   for (std::size_t k = 0; k < rows.devices; ++k) {
-    std::vector<double> next(sums.borders(), kNever);
+    std::vector<double> next(sums.borders(), kImpossible);
     for (std::size_t end = 0; end < sums.borders(); ++end) {
       for (std::size_t begin = 0; begin <= end; ++begin) {
-        if (best[begin] == kNever || sums.share(begin, end, k) > most) continue;
+        if (best[begin] == kImpossible || sums.share(begin, end, k) > most) continue;
         const double value = best[begin] + sums.value(begin, end, k);
         if (value <= next[end]) continue;
         next[end] = value;
