@@ -5,8 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "espalier/cluster/text.h"
-
 namespace espalier {
 namespace {
 

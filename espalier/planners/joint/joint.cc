@@ -1,6 +1,7 @@
 #include "espalier/planners/joint/joint.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <limits>
 #include <span>
@@ -120,21 +121,28 @@ bool has_lone_writer(const Problem& problem) {
   return false;
 }
 
-// Ways to divide a problem's cluster: each once.
-std::vector<Division> divisions_of(const Problem& problem, const JointOptions& options) {
-  // A plan to start from, locked stages and pins are of the cluster, not of a part; and every stage of a
-  // repeated plan has replicas.
-  if (problem.start || !problem.locked.empty() || !problem.pins.empty()) return {};
-  if (has_lone_writer(problem)) return {};
-  std::vector<Division> divisions;
-  std::optional<EqualParts> before;
-  for (const Division division : {Division::kOutermost, Division::kInnermost}) {
+// How a cluster is divided, and its parts are in turn.
+struct DividedCluster {
+  Division division;
+  EqualParts parts;
+};
+
+// A problem's cluster, divided in these ways as far as it can be: the same parts once.
+std::vector<DividedCluster> divided(const Problem& problem, const JointOptions& options,
+                                    std::span<const Division> divisions) {
+  std::vector<DividedCluster> result;
+  for (const Division division : divisions) {
     std::optional<EqualParts> parts = equal_parts(problem.cluster, division, options.least_of_a_part);
-    if (!parts || (before && before->copies == parts->copies)) continue;
-    divisions.push_back(division);
-    before = std::move(parts);
+    if (!parts || (!result.empty() && result.back().parts.copies == parts->copies)) continue;
+    result.push_back({division, *std::move(parts)});
   }
-  return divisions;
+  return result;
+}
+
+// A plan to start from, locked stages and pins are of the cluster, not of a part; and every stage of a
+// repeated plan has replicas.
+bool may_be_divided(const Problem& problem) {
+  return !problem.start && problem.locked.empty() && problem.pins.empty() && !has_lone_writer(problem);
 }
 
 struct PlansOfParts {
@@ -143,18 +151,17 @@ struct PlansOfParts {
 };
 
 Outcome search_whole(const Problem& problem, const std::vector<NamedPlanner>& planners,
-                     const JointOptions& options, std::span<const Division> divisions, Context& context);
+                     const JointOptions& options, std::span<const DividedCluster> clusters, Context& context);
 
 // Plans of one of the cluster's equal parts, found like those of the cluster, by few planners, on all of its
 // parts.
 PlansOfParts plans_of_parts(const Problem& problem, std::vector<NamedPlanner> planners,
-                            const JointOptions& options, Division division, Context& context) {
-  const std::optional<EqualParts> parts = equal_parts(problem.cluster, division, options.least_of_a_part);
-  if (!parts) return {};
-  const std::optional<Training> training = joint::training_of_part(problem.training, parts->copies.size());
+                            const JointOptions& options, const DividedCluster& cluster, Context& context) {
+  const EqualParts& parts = cluster.parts;
+  const std::optional<Training> training = joint::training_of_part(problem.training, parts.copies.size());
   if (!training) return {};
   const Problem part{.graph = problem.graph,
-                     .cluster = parts->part,
+                     .cluster = parts.part,
                      .costs = problem.costs,
                      .training = *training,
                      .written_buffers = problem.written_buffers,
@@ -162,10 +169,11 @@ PlansOfParts plans_of_parts(const Problem& problem, std::vector<NamedPlanner> pl
   std::erase_if(planners, [&](const NamedPlanner& each) {
     return std::find(options.of_parts.begin(), options.of_parts.end(), each.name) == options.of_parts.end();
   });
-  const Outcome found = search_whole(part, planners, options, {&division, 1}, context);
+  const std::vector<DividedCluster> smaller = divided(part, options, {&cluster.division, 1});
+  const Outcome found = search_whole(part, planners, options, smaller, context);
   PlansOfParts repeated{.plans = {}, .stats = found.stats};
   const auto add = [&](const PipelinePlan& plan) {
-    if (plan.orders.rule()) repeated.plans.push_back(joint::repeated(plan, *parts));
+    if (plan.orders.rule()) repeated.plans.push_back(joint::repeated(plan, parts));
   };
   if (const PipelinePlan* plan = pipeline_of(found)) add(*plan);
   for (const PipelinePlan& other : found.of_other_sizes) add(other);
@@ -174,7 +182,8 @@ PlansOfParts plans_of_parts(const Problem& problem, std::vector<NamedPlanner> pl
 }
 
 Outcome search_whole(const Problem& problem, const std::vector<NamedPlanner>& planners,
-                     const JointOptions& options, std::span<const Division> divisions, Context& context) {
+                     const JointOptions& options, std::span<const DividedCluster> clusters,
+                     Context& context) {
   Context first = context, second = context;
   second.budget.max_states = context.budget.max_states / kPartOfBudget;
   std::uint64_t shares = 0;
@@ -183,8 +192,8 @@ Outcome search_whole(const Problem& problem, const std::vector<NamedPlanner>& pl
   first.budget.max_states = std::min(context.budget.max_states, most) * shares;
   first.weight = second.weight = context.weight / 2;
   std::vector<Candidate> candidates;
-  std::vector<PlansOfParts> of_parts(divisions.size());
-  std::vector<Context> own(divisions.size(), context);
+  std::vector<PlansOfParts> of_parts(clusters.size());
+  std::vector<Context> own(clusters.size(), context);
   const auto run = [&](std::size_t i) {
     if (i == 0) {
       candidates = run_all(problem, planners, first);
@@ -194,12 +203,12 @@ Outcome search_whole(const Problem& problem, const std::vector<NamedPlanner>& pl
     mine.states = 0;
     mine.watch = nullptr;  // it would take a part's plans for the cluster's
     mine.budget.max_states = context.budget.max_states / kPartOfParts;
-    of_parts[i - 1] = plans_of_parts(problem, planners, options, divisions[i - 1], mine);
+    of_parts[i - 1] = plans_of_parts(problem, planners, options, clusters[i - 1], mine);
   };
   if (context.pool) {
-    context.pool->for_each(1 + divisions.size(), run);
+    context.pool->for_each(1 + clusters.size(), run);
   } else {
-    for (std::size_t i = 0; i <= divisions.size(); ++i) run(i);
+    for (std::size_t i = 0; i <= clusters.size(); ++i) run(i);
   }
   context.states += first.states;
   Outcome fastest = fastest_of(candidates);
@@ -211,7 +220,7 @@ Outcome search_whole(const Problem& problem, const std::vector<NamedPlanner>& pl
     for (const PipelinePlan& other : candidate.outcome.of_other_sizes) plans.push_back(&other);
   }
   std::vector<PipelinePlan> repeated;
-  for (std::size_t i = 0; i < divisions.size(); ++i) {
+  for (std::size_t i = 0; i < clusters.size(); ++i) {
     std::ranges::move(of_parts[i].plans, std::back_inserter(repeated));
     fastest.stats += of_parts[i].stats;
     context.states += own[i].states;
@@ -225,7 +234,10 @@ Outcome search_whole(const Problem& problem, const std::vector<NamedPlanner>& pl
 
 Outcome joint_search(const Problem& problem, const std::vector<NamedPlanner>& planners,
                      const JointOptions& options, Context& context) {
-  return search_whole(problem, planners, options, divisions_of(problem, options), context);
+  static constexpr std::array kBoth{Division::kOutermost, Division::kInnermost};
+  std::vector<DividedCluster> clusters;
+  if (may_be_divided(problem)) clusters = divided(problem, options, kBoth);
+  return search_whole(problem, planners, options, clusters, context);
 }
 
 Outcome improved(const Problem& problem, Outcome found, const JointOptions& options, Context& context) {
