@@ -62,6 +62,14 @@ TEST(Units, TransferTimeRoundsUpAndNeverOverflows) {
   EXPECT_EQ(transfer_time(Bytes(0), 1), Duration(0));
   EXPECT_EQ(transfer_time(Bytes(1'000'000), 1'000'000'000), milliseconds(1));
   EXPECT_EQ(transfer_time(Bytes::max(), 1), Duration(std::int64_t{1} << 62));
+  // Beyond 63 bits of product, and the last within.
+  EXPECT_EQ(transfer_time(Bytes(9'223'372'037), 1'000), Duration(9'223'372'037'000'000));
+  EXPECT_EQ(transfer_time(Bytes(9'223'372'036), 1'000), Duration(9'223'372'036'000'000));
+  EXPECT_EQ(transfer_time(Bytes(1'000'000'000'000), 7), Duration(std::int64_t{1} << 62));
+  EXPECT_EQ(transfer_time(Bytes(1'000'000'000'001), 3'000'000'000'000), Duration(333'333'334));
+  EXPECT_EQ(time_per_byte(Bytes(1), 1), Duration(1));
+  EXPECT_EQ(time_per_byte(Bytes(3), 1'000), Duration(3));
+  EXPECT_EQ(time_per_byte(Bytes(3'000'000'000'001), 9'000'001), Duration(27'000'003'000'009'001));
 }
 
 TEST(Check, FailureNamesExpressionAndValues) {

@@ -16,6 +16,7 @@ namespace espalier {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 
 TEST(ThreadPool, EachNumberIsCalledOnce) {
   for (const std::size_t threads : {1, 2, 3, 7}) {
@@ -34,6 +35,29 @@ TEST(ThreadPool, ThreadsWorkAtOneTime) {
   ThreadPool pool(3);
   std::latch all(3);
   pool.for_each(3, [&](std::size_t) { all.arrive_and_wait(); });
+}
+
+TEST(ThreadPool, WhoWaitsHelps) {
+  // Both threads have a number; the one that did not call opens an inner batch whose numbers wait for each
+  // other. So this does not end unless the caller, which has nothing left but to wait, takes one of them.
+  ThreadPool pool(2);
+  const std::thread::id caller = std::this_thread::get_id();
+  std::latch both(2), inner(2);
+  pool.for_each(2, [&](std::size_t) {
+    both.arrive_and_wait();
+    if (std::this_thread::get_id() == caller) return;
+    pool.for_each(2, [&](std::size_t) { inner.arrive_and_wait(); });
+  });
+}
+
+TEST(ThreadPool, WithoutOneAllIsDoneInOrder) {
+  std::vector<std::size_t> order;
+  on_threads(nullptr, 4, [&](std::size_t i) { order.push_back(i); });
+  EXPECT_THAT(order, ElementsAre(0, 1, 2, 3));
+  ThreadPool pool(3);
+  std::vector<std::atomic<int>> calls(10);
+  on_threads(&pool, calls.size(), [&](std::size_t i) { ++calls[i]; });
+  for (const auto& times : calls) EXPECT_EQ(times, 1);
 }
 
 TEST(ThreadPool, AFunctionMayCallItAgain) {

@@ -82,6 +82,8 @@ Bytes round_bytes(double bytes);
 // ⌈bytes / bytes_per_second⌉ in nanoseconds, exact for all 63-bit arguments; bytes_per_second > 0.
 // Saturates at 2^62.
 Duration transfer_time(Bytes bytes, std::int64_t bytes_per_second);
+// ⌈bytes · picoseconds_per_byte / 1000⌉ in nanoseconds, likewise; neither is negative.
+Duration time_per_byte(Bytes bytes, std::int64_t picoseconds_per_byte);
 
 // For people: "26.0 ms", "1.25 s", "812 ns"; "1.5 GiB", "64 KiB", "12 B". At most four significant digits.
 std::string to_text(Duration duration);

@@ -239,19 +239,35 @@ struct Point {
   double replicas = 0, left = 0;
 };
 
-// The least of the convex hull of the points where there are `fewest` to `most` replicas, if it is below
-// `least`.
-double least_between(const std::vector<Point>& points, double fewest, double most, double least) {
-  const auto lower = [](const Point& a, const Point& b) { return a.left < b.left; };
-  if (std::min_element(points.begin(), points.end(), lower)->left >= least) return least;
-  for (const Point& a : points) {
+// Leaves those of the points below which no line between two others passes, by replicas (Andrew, 1979).
+void keep_lower_hull(std::vector<Point>& points) {
+  std::sort(points.begin(), points.end(), [](const Point& a, const Point& b) {
+    return a.replicas != b.replicas ? a.replicas < b.replicas : a.left < b.left;
+  });
+  std::size_t kept = 0;
+  for (const Point& next : points) {
+    if (kept > 0 && points[kept - 1].replicas == next.replicas) continue;
+    const auto is_below = [&](const Point& a, const Point& b) {  // the line from a to the next, at b
+      return (next.left - a.left) * (b.replicas - a.replicas) <=
+             (b.left - a.left) * (next.replicas - a.replicas);
+    };
+    while (kept > 1 && is_below(points[kept - 2], points[kept - 1])) --kept;
+    points[kept++] = next;
+  }
+  points.resize(kept);
+}
+
+// The least of a lower hull where there are `fewest` to `most` replicas, if it is below `least`.
+double least_between(const std::vector<Point>& hull, double fewest, double most, double least) {
+  for (std::size_t i = 0; i < hull.size(); ++i) {
+    const Point& a = hull[i];
     if (a.replicas >= fewest && a.replicas <= most) least = std::min(least, a.left);
-    for (const Point& b : points) {
-      for (const double at : {fewest, most}) {
-        if (a.replicas >= at || b.replicas <= at) continue;
-        const double part = (at - a.replicas) / (b.replicas - a.replicas);
-        least = std::min(least, a.left + part * (b.left - a.left));
-      }
+    if (i + 1 == hull.size()) break;
+    const Point& b = hull[i + 1];
+    for (const double at : {fewest, most}) {
+      if (a.replicas >= at || b.replicas <= at) continue;
+      const double part = (at - a.replicas) / (b.replicas - a.replicas);
+      least = std::min(least, a.left + part * (b.left - a.left));
     }
   }
   return least;
@@ -263,28 +279,43 @@ double least_between(const std::vector<Point>& points, double fewest, double mos
 // replicas, n ≥ q, on one kind. The sum's time of each grows with r; that of the least r of a range is taken.
 double Spread::of_kinds(std::span<const Way> ways, std::size_t op, const Window& window,
                         Replicas replicas) const {
+  struct Kind {
+    Passes each;
+    double count = 0, weight = 0;
+  };
+  std::vector<Kind> kinds;
+  for (const Way& way : ways) {
+    if (!way.times[op]) continue;
+    const auto count = static_cast<double>(way.count);
+    kinds.push_back(
+        {passes_of(way, op, window, replicas.per_byte), count, weight_[way.kind] * way.degree * count});
+  }
+  if (kinds.empty()) return kNever;
+  const double last = window.after;
   double least = kNever;
+  std::vector<Point> points;
+  points.reserve(4 * kinds.size());
   for (double from = replicas.fewest; from <= replicas.most;) {
     const double to = std::min(replicas.most, from < 4 ? from : std::floor(from * 1.5));
-    std::vector<Point> points;
-    for (const Way& way : ways) {
-      if (!way.times[op]) continue;
-      const auto count = static_cast<double>(way.count);
-      const Passes each = passes_of(way, op, window, replicas.per_byte);
-      const double last = window.after, updated = std::min(each.update, last);
-      const double for_passes = std::max(0.0, last - each.update - each.sum * (from - 1) / from);
-      const auto add = [&](double share) {  // replicas for each micro-batch
-        const double left = each.all + share * (each.update - updated + each.state) -
-                            std::min(each.early, share * each.first) -
-                            std::min(each.late, share * for_passes);
-        points.push_back({count * share, weight_[way.kind] * way.degree * count * left});
-      };
-      add(0);
-      add(1);
-      if (each.early < each.first) add(each.early / each.first);
-      if (each.late < for_passes) add(each.late / for_passes);
+    if (points.empty() || last > 0) {
+      points.clear();
+      for (const auto& [each, count, weight] : kinds) {
+        const double updated = std::min(each.update, last);
+        const double for_passes = std::max(0.0, last - each.update - each.sum * (from - 1) / from);
+        const auto add = [&, &each = each, &count = count, &weight = weight](double share) {
+          const double left = each.all + share * (each.update - updated + each.state) -
+                              std::min(each.early, share * each.first) -
+                              std::min(each.late, share * for_passes);
+          points.push_back({count * share, weight * left});  // share: replicas for each micro-batch
+        };
+        add(0);
+        add(1);
+        if (each.early < each.first) add(each.early / each.first);
+        if (each.late < for_passes) add(each.late / for_passes);
+      }
+      keep_lower_hull(points);
     }
-    if (!points.empty()) least = least_between(points, from, to, least);
+    least = least_between(points, from, to, least);
     from = to + 1;
   }
   return least == kNever ? kNever : std::max(0.0, least);

@@ -196,10 +196,8 @@ NamedLink usual_link(const ClusterParts& parts, Member from, Member to) {
 }
 
 Duration EndpointCost::of(Bytes bytes) const {
-  __extension__ using Wide = __int128;
-  constexpr Wide kLimit = Wide{1} << 60;  // both ends and a latency still add up
-  const Wide variable = (static_cast<Wide>(bytes.count()) * picoseconds_per_byte + 999) / 1000;
-  return Duration(static_cast<std::int64_t>(std::min<Wide>(kLimit, variable + fixed.count())));
+  constexpr Duration kLimit(std::int64_t{1} << 60);  // both ends and a latency still add up
+  return std::min(kLimit, time_per_byte(bytes, picoseconds_per_byte) + fixed);
 }
 
 Cluster::Cluster(ClusterParts parts) : parts_(std::move(parts)) {

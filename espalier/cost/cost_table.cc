@@ -440,12 +440,9 @@ Duration reduce_time(const Cluster& cluster, std::span<const DeviceId> group, By
 }
 
 Duration update_time(const KindOverhead& overhead, OptimizerKind optimizer, Bytes parameters) {
-  __extension__ using Wide = __int128;
   for (const KindOverhead::Update& update : overhead.updates) {
     if (update.optimizer != optimizer) continue;
-    const Wide picoseconds = static_cast<Wide>(parameters.count()) * update.picoseconds_per_byte;
-    const Wide time = (picoseconds + 999) / 1000 + update.fixed.count();
-    return Duration(time > kLimit ? kLimit : static_cast<std::int64_t>(time));
+    return std::min(Duration(kLimit), time_per_byte(parameters, update.picoseconds_per_byte) + update.fixed);
   }
   return Duration();
 }

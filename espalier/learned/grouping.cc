@@ -10,11 +10,6 @@
 namespace espalier::placement {
 namespace {
 
-void on_threads(ThreadPool* pool, std::size_t count, const std::function<void(std::size_t)>& f) {
-  if (pool) return pool->for_each(count, f);
-  for (std::size_t i = 0; i < count; ++i) f(i);
-}
-
 void divide_by_largest(std::span<float> part) {
   const float largest = *std::max_element(part.begin(), part.end());
   for (float& number : part) number /= largest + 1;

@@ -28,12 +28,8 @@ Clusters cluster_layers(std::span<const std::uint32_t> layers, const Instance& i
 }
 
 void judge_all(const PlacementTask& task, std::vector<Sample>& samples, Repairs repairs, ThreadPool* pool) {
-  const auto on_all = [&](std::size_t count, const std::function<void(std::size_t)>& f) {
-    if (pool) return pool->for_each(count, f);
-    for (std::size_t i = 0; i < count; ++i) f(i);
-  };
   const std::size_t shares = std::min<std::size_t>(pool ? 4 * pool->threads() : 1, samples.size());
-  on_all(shares, [&](std::size_t share) {
+  on_threads(pool, shares, [&](std::size_t share) {
     Scratch scratch;
     for (std::size_t i = share; i < samples.size(); i += shares) {
       Sample& sample = samples[i];

@@ -53,11 +53,7 @@ TrainingSet make_training_set(const TrainingSetOptions& options, ThreadPool* poo
     }
     if (told) told(++done);
   };
-  if (pool) {
-    pool->for_each(options.graphs, make);
-  } else {
-    for (std::size_t i = 0; i < options.graphs; ++i) make(i);
-  }
+  on_threads(pool, options.graphs, make);
   std::erase_if(set, [](const std::unique_ptr<TrainingGraph>& graph) { return !graph; });
   return set;
 }

@@ -73,11 +73,7 @@ std::vector<Evaluated> Engine::evaluate_all(std::span<const Assignment> assignme
       results[i] = evaluate(assignments[i], scratch);
     }
   };
-  if (pool) {
-    pool->for_each(shares, work);
-  } else if (shares > 0) {
-    work(0);
-  }
+  on_threads(pool, shares, work);
   return results;
 }
 

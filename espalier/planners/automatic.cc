@@ -74,7 +74,6 @@ std::vector<Candidate> run_all(const Problem& problem, const std::vector<NamedPl
     own[i].weight = context.weight / static_cast<double>(planners.size());
   }
   const auto run = [&](std::size_t i) {
-    if (context.stop()) return;
     own[i].report(0);
     if (calls.begun) calls.begun(i);
     candidates[i].outcome = planners[i].plan(problem, own[i]);
@@ -82,11 +81,14 @@ std::vector<Candidate> run_all(const Problem& problem, const std::vector<NamedPl
     if (calls.ended) calls.ended(i);
     own[i].report(1);
   };
-  if (context.pool) {
-    context.pool->for_each(planners.size(), run);
-  } else {
-    for (std::size_t i = 0; i < planners.size(); ++i) run(i);
-  }
+  on_threads(context.pool, planners.size() + calls.beside.size(), [&](std::size_t i) {
+    if (context.stop()) return;
+    if (i < planners.size()) {
+      run(i);
+    } else {
+      calls.beside[i - planners.size()]();
+    }
+  });
   for (const Context& each : own) context.states += each.states;
   if (problem.start) candidates.push_back(start_of(problem, context));
   return candidates;

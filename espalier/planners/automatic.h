@@ -26,9 +26,10 @@ struct Candidate {
 // Every planner's outcome, simulated under one model, in the order given; behind them "start", if the problem
 // has a plan to start from. Planners run at the same time on the context's pool, each with its share of the
 // budget; what they return does not depend on the threads. Where the search is ended before one begins, it is
-// kInterrupted. `begun` and `ended`, if given, are called around each planner, from its thread.
+// kInterrupted.
 struct PlannerCalls {
-  std::function<void(std::size_t)> begun = {}, ended = {};
+  std::function<void(std::size_t)> begun = {}, ended = {};  // around each planner, from its thread
+  std::vector<std::function<void()>> beside = {};           // at the same time too, the last to begin
 };
 std::vector<Candidate> run_all(const Problem& problem, const std::vector<NamedPlanner>& planners,
                                Context& context, const PlannerCalls& calls = {});

@@ -66,14 +66,9 @@ void Context::for_each(std::size_t count, const std::function<void(std::size_t, 
     parts[i].states = 0;
     parts[i].budget_spent = false;
   }
-  const auto run = [&](std::size_t i) {
+  on_threads(pool, count, [&](std::size_t i) {
     if (!stop()) f(i, parts[i]);
-  };
-  if (pool) {
-    pool->for_each(count, run);
-  } else {
-    for (std::size_t i = 0; i < count; ++i) run(i);
-  }
+  });
   for (const Context& part : parts) {
     states += part.states;
     budget_spent = budget_spent || part.budget_spent;

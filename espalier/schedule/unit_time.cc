@@ -19,11 +19,12 @@ class UnitTimeSimulation {
         owners_(owners_of(model)),
         slots_follow_saved_(model.orders.rule()->edition == OrderRule::Edition::kFirst),
         busy_until_(devices, 0) {
+    std::size_t micro_batches = 0;
     for (const StagedStage& stage : model.stages) {
-      forward_done_.emplace_back(stage.micro_batches, kNever);
-      backward_done_.emplace_back(stage.micro_batches, kNever);
-      end_done_.emplace_back(stage.micro_batches, kNever);
+      first_of_.push_back(micro_batches);
+      micro_batches += stage.micro_batches;
     }
+    for (Clocks* when : {&forward_done_, &backward_done_, &end_done_}) when->assign(micro_batches, kNever);
     reads_.resize(model.stages.size());
     sends_.resize(model.stages.size());
     for (const Crossing& crossing : model.crossings) {
@@ -48,7 +49,8 @@ class UnitTimeSimulation {
       std::sort(awake_.begin(), awake_.end());
       for (const std::uint32_t r : awake_) is_woken_[r] = 0;
       for (const Next next : {Next::kBackward, Next::kForward, Next::kWeights}) {
-        for (Progress* replica : ready(next, choice)) start(*replica, next, result.started);
+        find_ready(next, choice);
+        for (Progress* replica : ready_) start(*replica, next, result.started);
       }
       ++clock_;
     } while (result.started.size() > before);
@@ -60,7 +62,7 @@ class UnitTimeSimulation {
 
  private:
   static constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
-  using Clocks = std::vector<std::vector<std::size_t>>;  // by stage and micro-batch
+  using Clocks = std::vector<std::size_t>;  // by place: of a stage's micro-batch
 
   // What a replica may do changes when it, or a stage that it reads from or sends to, has done something:
   // only then is it looked at, one clock later, and where its device was busy. So a model of 50,000 fragments
@@ -82,8 +84,8 @@ class UnitTimeSimulation {
   }
 
   // Replicas whose next action of this sort could start now, the most urgent first.
-  std::vector<Progress*> ready(Next next, Choice choice) {
-    std::vector<Progress*> result;
+  void find_ready(Next next, Choice choice) {
+    ready_.clear();
     for (const std::uint32_t r : awake_) {
       Progress& replica = replicas_[r];
       if (replica.finished()) continue;
@@ -91,14 +93,14 @@ class UnitTimeSimulation {
       const bool forwards_are_left = replica.forwards < replica.share();
       const bool too_early = choice == Choice::kForwardsFirst && next == Next::kBackward && forwards_are_left;
       if (!allowed || too_early) continue;
-      if (is_ready(replica, next)) result.push_back(&replica);
+      if (is_ready(replica, next)) ready_.push_back(&replica);
     }
-    std::stable_sort(result.begin(), result.end(), [&](const Progress* a, const Progress* b) {
+    std::sort(ready_.begin(), ready_.end(), [&](const Progress* a, const Progress* b) {
       const std::uint64_t x = std::uint64_t{a->action(next).micro_batch} * count(b->stage);
       const std::uint64_t y = std::uint64_t{b->action(next).micro_batch} * count(a->stage);
-      return x != y ? x < y : a->stage > b->stage;
+      if (x != y) return x < y;
+      return a->stage != b->stage ? a->stage > b->stage : a < b;
     });
-    return result;
   }
 
   bool is_ready(const Progress& replica, Next next) const {
@@ -123,7 +125,7 @@ class UnitTimeSimulation {
     }
     for (const DeviceId device : devices) busy_until_[device.index()] = clock_ + 1;
     const Action action = replica.action(next);
-    const auto set = [&](Clocks& when) { when[action.stage().index()][action.micro_batch] = clock_ + 1; };
+    const auto set = [&](Clocks& when) { when[place(action.stage(), action.micro_batch)] = clock_ + 1; };
     if (next == Next::kForward) set(forward_done_);
     if (next == Next::kBackward) set(backward_done_);
     if (next == Next::kWeights || (next == Next::kBackward && !replica.split)) set(end_done_);
@@ -133,8 +135,9 @@ class UnitTimeSimulation {
   }
 
   bool done(const Clocks& when, StageId stage, std::uint32_t j) const {
-    return when[stage.index()][j] <= clock_;
+    return when[place(stage, j)] <= clock_;
   }
+  std::size_t place(StageId stage, std::uint32_t j) const { return first_of_[stage.index()] + j; }
   std::uint32_t count(StageId stage) const { return model_.stages[stage.index()].micro_batches; }
   const StagedReplica& replica_of(StageId stage, std::uint32_t j) const {
     return model_.stages[stage.index()].replicas[owners_[stage.index()][j].replica];
@@ -197,8 +200,10 @@ class UnitTimeSimulation {
   std::vector<Progress> replicas_;
   Owners owners_;
   const bool slots_follow_saved_;
-  std::vector<std::size_t> busy_until_;              // by device
-  Clocks forward_done_, backward_done_, end_done_;   // of F; of B or I; of B or W
+  std::vector<std::size_t> busy_until_;             // by device
+  std::vector<std::size_t> first_of_;               // by stage: the place of its micro-batch 0
+  Clocks forward_done_, backward_done_, end_done_;  // of F; of B or I; of B or W
+  std::vector<Progress*> ready_;
   std::vector<std::vector<const Crossing*>> reads_;  // by stage
   std::vector<std::vector<const Crossing*>> sends_;
   std::vector<std::vector<std::uint32_t>> of_stage_;  // replicas

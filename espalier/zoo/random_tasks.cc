@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
 
 namespace espalier {
 namespace {
@@ -102,6 +104,34 @@ Cluster device_network(const DeviceNetwork& network) {
     }
   }
   return Cluster(std::move(parts));
+}
+
+namespace {
+
+// So many percent of 0 … count - 1, at least `least`, ascending.
+std::vector<std::size_t> drawn_of(Rng& rng, std::size_t count, std::int64_t percent, std::size_t least) {
+  std::vector<std::size_t> all(count);
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  for (std::size_t i = count; i > 1; --i) std::swap(all[i - 1], all[rng.below(i)]);
+  all.resize(std::max(least, (count * static_cast<std::size_t>(percent) + 50) / 100));
+  std::ranges::sort(all);
+  return all;
+}
+
+}  // namespace
+
+void need_hardware(TaskDag& graph, const Cluster& cluster, const SpecialHardware& hardware) {
+  if (hardware.restricted == 0) return;
+  Rng rng(stream_key(static_cast<std::uint64_t>(hardware.seed), {10}));
+  std::vector<std::vector<std::string>> kinds_with(static_cast<std::size_t>(hardware.sorts));
+  for (std::vector<std::string>& kinds : kinds_with) {
+    for (const std::size_t d : drawn_of(rng, cluster.devices().size(), hardware.support, 1)) {
+      kinds.push_back(cluster.kind(cluster.device(DeviceId(d)).kind).name);
+    }
+  }
+  for (const std::size_t task : drawn_of(rng, graph.tasks(), hardware.restricted, 0)) {
+    graph.restrict_to(task, kinds_with[rng.below(kinds_with.size())]);
+  }
 }
 
 TaskDag layered_tasks(const LayeredTasks& tasks) {

@@ -20,12 +20,19 @@ TaskDag random_application(const RandomApplication& application);
 
 // GiPH's device networks: every device is a kind of its own, its speed uniform in 1 ± spread, and every pair
 // has a link of its own, the same in both directions, with a bandwidth uniform in 1 ± spread of
-// kTaskLinkBytesPerSecond and a latency up to `latency` µs. GiPH lets some tasks run on some devices only;
-// that is left out.
+// kTaskLinkBytesPerSecond and a latency up to `latency` µs.
 struct DeviceNetwork {
   std::int64_t devices = 10, spread = 50, latency = 100, seed = 1;
 };
 Cluster device_network(const DeviceNetwork& network);
+
+// GiPH's constraint: a task may need hardware of some sort, which some devices have. `restricted` percent of
+// the tasks do, each of one sort, all sorts alike; `support` percent of the devices have each sort, one at
+// least. Rounded to the nearest number; which tasks and devices, the seed draws.
+struct SpecialHardware {
+  std::int64_t restricted = 0, sorts = 3, support = 50, seed = 1;
+};
+void need_hardware(TaskDag& graph, const Cluster& cluster, const SpecialHardware& hardware);
 
 // Layers of tasks, each of which reads one to three tasks of the layer before.
 //

@@ -40,6 +40,11 @@ Bytes TaskDag::stored() const {
   return sum;
 }
 
+void TaskDag::restrict_to(std::size_t task, std::vector<std::string> kinds) {
+  std::ranges::sort(kinds);
+  tasks_[task].kinds = std::move(kinds);
+}
+
 Imported TaskDag::scaled(const Scale& scale, Cluster cluster) const {
   std::vector<bool> read(tasks_.size(), true);
   for (const std::size_t i : loose()) read[i] = false;
@@ -74,6 +79,7 @@ Imported TaskDag::scaled(const Scale& scale, Cluster cluster) const {
     }
     cost.origin = Origin::kProfile;
     for (const DeviceKind& kind : cluster.kinds()) {
+      if (!task.kinds.empty() && !std::ranges::binary_search(task.kinds, kind.name)) continue;
       CostRow row;
       row.kind = kind.name;
       row.points.push_back({BatchSize(1), cost});

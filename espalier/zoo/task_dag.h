@@ -34,9 +34,12 @@ class TaskDag {
     double time = 1;          // in any unit that all tasks of the graph share
     double bytes = 1;         // of its output, likewise
     Bytes stored = {};        // weights or data that lie where it runs; not scaled
+    // Of devices on which alone it can run, by name, ascending; empty: on all.
+    std::vector<std::string> kinds = {};
   };
   // A task that reads the outputs of earlier ones; one that is named twice is read once.
   std::size_t add(Task task, std::vector<std::size_t> reads = {});
+  void restrict_to(std::size_t task, std::vector<std::string> kinds);
 
   std::size_t tasks() const { return tasks_.size(); }
   std::size_t edges() const;
@@ -51,7 +54,7 @@ class TaskDag {
     // With a backward pass of twice the time: half for what came in, half for weights, which are trained.
     enum class Passes : std::uint8_t { kForward, kForwardAndBackward } passes = Passes::kForward;
   };
-  // Opaque tensors of one micro-batch, a cost row for each task and kind of the cluster.
+  // Opaque tensors of one micro-batch, a cost row for each task and kind of the cluster that can run it.
   Imported scaled(const Scale& scale, Cluster cluster) const;
 
  private:

@@ -119,20 +119,29 @@ void add_giph(std::vector<TaskFamily>& families) {
                   {"degree", "mean edges into a task", 2, 1, 64},
                   spread(),
                   {"network", "what the devices are drawn from", 1, 0, kMostSeed},
-                  {"latency", "most microseconds of a link", 100, 0, 1'000'000}},
+                  {"latency", "most microseconds of a link", 100, 0, 1'000'000},
+                  {"restricted", "percent of the tasks that need special hardware", 0, 0, 100},
+                  {"hardware", "sorts of it", 3, 1, 64},
+                  {"support", "percent of the devices that have each sort, one at least", 50, 0, 100}},
                  50, 10);
   families.push_back({"giph", "GiPH, MLSys'23; Topcuoglu et al., TPDS'02",
                       "random graphs on unequal devices, with a link for each pair", std::move(settings),
                       [](const ZooValues& all) {
-                        const TaskDag graph = random_application({.tasks = all.at("tasks"),
-                                                                  .shape = all.at("shape"),
-                                                                  .degree = all.at("degree"),
-                                                                  .spread = all.at("spread"),
-                                                                  .seed = all.at("seed")});
-                        return graph.scaled(scale_of(all), device_network({.devices = all.at("devices"),
-                                                                           .spread = all.at("spread"),
-                                                                           .latency = all.at("latency"),
-                                                                           .seed = all.at("network")}));
+                        TaskDag graph = random_application({.tasks = all.at("tasks"),
+                                                            .shape = all.at("shape"),
+                                                            .degree = all.at("degree"),
+                                                            .spread = all.at("spread"),
+                                                            .seed = all.at("seed")});
+                        Cluster network = device_network({.devices = all.at("devices"),
+                                                          .spread = all.at("spread"),
+                                                          .latency = all.at("latency"),
+                                                          .seed = all.at("network")});
+                        need_hardware(graph, network,
+                                      {.restricted = all.at("restricted"),
+                                       .sorts = all.at("hardware"),
+                                       .support = all.at("support"),
+                                       .seed = all.at("seed")});
+                        return graph.scaled(scale_of(all), std::move(network));
                       }});
 }
 

@@ -2,6 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <set>
+#include <string>
+#include <vector>
+
 #include "espalier/base/check.h"
 #include "espalier/graph/algorithms.h"
 #include "espalier/zoo/random_tasks.h"
@@ -16,8 +20,10 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::Ge;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Le;
 using testing::refusal;
+using ::testing::SizeIs;
 
 std::size_t whole(std::int64_t count) {
   return static_cast<std::size_t>(count);
@@ -123,6 +129,37 @@ TEST(RandomTasks, EachPairOfDevicesHasItsOwnLink) {
       EXPECT_EQ(route.bandwidth, cluster.route(DeviceId(b), DeviceId(a)).bandwidth);
     }
   }
+}
+
+TEST(RandomTasks, SpecialHardwareIsWhereTheSettingsSay) {
+  const TaskDag free = random_application({.tasks = 40, .seed = 5});
+  const Cluster cluster = device_network({.devices = 10, .seed = 2});
+  TaskDag graph = free;
+  need_hardware(graph, cluster, {});
+  for (std::size_t i = 0; i < graph.tasks(); ++i) EXPECT_THAT(graph.task(i).kinds, IsEmpty());
+  need_hardware(graph, cluster, {.restricted = 45, .sorts = 2, .support = 30});
+  std::set<std::vector<std::string>> sorts;
+  std::size_t restricted = 0;
+  for (std::size_t i = 0; i < graph.tasks(); ++i) {
+    EXPECT_EQ(graph.reads(i), free.reads(i));
+    if (graph.task(i).kinds.empty()) continue;
+    ++restricted;
+    EXPECT_THAT(graph.task(i).kinds, SizeIs(3));
+    sorts.insert(graph.task(i).kinds);
+  }
+  EXPECT_EQ(restricted, 18U);
+  EXPECT_THAT(sorts, SizeIs(2));
+
+  const Imported model = graph.scaled({}, cluster);
+  std::size_t rows = 0;
+  for (const Operator& op : model.graph.operators()) {
+    for (const DeviceKind& kind : cluster.kinds()) rows += model.costs->find(op.op_class, kind.name) ? 1 : 0;
+  }
+  EXPECT_EQ(rows, 22U * 10 + 18 * 3);
+
+  TaskDag scarce = free;  // one device has the sort
+  need_hardware(scarce, cluster, {.restricted = 100, .sorts = 1, .support = 0});
+  for (std::size_t i = 0; i < scarce.tasks(); ++i) EXPECT_THAT(scarce.task(i).kinds, SizeIs(1));
 }
 
 TEST(TaskFamilies, ScaleMeansTheSameInEveryFamily) {

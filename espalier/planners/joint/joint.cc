@@ -39,15 +39,15 @@ void add_starts(const joint::Space& space, const PipelinePlan& plan, std::vector
 }
 
 // That no plan of one size beats, by size.
-std::vector<Duration> bounds_of(const joint::Space& space) {
+std::vector<Duration> bounds_of(const joint::Space& space, ThreadPool* pool) {
   const Problem& problem = space.problem();
-  std::vector<Duration> bounds;
-  for (const BatchSize size : space.sizes()) {
+  std::vector<Duration> bounds(space.sizes().size());
+  on_threads(pool, bounds.size(), [&](std::size_t i) {
     Training training = problem.training;
-    training.micro_batches = {size};
-    bounds.push_back(
-        plan_bound(problem.graph, problem.cluster, problem.costs, training, Bound::Scope::kOneSize).time);
-  }
+    training.micro_batches = {space.sizes()[i]};
+    bounds[i] =
+        plan_bound(problem.graph, problem.cluster, problem.costs, training, Bound::Scope::kOneSize).time;
+  });
   return bounds;
 }
 
@@ -81,7 +81,7 @@ Outcome searched(const Problem& problem, const std::vector<const PipelinePlan*>&
       all_judged = true;
     }
   }
-  const std::vector<Duration> bounds = bounds_of(space);
+  const std::vector<Duration> bounds = bounds_of(space, context.pool);
   const std::vector<Proposal> best =
       joint::search(space, starts, {.orders = options.orders, .bounds = bounds}, judge, context).best;
   if (lists && judge.best() && *judge.best() > *std::min_element(bounds.begin(), bounds.end())) {
@@ -191,25 +191,17 @@ Outcome search_whole(const Problem& problem, const std::vector<NamedPlanner>& pl
   const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / std::max<std::uint64_t>(1, shares);
   first.budget.max_states = std::min(context.budget.max_states, most) * shares;
   first.weight = second.weight = context.weight / 2;
-  std::vector<Candidate> candidates;
   std::vector<PlansOfParts> of_parts(clusters.size());
   std::vector<Context> own(clusters.size(), context);
-  const auto run = [&](std::size_t i) {
-    if (i == 0) {
-      candidates = run_all(problem, planners, first);
-      return;
-    }
-    Context& mine = own[i - 1];
-    mine.states = 0;
-    mine.watch = nullptr;  // it would take a part's plans for the cluster's
-    mine.budget.max_states = context.budget.max_states / kPartOfParts;
-    of_parts[i - 1] = plans_of_parts(problem, planners, options, clusters[i - 1], mine);
-  };
-  if (context.pool) {
-    context.pool->for_each(1 + clusters.size(), run);
-  } else {
-    for (std::size_t i = 0; i <= clusters.size(); ++i) run(i);
+  PlannerCalls calls;
+  for (std::size_t i = 0; i < clusters.size(); ++i) {
+    own[i].states = 0;
+    own[i].watch = nullptr;  // it would take a part's plans for the cluster's
+    own[i].budget.max_states = context.budget.max_states / kPartOfParts;
+    calls.beside.emplace_back(
+        [&, i] { of_parts[i] = plans_of_parts(problem, planners, options, clusters[i], own[i]); });
   }
+  const std::vector<Candidate> candidates = run_all(problem, planners, first, calls);
   context.states += first.states;
   Outcome fastest = fastest_of(candidates);
   if (fastest.interrupted || !pipeline_of(fastest)) return fastest;

@@ -5,7 +5,6 @@
 #include <map>
 #include <numeric>
 #include <optional>
-#include <set>
 #include <span>
 #include <tuple>
 
@@ -26,8 +25,8 @@
 // Two towers on a track each, a head behind both: depth 2 where the chain has 3.
 //
 // A shape says how many devices what stands before, the tracks and what stands behind get. The step takes at
-// least the work per device of each; so shapes are tried in that order, a few at a time, and those at or
-// above the best iteration found are not tried at all.
+// least the work per device of each; so shapes are tried in that order, a few at a time, until many in a row
+// have brought nothing, and those at or above the best iteration found are not tried at all.
 //
 // Known bad cases: branches inside branches are one branch here; several groups in a row are planned one at a
 // time, the others as chains.
@@ -39,7 +38,8 @@ constexpr std::uint64_t kStatesForAShape = 40'000;  // of the budget
 constexpr std::uint64_t kFewestShapes = 16;
 constexpr std::uint64_t kPartOfMore = 20;  // of the budget: below 1/20 more groups are tried
 constexpr std::size_t kShapesAtOnce = 8;
-constexpr std::int64_t kNear = 125;  // per cent of the best iteration
+constexpr std::size_t kPatience = 96;  // shapes that bring nothing, in a row
+constexpr std::int64_t kNear = 125;    // per cent of the best iteration
 
 // A parallel part of the structure, as places in the linearization.
 struct BranchGroup {
@@ -92,13 +92,13 @@ class BranchSearch {
     });
     const std::uint64_t most = std::max(kFewestShapes, context_.budget.max_states / kStatesForAShape);
     if (shapes.size() > most) shapes.resize(most);
-    for (std::size_t begin = 0; begin < shapes.size();) {
+    std::size_t idle = 0;  // shapes since the last improvement
+    for (std::size_t begin = 0; begin < shapes.size() && idle < kPatience; begin += kShapesAtOnce) {
+      if (context_.stop() || context_.budget_spent || (best && shapes[begin].most > *best)) return;
       const std::size_t end = std::min(begin + kShapesAtOnce, shapes.size());
-      answer_for({shapes.data() + begin, shapes.data() + end}, best);
-      for (; begin < end; ++begin) {
-        if (context_.stop() || context_.budget_spent || (best && shapes[begin].most > *best)) return;
-        consider(shapes[begin], best);
-      }
+      const std::optional<Duration> before = best;
+      consider({shapes.data() + begin, shapes.data() + end}, best);
+      idle = best == before ? idle + (end - begin) : 0;
     }
   }
 
@@ -218,52 +218,89 @@ class BranchSearch {
     return questions;
   }
 
-  void answer_for(std::span<const Shape> shapes, const std::optional<Duration>& best) {
+  // A shape with the splits of its parts, of which it has chosen some.
+  struct Tried {
     std::vector<PartSplits::Question> questions;
-    for (const Shape& shape : shapes) {
-      if (best && shape.most > *best) break;
-      const std::vector<PartSplits::Question> of_shape = questions_of(shape);
-      questions.insert(questions.end(), of_shape.begin(), of_shape.end());
-    }
-    parts_.answer(questions, best.value_or(Duration::max()), context_);
-  }
+    std::vector<const std::vector<ChainSplit>*> splits = {};
+    std::vector<std::size_t> choice = {};
+    Duration bottleneck = {};  // the largest of the least
+    bool is_new = true;        // the choice
+  };
 
   // Each part with the least bottleneck; and, where that comes near the best, with the fewest stages that
   // keep every part below the largest of those, or a little above: fewer stages fill sooner.
-  void consider(const Shape& shape, std::optional<Duration>& best) {
-    std::vector<const std::vector<ChainSplit>*> splits;
-    Duration bottleneck;
-    for (const PartSplits::Question& question : questions_of(shape)) {
-      splits.push_back(&parts_.splits(question, context_));
-      if (splits.back()->empty()) return;
-      bottleneck = std::max(bottleneck, splits.back()->front().bottleneck);
-    }
-    std::set<std::vector<std::size_t>> tried;
-    std::vector<std::size_t> choice(splits.size(), 0);
+  void consider(std::span<const Shape> shapes, std::optional<Duration>& best) {
+    std::vector<Tried> tried = answered(shapes, best);
     for (const std::int64_t percent : {0, 100, 110, 130, 160}) {
-      for (std::size_t p = 0; p < splits.size() && percent > 0; ++p) {
-        while (choice[p] + 1 < splits[p]->size() &&
-               100 * (*splits[p])[choice[p] + 1].bottleneck <= percent * bottleneck) {
-          ++choice[p];
-        }
+      std::vector<Proposal> proposals;
+      for (Tried& each : tried) {
+        each.is_new = choose(each, percent);
+        if (each.is_new) proposals.push_back(proposal_of(each));
       }
-      if (!tried.insert(choice).second) continue;
-      const auto iteration = judge(shape, splits, choice);
-      if (iteration && (!best || *iteration < *best)) best = iteration;
-      if (best && (!iteration || 100 * *iteration > kNear * *best)) return;
+      const std::vector<std::optional<Verdict>> verdicts = judge_.consider_all(proposals);
+      std::vector<std::optional<Duration>> iterations;
+      for (const std::optional<Verdict>& verdict : verdicts) {
+        iterations.push_back(verdict && verdict->fits() ? std::optional(verdict->iteration) : std::nullopt);
+        if (iterations.back() && (!best || *iterations.back() < *best)) best = iterations.back();
+      }
+      std::size_t next = 0;
+      std::erase_if(tried, [&](const Tried& each) {
+        if (!each.is_new) return false;
+        const std::optional<Duration>& iteration = iterations[next++];
+        return best && (!iteration || 100 * *iteration > kNear * *best);
+      });
     }
   }
 
-  std::optional<Duration> judge(const Shape& shape, const std::vector<const std::vector<ChainSplit>*>& splits,
-                                const std::vector<std::size_t>& choice) {
-    std::vector<StageDraft> drafts;
-    const std::vector<PartSplits::Question> questions = questions_of(shape);
-    for (std::size_t p = 0; p < questions.size(); ++p) {
-      const std::vector<StageDraft> of_part = parts_.drafts(questions[p], (*splits[p])[choice[p]]);
-      drafts.insert(drafts.end(), of_part.begin(), of_part.end());
+  // Those that all parts of have splits, below the best.
+  std::vector<Tried> answered(std::span<const Shape> shapes, const std::optional<Duration>& best) {
+    std::vector<PartSplits::Question> questions;
+    std::vector<Tried> tried;
+    for (const Shape& shape : shapes) {
+      if (best && shape.most > *best) break;
+      tried.push_back({.questions = questions_of(shape)});
+      questions.insert(questions.end(), tried.back().questions.begin(), tried.back().questions.end());
     }
-    const Verdict verdict = judge_.consider(drafts, parts_.micro_batch(), options_.schedule);
-    return verdict.fits() ? std::optional(verdict.iteration) : std::nullopt;
+    parts_.answer(questions, best.value_or(Duration::max()), context_);
+    for (Tried& each : tried) {
+      for (const PartSplits::Question& question : each.questions) {
+        each.splits.push_back(&parts_.splits(question, context_));
+        if (!each.splits.back()->empty()) {
+          each.bottleneck = std::max(each.bottleneck, each.splits.back()->front().bottleneck);
+        }
+      }
+      each.choice.assign(each.splits.size(), 0);
+    }
+    std::erase_if(tried, [](const Tried& each) {
+      return std::ranges::any_of(each.splits, [](const auto* splits) { return splits->empty(); });
+    });
+    return tried;
+  }
+
+  // Fewer stages, no part above so many per cent of the largest bottleneck; 0: the least. Whether anything
+  // changed.
+  static bool choose(Tried& tried, std::int64_t percent) {
+    bool changed = percent == 0;
+    for (std::size_t p = 0; p < tried.splits.size() && percent > 0; ++p) {
+      const std::vector<ChainSplit>& splits = *tried.splits[p];
+      std::size_t& choice = tried.choice[p];
+      while (choice + 1 < splits.size() &&
+             100 * splits[choice + 1].bottleneck <= percent * tried.bottleneck) {
+        ++choice;
+        changed = true;
+      }
+    }
+    return changed;
+  }
+
+  Proposal proposal_of(const Tried& tried) {
+    Proposal proposal{{}, parts_.micro_batch(), options_.schedule};
+    for (std::size_t p = 0; p < tried.questions.size(); ++p) {
+      const std::vector<StageDraft> of_part =
+          parts_.drafts(tried.questions[p], (*tried.splits[p])[tried.choice[p]]);
+      proposal.stages.insert(proposal.stages.end(), of_part.begin(), of_part.end());
+    }
+    return proposal;
   }
 
   const BranchesOptions& options_;
@@ -298,6 +335,26 @@ std::vector<PartId> worthwhile(const Structure& structure, const PartSplits& par
   return result;
 }
 
+// Those first that are likely to have the fastest plan, which bounds the others: by the time of their
+// micro-batches and of filling a pipeline in which each stage has four devices.
+std::vector<BatchSize> likely_first(const Problem& problem) {
+  const auto filling = static_cast<std::int64_t>(problem.cluster.devices().size() / 4);
+  std::vector<std::pair<Duration, BatchSize>> rated;
+  for (const BatchSize size : usable_micro_batches(problem)) {
+    const OperatorCosts costs(problem.graph, problem.cluster, problem.costs, size);
+    Duration each;
+    for (std::size_t op = 0; op < problem.graph.operators().size(); ++op) {
+      const OperatorCost& cost = costs.of(OperatorId(op), KindId(0));
+      each += cost.forward + cost.backward();
+    }
+    rated.emplace_back((problem.training.batch.count() / size.count() + filling) * each, size);
+  }
+  std::ranges::sort(rated);
+  std::vector<BatchSize> sizes;
+  for (const auto& [time, size] : rated) sizes.push_back(size);
+  return sizes;
+}
+
 }  // namespace
 
 Outcome branches(const Problem& problem, const BranchesOptions& options, Context& context) {
@@ -311,7 +368,7 @@ Outcome branches(const Problem& problem, const BranchesOptions& options, Context
   std::optional<Linearization> line;
   std::optional<Duration> best;
   bool any = false;
-  for (const BatchSize micro_batch : usable_micro_batches(problem)) {
+  for (const BatchSize micro_batch : likely_first(problem)) {
     const OperatorCosts costs(problem.graph, problem.cluster, problem.costs, micro_batch);
     const Structure structure =
         make_structure(problem.graph, work_weights(problem.graph, costs, micro_batch));

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "espalier/base/check.h"
+#include "espalier/planners/pipeline/capacity.h"
 #include "espalier/planners/pipeline/memory_ladder.h"
 
 //   Piper (NeurIPS'21, §4)         here
@@ -129,8 +130,7 @@ void DownsetSearch::prepare_pins() {
 
 std::vector<DownsetTail> DownsetSearch::run(std::int64_t most) {
   most_ = most;
-  work_.clear();
-  for (std::size_t set = 0; set < downsets_.size(); ++set) work_.push_back(least_work(difference(0, set)));
+  prepare_capacities();
   fronts_.assign(downsets_.size() * (row_.size() + 1), {});
   for (std::size_t p = 0; p <= row_.size(); ++p) front(downsets_.size() - 1, p).push_back({});
   for (std::size_t set = downsets_.size() - 1; set-- > 0;) {
@@ -167,26 +167,57 @@ PlaceRanges DownsetSearch::difference(std::size_t small, std::size_t large) cons
   return places;
 }
 
-// Of a step, on the fastest devices alone on their hosts.
-std::int64_t DownsetSearch::least_work(const PlaceRanges& places) const {
-  std::optional<std::int64_t> least;
-  for (std::uint32_t c = 0; c < row_.table().classes().size(); ++c) {
-    const std::int64_t work = prices_.compute_alone(c, places);
-    if (work >= 0 && (!least || work < *least)) least = work;
+// capacity.h, of devices that are alone on their hosts.
+void DownsetSearch::prepare_capacities() {
+  const std::size_t classes = row_.table().classes().size();
+  std::vector<std::int64_t> capacity(classes, 0), work;  // by class; by piece
+  for (const PlaceRanges& places : pieces_.places) {
+    std::vector<std::int64_t> takes;
+    for (std::uint32_t c = 0; c < classes; ++c) takes.push_back(prices_.compute_alone(c, places));
+    std::optional<std::int64_t> least;
+    for (const std::int64_t time : takes) {
+      if (time >= 0 && (!least || time < *least)) least = time;
+    }
+    work.push_back(least.value_or(0));
+    for (std::size_t c = 0; c < classes; ++c) {
+      if (takes[c] < 0 || work.back() == 0) continue;  // takes[c] is not zero either
+      capacity[c] = std::max(capacity[c], capacity_in(work.back(), takes[c]));
+    }
   }
-  return prices_.micro_batches() * least.value_or(0);
+  work_.assign(downsets_.size(), 0);
+  for (std::size_t set = 0; set < downsets_.size(); ++set) {
+    for (std::size_t item = 0; item < downsets_.items(); ++item) {
+      if (downsets_.has(set, item)) work_[set] += prices_.micro_batches() * work[item];
+    }
+  }
+  capacity_before_.assign(1, 0);
+  for (std::size_t place = 0; place < row_.size(); ++place) {
+    capacity_before_.push_back(capacity_before_.back() + capacity[row_.table().class_of(row_[place])]);
+  }
 }
 
-// Whether the devices before a place can do what is before a downset within the target, and those behind it
-// the rest. A device that is pinned may have as many stages as there are pinned pieces.
+// No less is the bottleneck of stages that do what is before a downset on the devices before a place. A
+// device that is pinned may have as many stages as there are pinned pieces.
+std::int64_t DownsetSearch::least_before(std::size_t set, std::size_t place) const {
+  if (options_.degrees.size() > 1) return 0;  // a group may need less than a device's share of it
+  return least_time(work_[set], capacity_before_[place] + kWholeCapacity * pinned_pieces_[set]);
+}
+
+std::int64_t DownsetSearch::least_behind(std::size_t set, std::size_t place) const {
+  if (options_.degrees.size() > 1) return 0;
+  const std::int64_t capacity = capacity_before_.back() - capacity_before_[place] +
+                                kWholeCapacity * (pinned_pieces_.back() - pinned_pieces_[set]);
+  return least_time(work_.back() - work_[set], capacity);
+}
+
+// Whether there can be stages on the devices before a place that do what is before a downset in time, and
+// behind it likewise.
 bool DownsetSearch::is_possible(std::size_t set, std::size_t place) const {
-  const std::int64_t before = static_cast<std::int64_t>(place) + pinned_pieces_[set],
-                     behind = static_cast<std::int64_t>(row_.size() - place) + pinned_pieces_.back() -
-                              pinned_pieces_[set];
-  if (options_.degrees.size() > 1) return true;  // a group may need less than a device's share of it
-  const std::int64_t rest = work_.back() - work_[set];
-  return (before == 0 ? set == 0 : work_[set] / before <= most_) &&
-         (behind == 0 ? set + 1 == downsets_.size() : rest / behind <= most_);
+  const bool none_before = place == 0 && pinned_pieces_[set] == 0,
+             none_behind = place == row_.size() && pinned_pieces_[set] == pinned_pieces_.back();
+  if (options_.degrees.size() > 1) return true;
+  return (!none_before || set == 0) && (!none_behind || set + 1 == downsets_.size()) &&
+         least_before(set, place) <= most_ && least_behind(set, place) <= most_;
 }
 
 const RunClass& DownsetSearch::run_class(std::size_t place, std::size_t replicas, std::uint32_t degree) {
@@ -320,8 +351,9 @@ bool DownsetSearch::add_before(Candidate& stage, const RunClass& on, const std::
       })) {
     return true;
   }
-  const auto least = time_of(0);
-  if (!least || *least > most_) return true;
+  const auto plain = time_of(0);
+  if (!plain || *plain > most_) return true;
+  const std::int64_t least = least_before(stage.set, place);  // it counts: so most that is behind is alike
   for (std::size_t rest = 0; rest < behind.size(); ++rest) {
     const DownsetTail& next = behind[rest];
     if (fresh.pin && next.pin == fresh.pin) continue;
@@ -329,9 +361,9 @@ bool DownsetSearch::add_before(Candidate& stage, const RunClass& on, const std::
     const auto way = way_for(stage, percent_of(on.memory, options_.memory_percent), w);
     if (context_.budget_spent) return false;
     if (!way) continue;
-    const auto time = *way == 0 ? least : time_of(*way);
+    const auto time = *way == 0 ? plain : time_of(*way);
     if (!time || *time > most_) continue;
-    fresh.bottleneck = std::max(*time, next.bottleneck);
+    fresh.bottleneck = std::max({*time, next.bottleneck, least});
     fresh.held = on.replicas * w;
     fresh.stages = next.stages + 1;
     fresh.way = *way;

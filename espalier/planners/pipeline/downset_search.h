@@ -86,7 +86,9 @@ class DownsetSearch {
   RunClass class_of_groups(std::size_t place, std::size_t replicas, std::uint32_t degree) const;
 
   PlaceRanges difference(std::size_t small, std::size_t large) const;
-  std::int64_t least_work(const PlaceRanges& places) const;
+  void prepare_capacities();
+  std::int64_t least_before(std::size_t set, std::size_t place) const;
+  std::int64_t least_behind(std::size_t set, std::size_t place) const;
   bool is_possible(std::size_t set, std::size_t place) const;
   void prepare_pins();
 
@@ -114,7 +116,8 @@ class DownsetSearch {
   Context& context_;
   Hop hop_;  // the slowest between neighbours; with pins, between any devices
   std::int64_t group_ = 1, most_ = 0;
-  std::vector<std::int64_t> work_;               // by downset: least_work of what it holds
+  std::vector<std::int64_t> work_;               // by downset: of a step (capacity.h)
+  std::vector<std::int64_t> capacity_before_;    // by place: of the row's devices before it
   std::vector<std::int64_t> pinned_pieces_;      // by downset: how many stages on pinned devices there may be
   std::vector<std::optional<DeviceId>> pin_of_;  // by piece
   std::map<DeviceId, std::int64_t> pinned_work_;     // of a micro-batch, of all that is pinned there

@@ -1,7 +1,6 @@
 #include "espalier/planners/pipeline/piper.h"
 
 #include <algorithm>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -28,7 +27,8 @@ constexpr std::size_t kFinest = 16;  // pieces of a branch
 // Of a device's even share: parallel parts with less beside their heaviest branch are a piece of their run,
 // lighter branches join another one, as in graphpipe.
 constexpr std::int64_t kLeastForkPerMille = 750, kLightBranchPerMille = 60;
-constexpr std::size_t kMostProposals = 12;  // of one search, that are simulated
+constexpr std::size_t kMostProposals = 12;     // of one search, that are simulated
+constexpr std::uint64_t kGrowthPercent = 150;  // of the states that the square of the downsets tells
 
 class Piper {
  public:
@@ -55,10 +55,22 @@ class Piper {
     const DeviceTable table(problem_);
     Judge judge(problem_, context_);
     const auto rows = device_rows(problem_.cluster, unpinned_devices(problem_), whole_times(line, costs));
-    bool any = false;
     for (const BatchSize size : micro_batches_) {
-      for (const auto& row : rows) any = propose(line, table, row, size, judge) || any;
+      for (const auto& row : rows) searches_.push_back({size, &row});
     }
+    for (std::size_t level = 0; level < levels_.size() && !context_.stop() && !context_.budget_spent;
+         ++level) {
+      search_level(level, line, table, judge);
+    }
+    if (options_.choice == PiperOptions::Choice::kBottleneck) {
+      std::vector<Proposal> least;
+      for (const Search& search : searches_) {
+        if (!search.found.empty()) least.push_back(search.found.front());
+      }
+      consider(least, judge);
+    }
+    const bool any =
+        std::ranges::any_of(searches_, [](const Search& search) { return !search.found.empty(); });
     if (!any && !context_.budget_spent && !context_.stop()) {
       propose_closest(line, table, rows.front(), judge);
       context_.budget_spent = false;  // what comes closest is no answer that a larger budget would change
@@ -70,6 +82,15 @@ class Piper {
   struct Level {
     Pieces pieces;
     literal::Downsets downsets;
+  };
+  // For one micro-batch size and one row of devices, from level to level.
+  struct Search {
+    BatchSize size;
+    const std::vector<DeviceId>* devices = nullptr;
+    std::int64_t most = std::int64_t{1} << 60;  // the least bottleneck so far
+    std::uint64_t states = 0;                   // that the last level took
+    bool left_out = false;                      // the next one would take too many
+    std::vector<Proposal> found = {};           // in the finest level that had any
   };
 
   // From coarse to fine, as long as there are not too many downsets.
@@ -120,28 +141,58 @@ class Piper {
     return all;
   }
 
-  // Whether it proposed anything.
-  bool propose(const Linearization& line, const DeviceTable& table, const std::vector<DeviceId>& devices,
-               BatchSize size, Judge& judge) {
-    PlacePrices prices(line, table, size, internal::MemoryRule::kAll);
-    DeviceRow row(table, devices, prices.micro_batches());
+  // All sizes and rows in one level, none above what the levels before found, nor above the fastest plan.
+  void search_level(std::size_t number, const Linearization& line, const DeviceTable& table, Judge& judge) {
+    const Level& level = levels_[number];
+    const bool simulated = options_.choice == PiperOptions::Choice::kSimulated;
+    const std::int64_t fastest = simulated && judge.best() ? judge.best()->count() : std::int64_t{1} << 60;
+    const std::vector<Search*> worthwhile = affordable(number);
     const DownsetSearch::Options options = search_options();
-    std::int64_t most = std::int64_t{1} << 60;
+    std::vector<std::vector<Proposal>> found(worthwhile.size());
+    context_.for_each(worthwhile.size(), [&](std::size_t i, Context& own) {
+      Search& search = *worthwhile[i];
+      PlacePrices prices(line, table, search.size, internal::MemoryRule::kAll);
+      DeviceRow row(table, *search.devices, prices.micro_batches());
+      DownsetSearch of_level(level.pieces, level.downsets, prices, row, options, own);
+      found[i] = proposals_of(of_level, of_level.run(std::min(search.most, fastest)), line, search.size);
+      search.states = own.states;
+    });
     std::vector<Proposal> proposals;
-    for (const Level& level : levels_) {
-      DownsetSearch search(level.pieces, level.downsets, prices, row, options, context_);
-      std::vector<Proposal> of_level = proposals_of(search, search.run(most), line, size);
-      if (of_level.empty()) continue;
-      most = of_level.front().estimate->count();
-      if (options_.choice == PiperOptions::Choice::kBottleneck) {
-        proposals.clear();
-        of_level.resize(1);
-      }
-      proposals.insert(proposals.end(), std::make_move_iterator(of_level.begin()),
-                       std::make_move_iterator(of_level.end()));
+    for (std::size_t i = 0; i < worthwhile.size(); ++i) {
+      if (found[i].empty()) continue;
+      worthwhile[i]->most = found[i].front().estimate->count();
+      proposals.insert(proposals.end(), found[i].begin(), found[i].end());
+      worthwhile[i]->found = std::move(found[i]);
     }
+    if (simulated) consider(proposals, judge);
+  }
+
+  // Those that the budget is expected to be enough for: states grow with the square of the downsets. Those
+  // that took most are left out first, here and in finer levels; one always stays.
+  std::vector<Search*> affordable(std::size_t number) {
+    std::vector<Search*> all;
+    for (Search& search : searches_) {
+      if (!search.left_out) all.push_back(&search);
+    }
+    if (number == 0) return all;
+    const std::uint64_t now = levels_[number].downsets.size(), before = levels_[number - 1].downsets.size();
+    const std::uint64_t left =
+        context_.budget.max_states - std::min(context_.states, context_.budget.max_states);
+    const auto expected = [&](const Search& search) {
+      return search.states * now / before * now / before * kGrowthPercent / 100;
+    };
+    while (all.size() > 1) {
+      const auto largest =
+          std::ranges::max_element(all, {}, [](const Search* search) { return search->states; });
+      if (expected(**largest) <= left / all.size()) break;
+      (*largest)->left_out = true;
+      all.erase(largest);
+    }
+    return all;
+  }
+
+  static void consider(const std::vector<Proposal>& proposals, Judge& judge) {
     judge.consider_each(proposals.size(), [&](std::size_t number, Context&) { return proposals[number]; });
-    return !proposals.empty();
   }
 
   // In the smallest micro-batch and the coarsest pieces that there are twice as many of as devices.
@@ -160,8 +211,7 @@ class Piper {
       DownsetSearch of_percent(level->pieces, level->downsets, prices, row, options, context_);
       return proposals_of(of_percent, of_percent.run(std::int64_t{1} << 60), line, size);
     };
-    const std::vector<Proposal> proposals = closest_by_memory(search, context_);
-    judge.consider_each(proposals.size(), [&](std::size_t number, Context&) { return proposals[number]; });
+    consider(closest_by_memory(search, context_), judge);
   }
 
   // The least bottleneck first.
@@ -208,6 +258,7 @@ class Piper {
   Context& context_;
   const std::vector<BatchSize> micro_batches_;
   std::vector<Level> levels_;
+  std::vector<Search> searches_;  // of the smallest size first, by row
 };
 
 }  // namespace

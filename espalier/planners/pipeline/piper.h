@@ -27,10 +27,13 @@ struct PiperOptions {
 };
 
 // The graph is cut into pieces (the runs of GraphPipe's tree, docs/graphpipe.md, cut where pins change), at
-// most 16 to a branch, as fine as the limit on downsets allows; from coarse to fine, each search bounded by
-// the one before. In the pieces of the finest search the bottleneck is the least over all chains of downsets,
-// numbers of replicas, degrees and, with kStages, what is recomputed; devices are handed out along a row
-// (device_rows) and memory counts as if stages were a chain; stages wait for data alone.
+// most 16 to a branch, as fine as the limit on downsets allows. Levels go from coarse to fine, in each all
+// micro-batch sizes and rows of devices at the same time; each search is bounded by its own of the level
+// before and, with kSimulated, by the fastest plan so far. Where the budget will not be enough for a level,
+// the searches that took most in the one before go no further. In the pieces of the finest search the
+// bottleneck is the least, up to that, over all chains of downsets, numbers of replicas, degrees and, with
+// kStages, what is recomputed; devices are handed out along a row (device_rows) and memory counts as if
+// stages were a chain; stages wait for data alone.
 //
 // A stage computes again only what it must to fit. With kPieces it is Piper's knapsack: pieces are taken in
 // the order of bytes freed per time until they fit. Missing cells forbid a degree. A stage with pinned

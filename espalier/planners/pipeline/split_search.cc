@@ -1,11 +1,13 @@
 #include "espalier/planners/pipeline/split_search.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <tuple>
 #include <utility>
 
 #include "espalier/base/check.h"
+#include "espalier/planners/pipeline/capacity.h"
 #include "espalier/planners/pipeline/memory_ladder.h"
 
 // Problem. Cuts 0 … C of a chain, devices 0 … D-1 in a row, m micro-batches. Cut the chain into contiguous
@@ -157,32 +159,40 @@ void SplitSearch::prepare_costs() {
   }
 }
 
-// What the blocks before a cut need on so many devices of the row and in so many pinned stages as there can
-// be, one for each run of segments of one pin: all their work shared evenly, and the longest segment on as
-// many replicas as can be.
+// What the blocks before a cut need on the devices of the row before another and in so many pinned stages as
+// there can be, one for each run of segments of one pin: all their work (capacity.h), and the longest segment
+// on as many replicas as can be.
 void SplitSearch::prepare_bounds() {
-  std::set<std::uint32_t> computes;
-  for (std::size_t d = 0; d < row_.size(); ++d) computes.insert(row_.table().class_of(row_[d]));
-  for (const DeviceId device : pinned_) computes.insert(row_.table().class_of(device));
+  std::map<std::uint32_t, std::int64_t> capacity;  // by compute class
+  for (std::size_t d = 0; d < row_.size(); ++d) capacity.emplace(row_.table().class_of(row_[d]), 0);
+  for (const DeviceId device : pinned_) capacity.emplace(row_.table().class_of(device), 0);
+  std::vector<Time> least(last_cut() + 1, kNever);  // by segment
+  for (std::size_t c = 0; c < last_cut(); ++c) {
+    for (const auto& [compute, most] : capacity)
+      least[c] = std::min(least[c], work(compute, c + 1) - work(compute, c));
+    for (auto& [compute, most] : capacity) {
+      if (least[c] > 0) most = std::max(most, capacity_in(least[c], work(compute, c + 1) - work(compute, c)));
+    }
+  }
+  std::vector<std::int64_t> of_row(1, 0);  // of the devices before one
+  for (std::size_t d = 0; d < row_.size(); ++d) {
+    of_row.push_back(of_row.back() + capacity.at(row_.table().class_of(row_[d])));
+  }
   bound_before_.assign((last_cut() + 1) * (row_.size() + 1), 0);
   Time sum = 0, longest = 0, pinned_stages = 0;
   for (std::size_t c = 1; c <= last_cut(); ++c) {
     pinned_stages += pin_of_[c - 1] && (c == 1 || pin_of_[c - 2] != pin_of_[c - 1]) ? 1 : 0;
-    Time least = kNever;
-    for (const std::uint32_t compute : computes) {
-      least = std::min(least, work(compute, c) - work(compute, c - 1));
-    }
-    sum += least;
-    longest = std::max(longest, least);
+    sum += least[c - 1];
+    longest = std::max(longest, least[c - 1]);
     for (std::size_t d = 0; d <= row_.size(); ++d) {
-      const Time devices = static_cast<Time>(d) + pinned_stages;
-      if (devices == 0) {
+      if (d == 0 && pinned_stages == 0) {
         bound_before_[at(c, d)] = kNever;
         continue;
       }
       const Time replicas = std::min(std::max<Time>(static_cast<Time>(d), 1), micro_batches_);
       const Time share = (micro_batches_ + replicas - 1) / replicas;
-      bound_before_[at(c, d)] = std::max(micro_batches_ * sum / devices, share * longest);
+      bound_before_[at(c, d)] = std::max(
+          least_time(micro_batches_ * sum, of_row[d] + kWholeCapacity * pinned_stages), share * longest);
     }
   }
 }
