@@ -74,6 +74,9 @@ struct LearnFlags {
   std::string output, checkpoint, svg, device;
   std::uint64_t graphs = 400, rounds = 60, looks = 6000, samples = 32, seed = 1, contrast = 0;
   std::optional<std::uint64_t> updates;  // none: as many as usual for the action
+  // Of a net that is trained from nothing (PolicyShape).
+  std::int64_t width = 64, segment = 128, attention_layers = 1, refinements = 0, spectral = 0;
+  std::string gate = "graph";
   SearchFlags search;
 };
 

@@ -72,8 +72,25 @@ std::unique_ptr<Asked> asked(Program& program, const LearnFlags& flags) {
   return std::make_unique<Asked>(prepare_job(flags.job.to_options(program)));
 }
 
+PolicyShape shape_of(const LearnFlags& flags) {
+  PolicyShape shape;
+  if (flags.width % shape.heads != 0) {
+    throw InputError(
+        fmt::format("--width: {} is not a multiple of {}, the heads of attention", flags.width, shape.heads));
+  }
+  shape.width = flags.width;
+  shape.segment = flags.segment;
+  shape.attention_layers = flags.attention_layers;
+  shape.gate = parse_gate(flags.gate).value();
+  shape.refinements = flags.refinements;
+  shape.spectral = flags.spectral;
+  return shape;
+}
+
 int pretrain_verb(Program& program, const LearnFlags& flags) {
   expect_output(flags);
+  PretrainingOptions options;
+  options.shape = shape_of(flags);
   Console& console = program.console;
   for (const std::string& name : flags.without) find_zoo_model(name);
   const SearchOptions search = flags.search.options(console);
@@ -84,7 +101,6 @@ int pretrain_verb(Program& program, const LearnFlags& flags) {
     console.progress(static_cast<double>(done) / static_cast<double>(flags.graphs), "searching targets");
   });
   if (set.empty()) throw InputError("learn pretrain: none of the graphs can be placed; ask for more of them");
-  PretrainingOptions options;
   options.contrast = flags.contrast;
   options.rounds = flags.rounds;
   options.updates = flags.updates.value_or(options.updates);

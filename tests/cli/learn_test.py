@@ -105,6 +105,20 @@ class Learned(Command):
         self.espalier("learn", "pretrain", *LITTLE, "--contrast", "1", "-o", "mine.safetensors")
         self.assertEqual(self.planned("--policy", "mine.safetensors")["status"], "feasible")
 
+    def test_a_net_of_another_shape_is_a_policy_too(self):
+        shape = ["--width", "16", "--segment", "32", "--attention-layers", "0", "--gate", "node", "--refinements", "1", "--spectral", "4"]
+        sizes = []
+        for name, arguments in (("usual.safetensors", []), ("small.safetensors", shape)):
+            told = self.espalier("learn", "pretrain", *LITTLE, *arguments, "-o", name, "--json").stdout
+            sizes.append(json.loads(told)["weights"])
+            self.assertEqual(self.planned("--policy", name)["status"], "feasible")
+        self.assertLess(sizes[1], sizes[0])
+        # What begins from a policy has its shape.
+        self.espalier("learn", "finetune", *MODEL, "--policy", "small.safetensors", "--updates", "2", "-o", "tuned.safetensors")
+        self.assertEqual(self.planned("--policy", "tuned.safetensors")["status"], "feasible")
+        self.refused("learn", "pretrain", *LITTLE, "--width", "30", "-o", "mine.safetensors", says="--width: 30 is not a multiple of 4")
+        self.refused("learn", "pretrain", *LITTLE, "--gate", "door", "-o", "mine.safetensors", says="door not in")
+
     def test_a_killed_training_goes_on_to_the_same_bytes(self):
         command = ["learn", "finetune", *MODEL, "--updates", "40"]
         self.espalier(*command, "-o", "whole.safetensors", "--checkpoint", "whole.checkpoint")
