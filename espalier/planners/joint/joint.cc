@@ -190,7 +190,8 @@ Outcome search_whole(const Problem& problem, const std::vector<NamedPlanner>& pl
   for (const NamedPlanner& planner : planners) shares += planner.shares;
   const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / std::max<std::uint64_t>(1, shares);
   first.budget.max_states = std::min(context.budget.max_states, most) * shares;
-  first.weight = second.weight = context.weight / 2;
+  const std::size_t phases = clusters.empty() ? 2 : 3;
+  first.weight = second.weight = context.weight / static_cast<double>(phases);
   std::vector<PlansOfParts> of_parts(clusters.size());
   std::vector<Context> own(clusters.size(), context);
   PlannerCalls calls;
@@ -198,8 +199,15 @@ Outcome search_whole(const Problem& problem, const std::vector<NamedPlanner>& pl
     own[i].states = 0;
     own[i].watch = nullptr;  // it would take a part's plans for the cluster's
     own[i].budget.max_states = context.budget.max_states / kPartOfParts;
-    calls.beside.emplace_back(
-        [&, i] { of_parts[i] = plans_of_parts(problem, planners, options, clusters[i], own[i]); });
+    calls.beside.emplace_back([&, i] {
+      Context heard = context;
+      heard.planner = clusters[i].division == Division::kOutermost ? "equal parts" : "equal parts of hosts";
+      heard.weight = first.weight / static_cast<double>(clusters.size());
+      heard.report(0);
+      of_parts[i] = plans_of_parts(problem, planners, options, clusters[i], own[i]);
+      if (heard.watch) heard.watch->count(of_parts[i].stats);
+      heard.report(1);
+    });
   }
   const std::vector<Candidate> candidates = run_all(problem, planners, first, calls);
   context.states += first.states;

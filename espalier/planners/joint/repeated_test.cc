@@ -2,6 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <set>
+#include <string>
+
+#include "espalier/planners/joint/joint.h"
 #include "espalier/planners/pipeline/pipedream.h"
 #include "espalier/planners/toy_for_tests.h"
 
@@ -9,6 +13,7 @@ namespace espalier::joint {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::IsSupersetOf;
 
 constexpr const char* kChain =
     "x = input() : f32[b]\nw = parameter(w) : f32[1]\nh0 = f(x, w) : f32[b] @class=c1\n"
@@ -59,6 +64,29 @@ TEST(Repeated, MicroBatchesAreDealtToCopiesInTurn) {
   EXPECT_THAT(twice.stages.front().replicas,
               ElementsAre(Replica{{DeviceId(0U)}, {0, 4}}, Replica{{DeviceId(2)}, {1, 5}},
                           Replica{{DeviceId(1)}, {2}}, Replica{{DeviceId(3)}, {3}}));
+}
+
+// Who watches hears of the parts too, and of no plan that is a part's alone.
+TEST(Repeated, PartsAreHeard) {
+  const Toy whole(kChain, hosts(4), 12);
+  std::set<std::string> heard;
+  double last = 0;
+  std::optional<Duration> best;
+  SearchWatch watch([&](const SearchProgress& progress) {
+    heard.emplace(progress.planner);
+    EXPECT_GE(progress.fraction, last - 1e-9);
+    EXPECT_LE(progress.fraction, 1);
+    last = progress.fraction;
+    best = progress.best;
+  });
+  Context context{.budget = {.max_states = 20'000}, .watch = &watch};
+  const std::vector<NamedPlanner> planners{
+      {"pipedream", [](const Problem& problem, Context& own) { return pipedream(problem, {}, own); }, 1}};
+  const Outcome found = joint_search(whole.problem(), planners, {.least_of_a_part = 2}, context);
+  ASSERT_EQ(found.status, Status::kFeasible) << found.why;
+  EXPECT_THAT(heard, IsSupersetOf({"pipedream", "equal parts"}));
+  EXPECT_GE(last, 2.0 / 3 - 1e-9);
+  EXPECT_LE(whole.simulated(found), *best);
 }
 
 TEST(Repeated, APartHasItsShareOfTheBatchInMicroBatchesThatDivideIt) {
