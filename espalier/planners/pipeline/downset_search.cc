@@ -167,7 +167,7 @@ PlaceRanges DownsetSearch::difference(std::size_t small, std::size_t large) cons
   return places;
 }
 
-// capacity.h, of devices that are alone on their hosts.
+// By what devices do alone on their hosts (capacity.h).
 void DownsetSearch::prepare_capacities() {
   const std::size_t classes = row_.table().classes().size();
   std::vector<std::int64_t> capacity(classes, 0), work;  // by class; by piece
@@ -353,7 +353,8 @@ bool DownsetSearch::add_before(Candidate& stage, const RunClass& on, const std::
   }
   const auto plain = time_of(0);
   if (!plain || *plain > most_) return true;
-  const std::int64_t least = least_before(stage.set, place);  // it counts: so most that is behind is alike
+  // A bottleneck below that counts as that: so most ways to go on are alike, and one of them is kept.
+  const std::int64_t least = least_before(stage.set, place);
   for (std::size_t rest = 0; rest < behind.size(); ++rest) {
     const DownsetTail& next = behind[rest];
     if (fresh.pin && next.pin == fresh.pin) continue;
