@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 
-#include "espalier/app/catalog.h"
 #include "espalier/planners/placement/placement_planner.h"
 #include "espalier/planners/placement/placer.h"
 #include "espalier/sim/placement_judge.h"

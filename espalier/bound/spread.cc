@@ -299,14 +299,15 @@ double Spread::of_kinds(std::span<const Way> ways, std::size_t op, const Window&
     const double to = std::min(replicas.most, from < 4 ? from : std::floor(from * 1.5));
     if (points.empty() || last > 0) {
       points.clear();
-      for (const auto& [each, count, weight] : kinds) {
+      for (const Kind& kind : kinds) {
+        const Passes& each = kind.each;
         const double updated = std::min(each.update, last);
         const double for_passes = std::max(0.0, last - each.update - each.sum * (from - 1) / from);
-        const auto add = [&, &each = each, &count = count, &weight = weight](double share) {
+        const auto add = [&](double share) {  // replicas for each micro-batch
           const double left = each.all + share * (each.update - updated + each.state) -
                               std::min(each.early, share * each.first) -
                               std::min(each.late, share * for_passes);
-          points.push_back({count * share, weight * left});  // share: replicas for each micro-batch
+          points.push_back({kind.count * share, kind.weight * left});
         };
         add(0);
         add(1);

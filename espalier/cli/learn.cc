@@ -38,29 +38,22 @@ void add_learn(Program& program) {
                    "pretrain, finetune: epochs in which the net learns to tell graphs from shuffled ones "
                    "before it places any; default: 0")
       ->type_name("N");
-  verb->add_option("--width", flags->width, "pretrain: of the net's layers, a multiple of 4; default: 64")
-      ->type_name("N")
-      ->check(CLI::Range(4, 1024));
-  verb->add_option("--segment", flags->segment,
-                   "pretrain: nodes that attend to each other and to the segment before; default: 128")
-      ->type_name("N")
-      ->check(CLI::Range(1, 4096));
-  verb->add_option("--attention-layers", flags->attention_layers,
-                   "pretrain: 0 leaves attention out; default: 1")
-      ->type_name("N")
-      ->check(CLI::Range(0, 8));
+  const auto add_size = [verb](const char* name, std::int64_t& size, const char* what, int least, int most) {
+    verb->add_option(name, size, what)->type_name("N")->check(CLI::Range(least, most));
+  };
+  add_size("--width", flags->width, "pretrain: of the net's layers, a multiple of 4; default: 64", 4, 1024);
+  add_size("--segment", flags->segment,
+           "pretrain: nodes that attend to each other and to the segment before; default: 128", 1, 4096);
+  add_size("--attention-layers", flags->attention_layers, "pretrain: 0 leaves attention out; default: 1", 0,
+           8);
+  add_size("--refinements", flags->refinements,
+           "pretrain: passes that see what the pass before said (GO); default: 0", 0, 8);
+  add_size("--spectral", flags->spectral,
+           "pretrain: eigenvectors of the graph among the numbers of a node; default: 0", 0, 64);
   verb->add_option("--gate", flags->gate,
                    "pretrain: superposition by each node (GDP), by the graph (GO) or none; default: graph")
       ->type_name("NAME")
       ->check(CLI::IsMember({"none", "node", "graph"}));
-  verb->add_option("--refinements", flags->refinements,
-                   "pretrain: passes that see what the pass before said (GO); default: 0")
-      ->type_name("N")
-      ->check(CLI::Range(0, 8));
-  verb->add_option("--spectral", flags->spectral,
-                   "pretrain: eigenvectors of the graph among the numbers of a node; default: 0")
-      ->type_name("N")
-      ->check(CLI::Range(0, 64));
   verb->add_option("--rounds", flags->rounds, "pretrain: rounds of imitating the targets; default: 60")
       ->type_name("N");
   verb->add_option("--updates", flags->updates, "updates by reinforcement; default: 3000, finetune: 50")

@@ -8,6 +8,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
+#include "espalier/base/shuffle.h"
 #include "espalier/graph/algorithms.h"
 
 namespace espalier {
@@ -118,9 +119,9 @@ Order breadth_first_from_each(const Graph& graph) {
   return order;
 }
 
-Order shuffled(Order order, std::uint64_t key) {  // Fisher, Yates; Durstenfeld, CACM'64
+Order shuffled(Order order, std::uint64_t key) {
   Rng rng(key);
-  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.below(i)]);
+  shuffle(std::span(order), rng);
   return order;
 }
 

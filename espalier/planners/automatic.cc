@@ -73,21 +73,15 @@ std::vector<Candidate> run_all(const Problem& problem, const std::vector<NamedPl
     own[i].planner = planners[i].name;
     own[i].weight = context.weight / static_cast<double>(planners.size());
   }
-  const auto run = [&](std::size_t i) {
+  on_threads(context.pool, planners.size() + calls.beside.size(), [&](std::size_t i) {
+    if (context.stop()) return;
+    if (i >= planners.size()) return calls.beside[i - planners.size()]();
     own[i].report(0);
     if (calls.begun) calls.begun(i);
     candidates[i].outcome = planners[i].plan(problem, own[i]);
     candidates[i].simulated = simulated(problem, candidates[i].outcome);
     if (calls.ended) calls.ended(i);
     own[i].report(1);
-  };
-  on_threads(context.pool, planners.size() + calls.beside.size(), [&](std::size_t i) {
-    if (context.stop()) return;
-    if (i < planners.size()) {
-      run(i);
-    } else {
-      calls.beside[i - planners.size()]();
-    }
   });
   for (const Context& each : own) context.states += each.states;
   if (problem.start) candidates.push_back(start_of(problem, context));

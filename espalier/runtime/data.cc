@@ -10,6 +10,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
+#include "espalier/base/shuffle.h"
 
 namespace espalier {
 namespace {
@@ -84,7 +85,7 @@ class ShuffledData final : public DataSource {
   }
 
  private:
-  // A shuffle of all samples (Fisher, Yates) that depends on seed and epoch alone.
+  // A shuffle of all samples that depends on seed and epoch alone.
   at::Tensor order_of(std::uint64_t epoch) const {
     const std::lock_guard guard(lock_);
     if (!order_.defined() || epoch != epoch_) {
@@ -93,7 +94,7 @@ class ShuffledData final : public DataSource {
                                           static_cast<std::size_t>(file_.samples()));
       std::iota(order.begin(), order.end(), 0);
       Rng rng(stream_key(start_.at.seed, {epoch}));
-      for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.below(i)]);
+      shuffle(order, rng);
       epoch_ = epoch;
     }
     return order_;

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <utility>
+
+#include "espalier/base/shuffle.h"
 
 namespace espalier {
 namespace {
@@ -112,7 +113,7 @@ namespace {
 std::vector<std::size_t> drawn_of(Rng& rng, std::size_t count, std::int64_t percent, std::size_t least) {
   std::vector<std::size_t> all(count);
   std::iota(all.begin(), all.end(), std::size_t{0});
-  for (std::size_t i = count; i > 1; --i) std::swap(all[i - 1], all[rng.below(i)]);
+  shuffle(std::span(all), rng);
   all.resize(std::max(least, (count * static_cast<std::size_t>(percent) + 50) / 100));
   std::ranges::sort(all);
   return all;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "espalier/base/rng.h"
@@ -28,6 +29,13 @@ TEST(Capacity, TellsTheLeastTime) {
   EXPECT_GT(least_time(kNeverDone, 2'000), kNeverDone / 3);
 }
 
+TEST(Capacity, WhatNobodyCanDoIsNoWork) {
+  const Capacities found = capacities({{-1, 4, 0, -1}, {6, 8, 0, -1}});
+  EXPECT_EQ(found.work, (std::vector<std::int64_t>{6, 4, 0, 0}));
+  EXPECT_EQ(found.of_class, (std::vector<std::int64_t>{1'000, 1'000}));
+  EXPECT_EQ(capacities({{2, 4}, {4, 16}}).of_class, (std::vector<std::int64_t>{1'000, 500}));
+}
+
 // Pieces of random work for two kinds of devices, dealt to some of either in every way.
 TEST(Capacity, NoDealIsBelowIt) {
   Rng rng(7);
@@ -42,16 +50,10 @@ TEST(Capacity, NoDealIsBelowIt) {
     }
     std::vector<std::size_t> kind_of;
     for (std::size_t d = 0; d < devices; ++d) kind_of.push_back(rng.below(2));
-    std::int64_t work = 0;
-    std::vector<std::int64_t> capacity(2, 0);
-    for (std::size_t p = 0; p < pieces; ++p) {
-      const std::int64_t least = std::min(takes[0][p], takes[1][p]);
-      work += least;
-      for (std::size_t k = 0; k < 2; ++k)
-        capacity[k] = std::max(capacity[k], capacity_in(least, takes[k][p]));
-    }
+    const Capacities found = capacities(takes);
+    const std::int64_t work = std::accumulate(found.work.begin(), found.work.end(), std::int64_t{0});
     std::int64_t all = 0, ways = 1, best = kNeverDone;
-    for (const std::size_t kind : kind_of) all += capacity[kind];
+    for (const std::size_t kind : kind_of) all += found.of_class[kind];
     for (std::size_t p = 0; p < pieces; ++p) ways *= static_cast<std::int64_t>(devices);
     for (std::int64_t way = 0; way < ways; ++way) {
       std::vector<std::int64_t> busy(devices, 0);

@@ -130,7 +130,7 @@ void DownsetSearch::prepare_pins() {
 
 std::vector<DownsetTail> DownsetSearch::run(std::int64_t most) {
   most_ = most;
-  prepare_capacities();
+  prepare_bounds();
   fronts_.assign(downsets_.size() * (row_.size() + 1), {});
   for (std::size_t p = 0; p <= row_.size(); ++p) front(downsets_.size() - 1, p).push_back({});
   for (std::size_t set = downsets_.size() - 1; set-- > 0;) {
@@ -167,57 +167,46 @@ PlaceRanges DownsetSearch::difference(std::size_t small, std::size_t large) cons
   return places;
 }
 
-// By what devices do alone on their hosts (capacity.h).
-void DownsetSearch::prepare_capacities() {
-  const std::size_t classes = row_.table().classes().size();
-  std::vector<std::int64_t> capacity(classes, 0), work;  // by class; by piece
-  for (const PlaceRanges& places : pieces_.places) {
-    std::vector<std::int64_t> takes;
-    for (std::uint32_t c = 0; c < classes; ++c) takes.push_back(prices_.compute_alone(c, places));
-    std::optional<std::int64_t> least;
-    for (const std::int64_t time : takes) {
-      if (time >= 0 && (!least || time < *least)) least = time;
-    }
-    work.push_back(least.value_or(0));
-    for (std::size_t c = 0; c < classes; ++c) {
-      if (takes[c] < 0 || work.back() == 0) continue;  // takes[c] is not zero either
-      capacity[c] = std::max(capacity[c], capacity_in(work.back(), takes[c]));
-    }
+// By what devices do alone on their hosts (capacity.h). A device that is pinned may have as many stages as
+// there are pinned pieces.
+void DownsetSearch::prepare_bounds() {
+  const std::size_t places = row_.size() + 1;
+  least_before_.assign(downsets_.size() * places, 0);
+  least_behind_ = least_before_;
+  if (options_.degrees.size() > 1) return;  // a group may need less than a device's share of it
+  std::vector<std::vector<std::int64_t>> takes(row_.table().classes().size());
+  for (std::uint32_t c = 0; c < takes.size(); ++c) {
+    for (const PlaceRanges& piece : pieces_.places) takes[c].push_back(prices_.compute_alone(c, piece));
   }
-  work_.assign(downsets_.size(), 0);
+  const Capacities found = capacities(takes);
+  std::vector<std::int64_t> work(downsets_.size(), 0), before(1, 0);  // of a step; capacity of the row
   for (std::size_t set = 0; set < downsets_.size(); ++set) {
     for (std::size_t item = 0; item < downsets_.items(); ++item) {
-      if (downsets_.has(set, item)) work_[set] += prices_.micro_batches() * work[item];
+      if (downsets_.has(set, item)) work[set] += prices_.micro_batches() * found.work[item];
     }
   }
-  capacity_before_.assign(1, 0);
-  for (std::size_t place = 0; place < row_.size(); ++place) {
-    capacity_before_.push_back(capacity_before_.back() + capacity[row_.table().class_of(row_[place])]);
+  for (std::size_t d = 0; d < row_.size(); ++d) {
+    before.push_back(before.back() + found.of_class[row_.table().class_of(row_[d])]);
   }
-}
-
-// No less is the bottleneck of stages that do what is before a downset on the devices before a place. A
-// device that is pinned may have as many stages as there are pinned pieces.
-std::int64_t DownsetSearch::least_before(std::size_t set, std::size_t place) const {
-  if (options_.degrees.size() > 1) return 0;  // a group may need less than a device's share of it
-  return least_time(work_[set], capacity_before_[place] + kWholeCapacity * pinned_pieces_[set]);
-}
-
-std::int64_t DownsetSearch::least_behind(std::size_t set, std::size_t place) const {
-  if (options_.degrees.size() > 1) return 0;
-  const std::int64_t capacity = capacity_before_.back() - capacity_before_[place] +
-                                kWholeCapacity * (pinned_pieces_.back() - pinned_pieces_[set]);
-  return least_time(work_.back() - work_[set], capacity);
+  for (std::size_t set = 0; set < downsets_.size(); ++set) {
+    const std::int64_t pinned = kWholeCapacity * pinned_pieces_[set],
+                       others = kWholeCapacity * pinned_pieces_.back() - pinned;
+    for (std::size_t place = 0; place < places; ++place) {
+      least_before_[at(set, place)] = least_time(work[set], before[place] + pinned);
+      least_behind_[at(set, place)] =
+          least_time(work.back() - work[set], before.back() - before[place] + others);
+    }
+  }
 }
 
 // Whether there can be stages on the devices before a place that do what is before a downset in time, and
 // behind it likewise.
 bool DownsetSearch::is_possible(std::size_t set, std::size_t place) const {
+  if (options_.degrees.size() > 1) return true;
   const bool none_before = place == 0 && pinned_pieces_[set] == 0,
              none_behind = place == row_.size() && pinned_pieces_[set] == pinned_pieces_.back();
-  if (options_.degrees.size() > 1) return true;
   return (!none_before || set == 0) && (!none_behind || set + 1 == downsets_.size()) &&
-         least_before(set, place) <= most_ && least_behind(set, place) <= most_;
+         least_before_[at(set, place)] <= most_ && least_behind_[at(set, place)] <= most_;
 }
 
 const RunClass& DownsetSearch::run_class(std::size_t place, std::size_t replicas, std::uint32_t degree) {
@@ -354,7 +343,7 @@ bool DownsetSearch::add_before(Candidate& stage, const RunClass& on, const std::
   const auto plain = time_of(0);
   if (!plain || *plain > most_) return true;
   // A bottleneck below that counts as that: so most ways to go on are alike, and one of them is kept.
-  const std::int64_t least = least_before(stage.set, place);
+  const std::int64_t least = least_before_[at(stage.set, place)];
   for (std::size_t rest = 0; rest < behind.size(); ++rest) {
     const DownsetTail& next = behind[rest];
     if (fresh.pin && next.pin == fresh.pin) continue;

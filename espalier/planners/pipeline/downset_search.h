@@ -79,16 +79,13 @@ class DownsetSearch {
     Variant* variant = nullptr;
   };
 
-  std::vector<DownsetTail>& front(std::size_t set, std::size_t place) {
-    return fronts_[set * (row_.size() + 1) + place];
-  }
+  std::size_t at(std::size_t set, std::size_t place) const { return set * (row_.size() + 1) + place; }
+  std::vector<DownsetTail>& front(std::size_t set, std::size_t place) { return fronts_[at(set, place)]; }
   const RunClass& run_class(std::size_t place, std::size_t replicas, std::uint32_t degree);
   RunClass class_of_groups(std::size_t place, std::size_t replicas, std::uint32_t degree) const;
 
   PlaceRanges difference(std::size_t small, std::size_t large) const;
-  void prepare_capacities();
-  std::int64_t least_before(std::size_t set, std::size_t place) const;
-  std::int64_t least_behind(std::size_t set, std::size_t place) const;
+  void prepare_bounds();
   bool is_possible(std::size_t set, std::size_t place) const;
   void prepare_pins();
 
@@ -116,8 +113,8 @@ class DownsetSearch {
   Context& context_;
   Hop hop_;  // the slowest between neighbours; with pins, between any devices
   std::int64_t group_ = 1, most_ = 0;
-  std::vector<std::int64_t> work_;               // by downset: of a step (capacity.h)
-  std::vector<std::int64_t> capacity_before_;    // by place: of the row's devices before it
+  // By downset, place: no bottleneck before it, or behind it, is less.
+  std::vector<std::int64_t> least_before_, least_behind_;
   std::vector<std::int64_t> pinned_pieces_;      // by downset: how many stages on pinned devices there may be
   std::vector<std::optional<DeviceId>> pin_of_;  // by piece
   std::map<DeviceId, std::int64_t> pinned_work_;     // of a micro-batch, of all that is pinned there

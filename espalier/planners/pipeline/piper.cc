@@ -1,6 +1,7 @@
 #include "espalier/planners/pipeline/piper.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -29,6 +30,7 @@ constexpr std::size_t kFinest = 16;  // pieces of a branch
 constexpr std::int64_t kLeastForkPerMille = 750, kLightBranchPerMille = 60;
 constexpr std::size_t kMostProposals = 12;     // of one search, that are simulated
 constexpr std::uint64_t kGrowthPercent = 150;  // of the states that the square of the downsets tells
+constexpr std::int64_t kAnyTime = std::int64_t{1} << 60;
 
 class Piper {
  public:
@@ -65,12 +67,12 @@ class Piper {
     if (options_.choice == PiperOptions::Choice::kBottleneck) {
       std::vector<Proposal> least;
       for (const Search& search : searches_) {
-        if (!search.found.empty()) least.push_back(search.found.front());
+        if (search.least) least.push_back(*search.least);
       }
-      consider(least, judge);
+      judge.consider_all(least);
     }
     const bool any =
-        std::ranges::any_of(searches_, [](const Search& search) { return !search.found.empty(); });
+        std::ranges::any_of(searches_, [](const Search& search) { return search.least.has_value(); });
     if (!any && !context_.budget_spent && !context_.stop()) {
       propose_closest(line, table, rows.front(), judge);
       context_.budget_spent = false;  // what comes closest is no answer that a larger budget would change
@@ -87,10 +89,10 @@ class Piper {
   struct Search {
     BatchSize size;
     const std::vector<DeviceId>* devices = nullptr;
-    std::int64_t most = std::int64_t{1} << 60;  // the least bottleneck so far
-    std::uint64_t states = 0;                   // that the last level took
-    bool left_out = false;                      // the next one would take too many
-    std::vector<Proposal> found = {};           // in the finest level that had any
+    std::optional<Proposal> least = {};  // bottleneck so far
+    std::uint64_t states = 0;            // that the last level took
+    bool left_out = false;               // the next one would take too many
+    std::int64_t most() const { return least ? least->estimate->count() : kAnyTime; }
   };
 
   // From coarse to fine, as long as there are not too many downsets.
@@ -145,7 +147,7 @@ class Piper {
   void search_level(std::size_t number, const Linearization& line, const DeviceTable& table, Judge& judge) {
     const Level& level = levels_[number];
     const bool simulated = options_.choice == PiperOptions::Choice::kSimulated;
-    const std::int64_t fastest = simulated && judge.best() ? judge.best()->count() : std::int64_t{1} << 60;
+    const std::int64_t fastest = simulated && judge.best() ? judge.best()->count() : kAnyTime;
     const std::vector<Search*> worthwhile = affordable(number);
     const DownsetSearch::Options options = search_options();
     std::vector<std::vector<Proposal>> found(worthwhile.size());
@@ -154,17 +156,16 @@ class Piper {
       PlacePrices prices(line, table, search.size, internal::MemoryRule::kAll);
       DeviceRow row(table, *search.devices, prices.micro_batches());
       DownsetSearch of_level(level.pieces, level.downsets, prices, row, options, own);
-      found[i] = proposals_of(of_level, of_level.run(std::min(search.most, fastest)), line, search.size);
+      found[i] = proposals_of(of_level, of_level.run(std::min(search.most(), fastest)), line, search.size);
       search.states = own.states;
     });
     std::vector<Proposal> proposals;
     for (std::size_t i = 0; i < worthwhile.size(); ++i) {
       if (found[i].empty()) continue;
-      worthwhile[i]->most = found[i].front().estimate->count();
-      proposals.insert(proposals.end(), found[i].begin(), found[i].end());
-      worthwhile[i]->found = std::move(found[i]);
+      worthwhile[i]->least = found[i].front();
+      std::ranges::move(found[i], std::back_inserter(proposals));
     }
-    if (simulated) consider(proposals, judge);
+    if (simulated) judge.consider_all(proposals);
   }
 
   // Those that the budget is expected to be enough for: states grow with the square of the downsets. Those
@@ -191,10 +192,6 @@ class Piper {
     return all;
   }
 
-  static void consider(const std::vector<Proposal>& proposals, Judge& judge) {
-    judge.consider_each(proposals.size(), [&](std::size_t number, Context&) { return proposals[number]; });
-  }
-
   // In the smallest micro-batch and the coarsest pieces that there are twice as many of as devices.
   void propose_closest(const Linearization& line, const DeviceTable& table,
                        const std::vector<DeviceId>& devices, Judge& judge) {
@@ -209,9 +206,9 @@ class Piper {
     const auto search = [&](std::int64_t percent) {
       options.memory_percent = percent;
       DownsetSearch of_percent(level->pieces, level->downsets, prices, row, options, context_);
-      return proposals_of(of_percent, of_percent.run(std::int64_t{1} << 60), line, size);
+      return proposals_of(of_percent, of_percent.run(kAnyTime), line, size);
     };
-    consider(closest_by_memory(search, context_), judge);
+    judge.consider_all(closest_by_memory(search, context_));
   }
 
   // The least bottleneck first.

@@ -1,7 +1,6 @@
 #include "espalier/planners/pipeline/split_search.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -163,27 +162,28 @@ void SplitSearch::prepare_costs() {
 // there can be, one for each run of segments of one pin: all their work (capacity.h), and the longest segment
 // on as many replicas as can be.
 void SplitSearch::prepare_bounds() {
-  std::map<std::uint32_t, std::int64_t> capacity;  // by compute class
-  for (std::size_t d = 0; d < row_.size(); ++d) capacity.emplace(row_.table().class_of(row_[d]), 0);
-  for (const DeviceId device : pinned_) capacity.emplace(row_.table().class_of(device), 0);
-  std::vector<Time> least(last_cut() + 1, kNever);  // by segment
-  for (std::size_t c = 0; c < last_cut(); ++c) {
-    for (const auto& [compute, most] : capacity)
-      least[c] = std::min(least[c], work(compute, c + 1) - work(compute, c));
-    for (auto& [compute, most] : capacity) {
-      if (least[c] > 0) most = std::max(most, capacity_in(least[c], work(compute, c + 1) - work(compute, c)));
-    }
+  std::vector<std::uint32_t> computes;
+  for (std::size_t d = 0; d < row_.size(); ++d) computes.push_back(row_.table().class_of(row_[d]));
+  for (const DeviceId device : pinned_) computes.push_back(row_.table().class_of(device));
+  std::sort(computes.begin(), computes.end());
+  computes.erase(std::unique(computes.begin(), computes.end()), computes.end());
+  std::vector<std::vector<Time>> takes;  // by those, segment
+  for (const std::uint32_t compute : computes) {
+    std::vector<Time>& times = takes.emplace_back();
+    for (std::size_t c = 0; c < last_cut(); ++c) times.push_back(work(compute, c + 1) - work(compute, c));
   }
+  const Capacities found = capacities(takes);
   std::vector<std::int64_t> of_row(1, 0);  // of the devices before one
   for (std::size_t d = 0; d < row_.size(); ++d) {
-    of_row.push_back(of_row.back() + capacity.at(row_.table().class_of(row_[d])));
+    const auto at = std::lower_bound(computes.begin(), computes.end(), row_.table().class_of(row_[d]));
+    of_row.push_back(of_row.back() + found.of_class[static_cast<std::size_t>(at - computes.begin())]);
   }
   bound_before_.assign((last_cut() + 1) * (row_.size() + 1), 0);
   Time sum = 0, longest = 0, pinned_stages = 0;
   for (std::size_t c = 1; c <= last_cut(); ++c) {
     pinned_stages += pin_of_[c - 1] && (c == 1 || pin_of_[c - 2] != pin_of_[c - 1]) ? 1 : 0;
-    sum += least[c - 1];
-    longest = std::max(longest, least[c - 1]);
+    sum += found.work[c - 1];
+    longest = std::max(longest, found.work[c - 1]);
     for (std::size_t d = 0; d <= row_.size(); ++d) {
       if (d == 0 && pinned_stages == 0) {
         bound_before_[at(c, d)] = kNever;
