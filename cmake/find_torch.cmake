@@ -40,10 +40,12 @@ function(espalier_find_torch folder_variable version_variable)
 endfunction()
 
 # --as-needed: a program that calls nothing of libtorch does not load it, which would cost it a quarter of a second
-# at every start. libtorch_cuda.so registers its kernels when it is loaded; nobody calls it by name.
+# at every start. libtorch_cuda.so registers its kernels when it is loaded; nobody calls it by name. libstdc++ stands before
+# torch, whose libraries export std::filesystem of the older compiler that built them: a program that got that copy would
+# crash in it (seen with torch 2.11 for CUDA 13 in remove_all).
 function(espalier_torch_libraries target folder)
   target_link_options(${target} INTERFACE -Wl,--as-needed -Wl,-rpath,${folder}/lib)
-  target_link_libraries(${target} INTERFACE
+  target_link_libraries(${target} INTERFACE -Wl,--push-state,--no-as-needed,-lstdc++,--pop-state
     ${folder}/lib/libtorch.so ${folder}/lib/libtorch_cpu.so ${folder}/lib/libc10.so)
   if(EXISTS ${folder}/lib/libtorch_cuda.so)
     target_link_libraries(${target} INTERFACE

@@ -3,12 +3,13 @@ include(GoogleTest OPTIONAL)
 # esp_discover_tests(target prefix PROPERTY VALUE…): the tests of a program in four parts, since most are shorter than the
 # start of their program. Suites, and instances of suites, whose name begins with Long are one by one and have the label
 # `all`: scripts/test leaves them to scripts/test --all. A test that is skipped fails (scripts/test). Tests run side by side:
-# threads of libtorch that wait give their core away.
+# threads of libtorch that wait give their core away. They see no GPU, whatever machine they run on; suites whose name begins
+# with Cuda are for those that do (tests/CMakeLists.txt).
 function(esp_discover_tests target prefix)
   foreach(part RANGE 3)
-    add_test(NAME ${prefix}.part${part} COMMAND ${target} --gtest_filter=-Long* --gtest_brief=1)
+    add_test(NAME ${prefix}.part${part} COMMAND ${target} "--gtest_filter=-Long*:Cuda*" --gtest_brief=1)
     set_tests_properties(${prefix}.part${part} PROPERTIES ${ARGN} COST 500 TIMEOUT 900
-      FAIL_REGULAR_EXPRESSION "SKIPPED" ENVIRONMENT "GTEST_TOTAL_SHARDS=4;GTEST_SHARD_INDEX=${part};OMP_WAIT_POLICY=PASSIVE")
+      FAIL_REGULAR_EXPRESSION "SKIPPED" ENVIRONMENT "GTEST_TOTAL_SHARDS=4;GTEST_SHARD_INDEX=${part};OMP_WAIT_POLICY=PASSIVE;CUDA_VISIBLE_DEVICES=")
   endforeach()
   gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 300 TEST_PREFIX "${prefix}." TEST_FILTER "Long*"
     TEST_LIST ${target}_LONG_TESTS PROPERTIES ${ARGN} LABELS all)

@@ -73,33 +73,11 @@ target_compile_definitions(espalier_libtorch INTERFACE
 target_link_libraries(espalier_libtorch INTERFACE espalier_torch_libraries)
 target_compile_features(espalier_libtorch INTERFACE cxx_std_20)
 
-# A CUDA build of torch: its headers, and NCCL where the wheels beside it brought the headers. A machine
-# without a GPU or a CUDA toolkit can build and run the result.
+# A CUDA build of torch is used through headers that every build has: a machine without a GPU or a CUDA toolkit can
+# build and run the result.
 set(torch_kind "CPU")
 if(EXISTS ${torch_folder}/lib/libtorch_cuda.so)
-  set(torch_kind "CUDA, without NCCL")
-  file(GLOB cuda_includes ${torch_folder}/../nvidia/*/include)
-  include(CheckCXXSourceCompiles)
-  set(CMAKE_REQUIRED_INCLUDES
-    ${torch_folder}/include ${torch_folder}/include/torch/csrc/api/include
-    ${PROJECT_SOURCE_DIR}/cmake/torch/stubs ${cuda_includes})
-  set(CMAKE_REQUIRED_DEFINITIONS
-    -DUSE_DISTRIBUTED -DUSE_C10D_NCCL -DFMT_HEADER_ONLY=1 -D_GLIBCXX_USE_CXX11_ABI=${torch_abi})
-  set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
-  check_cxx_source_compiles(
-    "#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>\nint x;" ESPALIER_NCCL_COMPILES)
-  check_cxx_source_compiles("#include <c10/cuda/CUDACachingAllocator.h>\nint x;" ESPALIER_CUDA_COMPILES)
-  unset(CMAKE_TRY_COMPILE_TARGET_TYPE)
-  unset(CMAKE_REQUIRED_INCLUDES)
-  unset(CMAKE_REQUIRED_DEFINITIONS)
-  if(ESPALIER_CUDA_COMPILES)
-    target_include_directories(espalier_libtorch SYSTEM INTERFACE ${cuda_includes})
-    target_compile_definitions(espalier_libtorch INTERFACE ESPALIER_CUDA)
-  endif()
-  if(ESPALIER_NCCL_COMPILES)
-    set(torch_kind "CUDA and NCCL")
-    target_compile_definitions(espalier_libtorch INTERFACE USE_C10D_NCCL)
-  endif()
+  set(torch_kind "CUDA")
 endif()
 message(STATUS "torch ${torch_version} (${torch_kind}) in ${torch_folder}")
 

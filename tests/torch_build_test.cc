@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
 #include <sys/prctl.h>
@@ -40,6 +41,16 @@ TEST(TorchBuild, OperatorCalledByNameRecordsItsGradient) {
 // By it `espalier`, which does not load libtorch, finds what was measured with it.
 TEST(TorchBuild, TheVersionThatTheBuildFoundIsTheHeaders) {
   EXPECT_STREQ(ESPALIER_TORCH_VERSION, TORCH_VERSION);
+}
+
+// Not torch's copy of it, whatever compiler built torch.
+TEST(TorchBuild, TheStandardLibrarysFilesAreItsOwn) {
+  void* const remove_all =
+      ::dlsym(RTLD_DEFAULT, "_ZNSt10filesystem10remove_allERKNS_7__cxx114pathERSt10error_code");
+  ASSERT_NE(remove_all, nullptr);
+  Dl_info where{};
+  ASSERT_NE(::dladdr(remove_all, &where), 0);
+  EXPECT_NE(std::string(where.dli_fname).find("libstdc++"), std::string::npos) << where.dli_fname;
 }
 
 // A build of libtorch without libuv throws when asked for it.

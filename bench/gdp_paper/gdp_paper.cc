@@ -2,9 +2,9 @@
 // calls?
 //
 //   bench_gdp_paper FILE.csv POLICIES CALLS SEED WORKLOAD METHOD…
-//   bench_gdp_paper forward WORKLOAD          a forward pass with a node for each unit
-//   bench_gdp_paper relocation FILE GRAPHS UPDATES FAMILY…   trains giph's policy on graphs without these
-//   families
+//   bench_gdp_paper forward WORKLOAD [DEVICE]   a forward pass and a learning step with a node for each unit,
+//   on cpu or cuda bench_gdp_paper relocation FILE GRAPHS UPDATES FAMILY…   trains giph's policy on graphs
+//   without these families
 //
 // CALLS: of the operator engine, those of starts too; four times as many on eight devices. POLICIES: a folder
 // with without_FAMILY.safetensors, policies that never saw that family (bench/gdp_paper/run makes them).
@@ -382,23 +382,40 @@ class Rows {
   std::set<std::string> done_;
 };
 
-// A forward pass with every unit as a node, gradients left out: what an uncontracted policy costs.
-int forward(const WorkloadRecipe& recipe) {
-  const Workload workload = make_workload(recipe);
-  const PlacementTask task(workload.graph, workload.instance, {.clusters = {.clusters = 0}});
-  const Policy policy(PolicyShape{}, 1);
+double best_of_four(const std::function<void()>& work) {
   double best = 1e9;
   for (int round = 0; round < 4; ++round) {
     const auto begin = std::chrono::steady_clock::now();
-    policy.probabilities(task.input());
+    work();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     best = std::min(best, took.count());
   }
+  return best;
+}
+
+double peak_memory_gib() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  std::cout << recipe.name << ": " << task.input().nodes << " nodes (" << workload.graph.operators().size()
-            << " operators), forward pass " << best << " s, peak memory of the process "
-            << static_cast<double>(usage.ru_maxrss) / (1 << 20) << " GiB\n";
+  return static_cast<double>(usage.ru_maxrss) / (1 << 20);
+}
+
+// A pass with every unit as a node, what an uncontracted policy costs: without gradients, then with them and
+// with a step of the optimizer.
+int forward(const WorkloadRecipe& recipe, const std::string& device) {
+  const Workload workload = make_workload(recipe);
+  const PlacementTask task(workload.graph, workload.instance, {.clusters = {.clusters = 0}});
+  Policy policy(PolicyShape{}, 1, device);
+  const double pass = best_of_four([&] { policy.probabilities(task.input()); });
+  std::cout << recipe.name << " on " << device << ": " << task.input().nodes << " nodes ("
+            << workload.graph.operators().size() << " operators), forward pass " << pass
+            << " s, peak memory of the process " << peak_memory_gib() << " GiB";
+  Learner learner(policy, {&task}, {});
+  const std::vector<NodeDevices> target{NodeDevices(task.input().nodes, DeviceId(0))};
+  const double step = best_of_four([&] {
+    learner.imitate(target, 1, 0.9, 1e-3);
+    policy.probabilities(task.input());  // which waits for the step
+  });
+  std::cout << ", learning step " << step - pass << " s, " << peak_memory_gib() << " GiB\n";
   return 0;
 }
 
@@ -425,9 +442,9 @@ int train_relocation(const std::vector<std::string>& arguments) {
 
 int run(const std::vector<std::string>& arguments) {
   if (arguments.size() >= 4 && arguments[0] == "relocation") return train_relocation(arguments);
-  if (arguments.size() == 2 && arguments[0] == "forward") {
+  if ((arguments.size() == 2 || arguments.size() == 3) && arguments[0] == "forward") {
     for (const WorkloadRecipe& recipe : gdp_workloads()) {
-      if (recipe.name == arguments[1]) return forward(recipe);
+      if (recipe.name == arguments[1]) return forward(recipe, arguments.size() == 3 ? arguments[2] : "cpu");
     }
     throw InputError("there is no workload '" + arguments[1] + "'");
   }

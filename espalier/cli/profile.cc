@@ -15,7 +15,8 @@ void add_profile(Program& program) {
       ->check(positive());
   verb->add_option("-o,--output", flags->output, "the cost file to write; default: costs.json")
       ->type_name("FILE");
-  verb->add_option("--workers", flags->workers, "processes that measure at once; default: one per core")
+  verb->add_option("--workers", flags->workers,
+                   "processes that measure at once; default: one per GPU, else per core")
       ->type_name("N")
       ->check(worker_count());
   verb->add_option("--rounds", flags->rounds, "passes that are measured; default: 20")
@@ -23,7 +24,9 @@ void add_profile(Program& program) {
       ->check(positive());
   verb->add_option("--device", flags->device, "cpu, cuda or cuda:1; default: cuda where there is one")
       ->type_name("NAME");
-  verb->add_option("--kind", flags->kind, "the device kind that the costs are for; default: cpu")
+  verb->add_option(
+          "--kind", flags->kind,
+          "the device kind that the costs are for; default: cpu, or the GPU's name as clusters have it")
       ->type_name("NAME");
   verb->add_option("--threads", flags->job.options.threads, "threads of each worker")
       ->type_name("N")

@@ -199,6 +199,10 @@ std::span<const DeviceKind> device_presets();
 // The preset of that name. Throws InputError naming the nearest one.
 const DeviceKind& device_preset(std::string_view name);
 
+// The kind of a device that its driver calls so: "Tesla V100-SXM2-16GB" is V100-16GB, "NVIDIA GeForce RTX
+// 4090" RTX4090. What no preset is called stays its own words, joined by dashes.
+std::string kind_called(std::string_view product);
+
 // The link of each device into a host of its kind, one direction:
 //   V100 150GB/s (NVLink 2), A100 300GB/s (NVLink 3), H100 and H200 450GB/s (NVLink 4), B200 900GB/s (NVLink
 //   5), MI300X 64GB/s (Infinity Fabric, to each other one), latency 5 µs;
@@ -218,8 +222,9 @@ Cluster parse_cluster(std::string_view short_form);
 std::string assumed_links(std::string_view short_form);
 
 // N workers on one host, one device per core, as `cpu:0` … : what `local` means once somebody has counted.
-// The kind is named cpu; what is 0 is as in the preset cpu. Throws InputError unless 1 <= devices <= 4096.
+// What is 0 is as in the preset cpu. Throws InputError unless 1 <= devices <= 4096.
 struct LocalMachine {
+  std::string kind = "cpu";
   int devices = 1;
   Bytes memory_each = {};
   double flops_f32_each = 0;

@@ -286,12 +286,25 @@ TEST(ClusterShortForm, ErrorsNameThePartAndTheNearestPreset) {
   EXPECT_THAT(refusal([] { parse_cluster(""); }), HasSubstr("empty"));
 }
 
+TEST(KindCalled, FindsThePresetThatADriversNameMeans) {
+  EXPECT_EQ(kind_called("NVIDIA H200"), "H200");
+  EXPECT_EQ(kind_called("NVIDIA H100 80GB HBM3"), "H100");
+  EXPECT_EQ(kind_called("NVIDIA A100-SXM4-80GB"), "A100-80GB");
+  EXPECT_EQ(kind_called("Tesla V100-SXM2-16GB"), "V100-16GB");
+  EXPECT_EQ(kind_called("NVIDIA GeForce RTX 4090"), "RTX4090");
+  EXPECT_EQ(kind_called("NVIDIA A10"), "A10");
+  EXPECT_EQ(kind_called("NVIDIA TITAN V"), "NVIDIA-TITAN-V")
+      << "no preset: a kind that a cluster file may define";
+}
+
 TEST(LocalCluster, HasOneDevicePerWorker) {
   const Cluster c = local_cluster({.devices = 3, .memory_each = gibibytes(2), .flops_f32_each = 80e9});
   EXPECT_THAT(c.devices(), SizeIs(3));
   EXPECT_EQ(c.kind_of(DeviceId(2)).flops_f32, 80e9);
   EXPECT_EQ(c.kind_of(DeviceId(2)).memory_bandwidth, 10'000'000'000) << "what is not given is the preset's";
   EXPECT_EQ(c.device(DeviceId(2)).memory, gibibytes(2));
+  EXPECT_EQ(c.kind_of(DeviceId(2)).name, "cpu");
+  EXPECT_EQ(local_cluster({.kind = "H200"}).kind_of(DeviceId(0)).name, "H200");
   EXPECT_THAT(refusal([] { local_cluster({.devices = 0}); }), HasSubstr("expected 1 to 4096"));
 }
 

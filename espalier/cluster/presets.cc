@@ -223,12 +223,51 @@ Cluster parse_cluster(std::string_view short_form) {
   return Cluster(std::move(parts));
 }
 
+namespace {
+
+std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> words(1);
+  for (const char c : text) {
+    if (c != ' ' && c != '-') {
+      words.back() += c;
+    } else if (!words.back().empty()) {
+      words.emplace_back();
+    }
+  }
+  if (words.back().empty()) words.pop_back();
+  return words;
+}
+
+}  // namespace
+
+std::string kind_called(std::string_view product) {
+  const std::vector<std::string> words = words_of(product);
+  const auto has = [&](const std::string& wanted) {
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      if (words[i] == wanted || (i > 0 && words[i - 1] + words[i] == wanted)) return true;
+    }
+    return false;
+  };
+  std::string best;
+  std::size_t most = 0;
+  for (const DeviceKind& preset : device_presets()) {
+    const std::vector<std::string> wanted = words_of(preset.name);
+    if (wanted.size() <= most || !std::all_of(wanted.begin(), wanted.end(), has)) continue;
+    most = wanted.size();
+    best = preset.name;
+  }
+  if (!best.empty()) return best;
+  for (const std::string& word : words) best += (best.empty() ? "" : "-") + word;
+  return best;
+}
+
 Cluster local_cluster(const LocalMachine& machine) {
   if (machine.devices < 1 || machine.devices > kMaxDevices) {
     throw InputError("cluster: a local machine with " + std::to_string(machine.devices) +
                      " devices; expected 1 to " + std::to_string(kMaxDevices));
   }
   DeviceKind kind = device_presets().back();
+  kind.name = machine.kind;
   if (machine.memory_each > Bytes()) kind.memory = machine.memory_each;
   if (machine.flops_f32_each > 0) kind.flops_f32 = kind.flops_f16 = machine.flops_f32_each;
   if (machine.memory_bandwidth_each > 0) kind.memory_bandwidth = machine.memory_bandwidth_each;

@@ -36,7 +36,7 @@ ExportedProgram read_with_notes(TestProgram program, const Json& notes) {
   return read_exported_program(program.archive(), "net.pt2");
 }
 
-const Operator& operator_called(const Graph& graph, const std::string& name) {
+const Operator& operator_called(const Graph& graph, std::string_view name) {
   return graph.op(graph.find_operator(name).value());
 }
 

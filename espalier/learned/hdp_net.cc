@@ -131,7 +131,7 @@ HdpNet::Placements HdpNet::place(const at::Tensor& rows, const Choose& choose, L
   }
   made.log_probability = at::log_softmax(at::stack(logits), 2)
                              .gather(2, at::stack(chosen).unsqueeze(2))  // [G, R, 1]
-                             .sum({0, 2});
+                             .sum(at::IntArrayRef({0, 2}));
   return made;
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "espalier/base/files.h"
 #include "espalier/learned/gdp.h"
@@ -109,6 +110,37 @@ TEST(Learner, GoesOnFromACheckpointToTheSameBytes) {
   Learner seeded(other, {&task()}, {.updates = 8, .seed = 5});
   EXPECT_THAT(refusal([&] { seeded.restore(file); }), HasSubstr("expected 5"));
   std::remove(file.c_str());
+}
+
+// The same code where a GPU is.
+TEST(CudaLearner, LearnsAndGoesOnThereAndHere) {
+  std::optional<Policy> policy;
+  try {
+    policy.emplace(kSmall, 1, "cuda");
+  } catch (const InputError& none) {
+    GTEST_SKIP() << none.what();
+  }
+  const std::string file = temporary("gpu.safetensors");
+  const LearningOptions options{.updates = 60};
+  {
+    Learner learner(*policy, {&task()}, options);
+    Context context = calls(40 * 16);
+    while (learner.update(context)) {
+    }
+    learner.save(file);
+  }
+  for (const std::string device : {"cuda", "cpu"}) {
+    Policy other(kSmall, 77, device);
+    Learner learner(other, {&task()}, options);
+    learner.restore(file);
+    Context rest = calls(20 * 16);
+    while (learner.update(rest)) {
+    }
+    const std::vector<LearningPoint>& curve = learner.progress(0).curve;
+    ASSERT_EQ(curve.size(), 60U) << device;
+    EXPECT_LT(curve.back().mean, 0.8 * curve.front().mean) << device;
+  }
+  std::filesystem::remove(file);
 }
 
 TEST(Learner, ImitatesAPlacement) {

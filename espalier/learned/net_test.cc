@@ -188,8 +188,8 @@ TEST(Net, BarredDevicesHaveNoProbability) {
 }
 
 // Where a GPU is, it computes what the CPU computes.
-TEST(Net, CudaGivesTheSameLogits) {
-  if (!at::hasCUDA()) return;
+TEST(CudaNet, GivesTheSameLogits) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no GPU that this libtorch can use";
   const PolicyShape shape{.width = 32};
   const PolicyInput input = line_input(300, 4, 7);
   const Net here(shape, 1, at::kCPU), there(shape, 1, at::Device("cuda"));

@@ -15,7 +15,7 @@
 // does what stands between a parameter and its operator (a transpose, say, inside a linear layer).
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <cstdint>

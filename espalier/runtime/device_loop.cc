@@ -32,6 +32,7 @@ void explained(const std::string& device, const std::string& doing, const Work& 
 
 DeviceLoop::DeviceLoop(DeviceView view, Transport& transport)
     : view_(std::move(view)),
+      meter_(view_.computes_on()),
       recorder_(view_, meter_),
       inbox_(view_, transport, recorder_),
       outbox_(view_, transport, recorder_),

@@ -1,11 +1,15 @@
 #include "espalier/runtime/memory_meter.h"
 
 #include <c10/core/CPUAllocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <malloc.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
 
 namespace espalier {
 
@@ -73,9 +77,65 @@ class Allocator final : public c10::Allocator {
   }
 };
 
+// The blocks of all GPUs that a meter counts. Never destroyed: torch frees blocks as the process ends.
+class GpuBlocks {
+ public:
+  static GpuBlocks& all() {
+    static auto* blocks = new GpuBlocks;
+    return *blocks;
+  }
+  void allocated(void* block, std::int64_t bytes, MemoryMeter::Count* count) {
+    count->add(bytes);
+    const std::lock_guard guard(lock_);
+    Trailer& entry = blocks_[block];
+    if (entry.count != nullptr) entry.count->remove(entry.bytes);  // freed where nobody observed
+    entry = {bytes, count};
+  }
+  void freed(void* block) {
+    const std::lock_guard guard(lock_);
+    const auto found = blocks_.find(block);
+    if (found == blocks_.end()) return;
+    found->second.count->remove(found->second.bytes);
+    blocks_.erase(found);
+  }
+
+ private:
+  std::mutex lock_;
+  std::unordered_map<void*, Trailer> blocks_;
+};
+
 }  // namespace
 
-MemoryMeter::MemoryMeter() : count_(new Count) {
+// torch carries it into its threads of backward.
+class MemoryMeter::GpuObserver final : public c10::MemoryReportingInfoBase {
+ public:
+  explicit GpuObserver(Count* count) : count_(count) {
+    count_->users.fetch_add(1, std::memory_order_relaxed);
+  }
+  GpuObserver(const GpuObserver&) = delete;
+  GpuObserver& operator=(const GpuObserver&) = delete;
+  ~GpuObserver() override { count_->leave(); }
+
+  void reportMemoryUsage(void* block, std::int64_t bytes, std::size_t /*allocated*/, std::size_t /*reserved*/,
+                         c10::Device device) override {
+    if (device.is_cpu()) return;
+    if (bytes > 0) {
+      GpuBlocks::all().allocated(block, bytes, count_);
+    } else {
+      GpuBlocks::all().freed(block);
+    }
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+ private:
+  Count* count_;
+};
+
+MemoryMeter::MemoryMeter(c10::Device device) : count_(new Count) {
+  if (!device.is_cpu()) {
+    observer_ = std::make_shared<GpuObserver>(count_);
+    return;
+  }
   static Allocator allocator;
   [[maybe_unused]] static const bool installed = [] {
     c10::SetCPUAllocator(&allocator);
@@ -96,11 +156,14 @@ Bytes MemoryMeter::restart_peak() {
       count_->peak.exchange(count_->live.load(std::memory_order_relaxed), std::memory_order_relaxed));
 }
 
-MemoryMeter::Scope::Scope(MemoryMeter& meter) : before_(current) {
-  current = meter.count_;
+MemoryMeter::Scope::Scope(MemoryMeter& meter)
+    : before_(std::exchange(current, meter.observer_ ? nullptr : meter.count_)),
+      observes_(meter.observer_ != nullptr) {
+  if (observes_) c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, meter.observer_);
 }
 
 MemoryMeter::Scope::~Scope() {
+  if (observes_) c10::ThreadLocalDebugInfo::_pop(c10::DebugInfoKind::PROFILER_STATE);
   current = before_;
 }
 

@@ -1,12 +1,17 @@
 #pragma once
 
-// Counts what a device's thread allocates on the CPU, until it is freed. Includes libtorch; runtime/ only.
+// Counts what a device's thread allocates, until it is freed. Includes libtorch; runtime/ only.
 //
-// torch can report allocations to an observer, but then keeps all blocks in one table behind a lock. Here
-// every block carries its size and its meter's count, at its end: whoever frees it, and whenever, it leaves
-// that count.
+// On a CPU every block carries its size and its meter's count, at its end: whoever frees it, and whenever, it
+// leaves that count. torch can report allocations to an observer instead, but whoever observes needs a table
+// of all blocks behind a lock: it would cost a CPU too much. A GPU has no room in its blocks and far fewer of
+// them, so there torch reports, to whoever is inside any scope; a block that another thread frees leaves its
+// count when its address is used again.
+
+#include <c10/core/Device.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "espalier/base/units.h"
 
@@ -14,8 +19,9 @@ namespace espalier {
 
 class MemoryMeter {
  public:
-  // The first one puts an allocator of its own in place of torch's.
-  MemoryMeter();
+  // Counts blocks of this device's type. The first one of a CPU puts an allocator of its own in place of
+  // torch's.
+  explicit MemoryMeter(c10::Device device = c10::Device(c10::DeviceType::CPU));
   MemoryMeter(const MemoryMeter&) = delete;
   MemoryMeter& operator=(const MemoryMeter&) = delete;
   ~MemoryMeter();
@@ -31,6 +37,7 @@ class MemoryMeter {
 
    private:
     Count* before_;
+    bool observes_;
   };
 
   // Any thread may ask.
@@ -39,7 +46,10 @@ class MemoryMeter {
   Bytes restart_peak();
 
  private:
-  Count* count_;  // lives until the meter and its last block are gone
+  class GpuObserver;
+
+  Count* count_;                           // lives until the meter and its last block are gone
+  std::shared_ptr<GpuObserver> observer_;  // of a GPU's meter
 };
 
 }  // namespace espalier

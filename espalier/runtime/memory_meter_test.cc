@@ -102,5 +102,50 @@ TEST(MemoryMeter, BlocksAreAlignedAndHoldTheirData) {
   EXPECT_EQ(meter.live(), Bytes());
 }
 
+// torch's allocator for GPUs gives multiples of 512 bytes.
+at::Tensor of_gpu_bytes(std::int64_t bytes) {
+  return at::empty({bytes}, at::TensorOptions(at::kByte).device(at::kCUDA));
+}
+
+TEST(CudaMemoryMeter, CountsItsBlocksAlone) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no GPU that this libtorch can use";
+  MemoryMeter meter(at::kCUDA);
+  at::Tensor kept, freed_elsewhere;
+  {
+    const MemoryMeter::Scope scope(meter);
+    const at::Tensor here = of_bytes(1000);
+    at::Tensor first = of_gpu_bytes(1024);
+    kept = of_gpu_bytes(512);
+    first.reset();
+    EXPECT_EQ(meter.live(), Bytes(512));
+    EXPECT_EQ(meter.restart_peak(), Bytes(1536));
+    EXPECT_EQ(meter.restart_peak(), Bytes(512)) << "since the last call";
+    freed_elsewhere = of_gpu_bytes(2048);
+  }
+  const at::Tensor outside = of_gpu_bytes(4096);
+  EXPECT_EQ(meter.live(), Bytes(2560));
+  MemoryMeter other(at::kCUDA);
+  const MemoryMeter::Scope scope(other);
+  freed_elsewhere.reset();
+  EXPECT_EQ(meter.live(), Bytes(512)) << "freed under another meter";
+  EXPECT_EQ(other.live(), Bytes());
+}
+
+TEST(CudaMemoryMeter, CountsWhatBackwardAllocatesInItsOwnThread) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no GPU that this libtorch can use";
+  MemoryMeter meter(at::kCUDA);
+  const MemoryMeter::Scope scope(meter);
+  at::Tensor weight = at::ones({1024}, at::TensorOptions(at::kFloat).device(at::kCUDA));
+  weight.set_requires_grad(true);
+  const at::Tensor loss = (weight * weight).sum();
+  meter.restart_peak();
+  const Bytes before = meter.live();
+  loss.backward();
+  EXPECT_GE(meter.restart_peak() - before, Bytes(4096));
+  EXPECT_GE(meter.live() - before, Bytes(4096 - 512)) << "the gradient stays";
+  weight.mutable_grad() = at::Tensor();
+  EXPECT_LE(meter.live(), before);
+}
+
 }  // namespace
 }  // namespace espalier

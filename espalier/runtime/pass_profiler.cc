@@ -120,7 +120,7 @@ HalfTimes PassProfiler::stamped_halves() {
 }
 
 std::vector<OperatorMemory> PassProfiler::memory() {
-  MemoryMeter meter;
+  MemoryMeter meter(program_.device());
   const MemoryMeter::Scope scope(meter);
   const RandomKey key = next_pass(0);
   const auto values = inputs(runner_);

@@ -253,7 +253,7 @@ struct ProfileOptions {
   std::uint64_t seed = 0;
   std::string device;
   std::vector<std::string> frozen;  // patterns of parameters that are not trained
-  std::string kind = "cpu";         // the device kind that the rows are for
+  std::string kind = "cpu";         // the device kind that the rows are for: kind_here of `device`
   std::function<void(const ProfileProgress&)> on_progress;
   std::function<void(const std::string& reason)> on_stuck = {};  // as RunOptions::on_stuck
 };
@@ -266,6 +266,11 @@ CostTable profile_model(const std::string& model, const ProfileOptions& options)
 std::string runtime_description();
 // What a run with that RunOptions::device computes on: "cpu" or "cuda".
 std::string kind_of_device(const std::string& device);
+// … and how many GPUs it may use; 0 on a CPU.
+int gpus_of_device(const std::string& device);
+// … and the kind that a cluster has it by: "cpu", or what the driver's name of the GPU means (kind_called),
+// or "cuda" where no driver says a name.
+std::string kind_here(const std::string& device);
 std::string machine_description();  // "AMD EPYC 7B13, 2 cores"
 
 }  // namespace espalier

@@ -16,7 +16,7 @@
 // place of a leaf (a leaf would hold the data), and of what leaves only the edge into its graph is kept.
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <cstdint>
 #include <map>

@@ -22,13 +22,14 @@ std::string endpoint_text(const EndpointCost& cost) {
                      static_cast<double>(cost.picoseconds_per_byte) * 1024 / 1000);
 }
 
-void print(Program& program, const ProfileFlags& flags, const CostTable& costs) {
+void print(Program& program, const ProfileFlags& flags, const std::string& kind, const CostTable& costs) {
   Console& console = program.console;
   // The same figures as `inspect`, now with measured times.
   JobFlags again = flags.job;
   again.options.costs = flags.output;
   again.options.cluster = "local";
   JobOptions job = again.to_options(program.machine);
+  job.machine.local.kind = kind;
   for (const BatchSize size : job.micro_batches) {  // a batch that each of them divides: there is none yet
     job.batch = BatchSize(std::lcm(job.batch.value_or(BatchSize(1)).count(), size.count()));
   }
@@ -45,8 +46,8 @@ void print(Program& program, const ProfileFlags& flags, const CostTable& costs) 
     return;
   }
   std::ostream& out = console.out();
-  out << fmt::format("{}: {} operator classes measured on {}\n", summary.name, costs.parts().rows.size(),
-                     costs.parts().machine);
+  out << fmt::format("{}: {} operator classes measured {}on {}\n", summary.name, costs.parts().rows.size(),
+                     kind == "cpu" ? "" : "for " + kind + " ", costs.parts().machine);
   out << fmt::format("a micro-batch of {}: forward {}, backward {}\n", summary.at.count(),
                      to_text(summary.forward), to_text(summary.backward));
   if (costs.parts().link) {
@@ -70,7 +71,8 @@ void check_micro_batches(const JobOptions& job) {
 int profile(Program& program, const ProfileFlags& flags) {
   check_outputs({{"--output", flags.output}}, {flags.job.options.model});
   if (!is_worker()) check_micro_batches(flags.job.to_options(program.machine));
-  const int workers = flags.workers > 0 ? flags.workers : program.machine.local.devices;
+  const int gpus = gpus_of_device(flags.device);
+  const int workers = flags.workers > 0 ? flags.workers : gpus > 0 ? gpus : program.machine.local.devices;
   if (workers > 1 && !is_worker()) return start_workers(workers, program.arguments);
   Console& console = program.console;
   const JobOptions job = flags.job.to_options(program.machine);
@@ -82,7 +84,7 @@ int profile(Program& program, const ProfileFlags& flags) {
   options.threads = job.threads;
   options.device = flags.device;
   options.frozen = job.import.frozen;
-  if (!flags.kind.empty()) options.kind = flags.kind;
+  options.kind = flags.kind.empty() ? kind_here(flags.device) : flags.kind;
   if (options.world.rank == 0) {
     options.on_progress = [&console](const ProfileProgress& progress) {
       console.progress(progress.total > 0 ? static_cast<double>(progress.done) / progress.total : 0,
@@ -94,7 +96,7 @@ int profile(Program& program, const ProfileFlags& flags) {
   console.finish();
   if (options.world.rank != 0) return kDone;
   write_file_atomically(flags.output, print_json(costs_to_json(costs)));
-  print(program, flags, costs);
+  print(program, flags, options.kind, costs);
   return kDone;
 }
 

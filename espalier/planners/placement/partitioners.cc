@@ -25,8 +25,8 @@
 namespace espalier::placement {
 namespace {
 
-// Random numbers of METIS and Scotch are the process's.
-std::mutex& partitioners_mutex() {
+// Random numbers of METIS are the process's.
+std::mutex& metis_mutex() {
   static std::mutex mutex;
   return mutex;
 }
@@ -181,7 +181,7 @@ Placed metis(const Instance& instance, const PartitionOptions& options) {
   METIS_SetDefaultOptions(setting.data());
   setting[METIS_OPTION_SEED] = options.seed;
   setting[METIS_OPTION_NUMBERING] = 0;
-  const std::lock_guard lock(partitioners_mutex());
+  const std::lock_guard lock(metis_mutex());
   const int status = METIS_PartGraphKway(&vertices, &constraints, graph.begin.data(), graph.neighbour.data(),
                                          weights.data(), nullptr, graph.edge_weight.data(), &parts,
                                          shares.data(), slack.data(), setting.data(), &cut, part.data());
@@ -197,24 +197,31 @@ Placed scotch(const Instance& instance, const PartitionOptions& options) {
   for (const double share : speed_shares(instance)) {
     speed.push_back(std::max<SCOTCH_Num>(1, static_cast<SCOTCH_Num>(share * 10'000)));
   }
-  const std::lock_guard lock(partitioners_mutex());
-  SCOTCH_randomSeed(options.seed);
-  SCOTCH_randomReset();
-  SCOTCH_Graph mapped;
+  // On its own Scotch takes all cores, and what it answers depends on how many there are.
+  SCOTCH_Context alone;
+  SCOTCH_Graph graph_here, mapped;
   SCOTCH_Arch target;
   SCOTCH_Strat strategy;
-  ESP_CHECK(SCOTCH_graphInit(&mapped) == 0 && SCOTCH_archInit(&target) == 0 &&
+  ESP_CHECK(SCOTCH_contextInit(&alone) == 0 && SCOTCH_graphInit(&graph_here) == 0 &&
+            SCOTCH_graphInit(&mapped) == 0 && SCOTCH_archInit(&target) == 0 &&
             SCOTCH_stratInit(&strategy) == 0);
+  ESP_CHECK(SCOTCH_contextOptionSetNum(&alone, SCOTCH_OPTIONNUMDETERMINISTIC, 1) == 0 &&
+            SCOTCH_contextRandomClone(&alone) == 0 && SCOTCH_contextThreadSpawn(&alone, 1, nullptr) == 0);
+  SCOTCH_contextRandomSeed(&alone, options.seed);
+  SCOTCH_contextRandomReset(&alone);
   std::vector<SCOTCH_Num> part(instance.units());
-  const bool built = SCOTCH_graphBuild(&mapped, 0, static_cast<SCOTCH_Num>(instance.units()),
+  const bool built = SCOTCH_graphBuild(&graph_here, 0, static_cast<SCOTCH_Num>(instance.units()),
                                        graph.begin.data(), graph.begin.data() + 1, time.data(), nullptr,
                                        static_cast<SCOTCH_Num>(graph.neighbour.size()),
                                        graph.neighbour.data(), graph.edge_weight.data()) == 0 &&
+                     SCOTCH_contextBindGraph(&alone, &graph_here, &mapped) == 0 &&
                      SCOTCH_archCmpltw(&target, static_cast<SCOTCH_Num>(speed.size()), speed.data()) == 0;
   const bool done = built && SCOTCH_graphMap(&mapped, &target, &strategy, part.data()) == 0;
   SCOTCH_stratExit(&strategy);
   SCOTCH_archExit(&target);
   SCOTCH_graphExit(&mapped);
+  SCOTCH_graphExit(&graph_here);
+  SCOTCH_contextExit(&alone);
   return done ? placed_parts(instance, part) : failed("Scotch");
 }
 
