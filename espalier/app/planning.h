@@ -74,12 +74,19 @@ struct Planned {
   std::optional<Judged> judged;       // if there is a plan
   std::optional<Shortage> shortage;   // if nothing fits
   std::vector<std::string> warnings;  // semantic_warnings: what differs from one process
+  // In place of the job's, where nothing fits with the fastest implementation of each operator
+  // (cost/implementations.h): those with lighter ones, as few as do.
+  std::optional<CostTable> costs = {};
 };
+
+// Which implementations a plan has, where the costs know several.
+std::vector<NamedImplementation> implementations_of(const PlanningJob& job, const Planned& planned);
 
 // A placement that the job was given is judged, whatever the planner (app/placements.h).
 // Throws InputError if there is no such planner; InternalError if a planner breaks a rule of check_plan. A
 // plan that does not keep the pins, or that the orders of a schedule file do not fit, is refused as
-// kUnsupported.
+// kUnsupported. Where nothing fits and operators have lighter implementations, some of them take these: it
+// plans again, O(log classes) times.
 Planned plan_model(const PlanningJob& job, const PlanOptions& options);
 
 // The plan as a file in `folder` (paths inside are relative to it).

@@ -142,7 +142,18 @@ int fit(Program& program, const FitFlags& flags) {
     const auto* placement = std::get_if<Placement>(&closest->plan);
     result.judged = placement ? plan_placement(job, *placement, {}).judged : judge(job, *closest->pipeline());
   }
-  if (result.judged) result.account = memory_account(job, *result.judged, fullest(job, *result.judged));
+  if (result.judged) {
+    const auto account = [&](const PlanningJob& planned) {
+      return memory_account(planned, *result.judged, fullest(planned, *result.judged));
+    };
+    if (result.planned.costs) {
+      PlanningJob lighter = job;
+      lighter.costs = *result.planned.costs;
+      result.account = account(lighter);
+    } else {
+      result.account = account(job);
+    }
+  }
   if (!flags.only_asked && !result.planned.outcome.interrupted) {
     const std::vector<WhatIf> usual = usual_changes(job, result.planned);
     asked.insert(asked.end(), usual.begin(), usual.end());

@@ -87,6 +87,10 @@ void print(Console& console, const PlanningJob& job, const Planned& planned) {
     out << fmt::format("searched: {} states, {} plans judged\n", stats.states, stats.evaluations);
     print_choices(out, planned, price_of(judged));
   }
+  for (const NamedImplementation& one : implementations_of(job, planned)) {
+    out << fmt::format("by {} on {}: {} operator{}, first {}\n", one.name, one.kind, one.operators.size(),
+                       plural(one.operators.size(), "s"), one.operators.front());
+  }
   out << '\n'
       << print_text(judged.placement ? placement_table(job, judged) : stage_table(job, judged)) << '\n';
   out << gantt(job, judged, {.width = console.width(), .colour = console.colour()}) << '\n';
@@ -123,6 +127,8 @@ Json to_json(const PlanningJob& job, const Planned& planned, const std::string& 
   }
   json["choices"] = choices;
   if (planned.shortage) json["shortage"] = shortage_json(*planned.shortage, job.cluster);
+  const std::vector<NamedImplementation> implementations = implementations_of(job, planned);
+  if (!implementations.empty()) json["implementations"] = implementations_to_json(implementations);
   json["precision"] = std::string(to_text(job.training.precision));
   std::vector<std::string> warnings = job.warnings;
   warnings.insert(warnings.end(), planned.warnings.begin(), planned.warnings.end());
@@ -153,7 +159,7 @@ int plan(Program& program, const PlanFlags& flags) {
   std::vector<NamedFile> outputs = flags.trace.files();
   outputs.push_back({"--output", flags.output});
   check_outputs(outputs, flags.job.inputs());
-  const PlanningJob job = prepare_job(flags.job.to_options(program));
+  PlanningJob job = prepare_job(flags.job.to_options(program));
   if (!schedule && job.start) schedule = ChosenOrders{.rule = *job.start->orders.rule()};
   const Planned planned = plan_model(job, {.planner = by_hand ? std::string(kByHand) : flags.planner,
                                            .schedule = schedule.value_or(ChosenOrders()),
@@ -162,6 +168,7 @@ int plan(Program& program, const PlanFlags& flags) {
                                            .pick = flags.pick,
                                            .learned = learned});
   console.finish();
+  if (planned.costs) job.costs = *planned.costs;
   if (!planned.judged) {
     if (console.json) print_json_line(console, to_json(job, planned, ""));
     console.notes(job.notes);

@@ -410,10 +410,12 @@ CostTable complete_costs(const Graph& graph, const Cluster& cluster, CostTable t
     for (std::size_t i = 0; i < graph.operators().size(); ++i) {
       const std::string& op_class = graph.operators()[i].op_class;
       if (!seen.insert(op_class).second) continue;
-      const CostRow* row = table.find(op_class, kind.name);
-      const bool analytic =
-          !row || std::all_of(row->points.begin(), row->points.end(),
-                              [](const auto& point) { return point.cost.origin == Origin::kAnalytic; });
+      const std::span<const CostRow> known_rows = table.rows(op_class, kind.name);
+      const CostRow* row = known_rows.empty() ? nullptr : &known_rows.front();
+      const bool analytic = std::all_of(known_rows.begin(), known_rows.end(), [](const CostRow& known) {
+        return std::all_of(known.points.begin(), known.points.end(),
+                           [](const auto& point) { return point.cost.origin == Origin::kAnalytic; });
+      });
       if (!analytic) continue;
       CostRow* target =
           row ? &parts.rows[static_cast<std::size_t>(row - table.parts().rows.data())] : nullptr;

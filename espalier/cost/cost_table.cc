@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <iterator>
 #include <tuple>
@@ -9,6 +10,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/hash.h"
+#include "espalier/cost/implementations.h"
 
 namespace espalier {
 namespace {
@@ -17,8 +19,12 @@ constexpr std::int64_t kLimit = std::int64_t{1} << 62;
 // Cells stay below this (4.9 hours, 16 TiB), so that sums over a hundred thousand operators stay exact.
 constexpr std::int64_t kCellLimit = std::int64_t{1} << 44;
 
-auto key_of(const CostRow& row) {
+auto group_of(const CostRow& row) {
   return std::tuple<std::string_view, std::string_view, Variant>(row.op_class, row.kind, row.variant);
+}
+
+auto key_of(const CostRow& row) {
+  return std::tuple_cat(group_of(row), std::tuple<std::string_view>(row.implementation));
 }
 
 std::string name_of(const CostRow& row) {
@@ -26,7 +32,14 @@ std::string name_of(const CostRow& row) {
   if (row.variant.tensor_parallel != 1) {
     name += ", tensor-parallel " + std::to_string(row.variant.tensor_parallel);
   }
-  return row.variant.recompute ? name + ", recompute" : name;
+  if (row.variant.recompute) name += ", recompute";
+  return row.implementation.empty() ? name : name + ", by '" + row.implementation + "'";
+}
+
+bool is_plain_name(std::string_view name) {
+  return std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
+  });
 }
 
 bool in_range(std::int64_t value) {
@@ -272,6 +285,9 @@ std::vector<std::string> check_cost_table(const CostTableParts& parts) {
     if (row.op_class.empty()) found.push_back("a row has no operator class");
     if (row.kind.empty()) found.push_back(name + ": the device kind is empty");
     if (row.variant.tensor_parallel < 1) found.push_back(name + ": tensor-parallel degree is 0");
+    if (!is_plain_name(row.implementation)) {
+      found.push_back(name + ": an implementation's name has letters, digits, '.', '_' and '-' alone");
+    }
     if (row.points.empty()) found.push_back(name + ": has no point");
     for (std::size_t p = 0; p < row.points.size(); ++p) {
       check_point(name, row.points[p], found);
@@ -319,11 +335,19 @@ CostTable::CostTable(CostTableParts parts) : parts_(std::move(parts)) {
   if (!violations.empty()) throw InputError(violations.front());
 }
 
-const CostRow* CostTable::find(std::string_view op_class, std::string_view kind, Variant variant) const {
+std::span<const CostRow> CostTable::rows(std::string_view op_class, std::string_view kind,
+                                         Variant variant) const {
   const auto wanted = std::tuple(op_class, kind, variant);
-  const auto row = std::lower_bound(parts_.rows.begin(), parts_.rows.end(), wanted,
-                                    [](const CostRow& r, const auto& key) { return key_of(r) < key; });
-  return row != parts_.rows.end() && key_of(*row) == wanted ? &*row : nullptr;
+  const auto first = std::lower_bound(parts_.rows.begin(), parts_.rows.end(), wanted,
+                                      [](const CostRow& r, const auto& key) { return group_of(r) < key; });
+  auto last = first;
+  while (last != parts_.rows.end() && group_of(*last) == wanted) ++last;
+  return {first, last};
+}
+
+const CostRow* CostTable::find(std::string_view op_class, std::string_view kind, Variant variant) const {
+  const std::span<const CostRow> found = rows(op_class, kind, variant);
+  return found.empty() ? nullptr : &found.front();
 }
 
 KindOverhead CostTable::overhead(std::string_view kind) const {
@@ -345,6 +369,7 @@ std::uint64_t CostTable::hash() const {
     hash.add(row.op_class);
     hash.add(row.kind);
     hash.add(std::uint64_t{row.variant.tensor_parallel} * 2 + (row.variant.recompute ? 1 : 0));
+    if (!row.implementation.empty()) hash.add(row.implementation);  // tables without names keep their hashes
     hash.add(row.points.size());
     for (const CostRow::Point& point : row.points) {
       hash.add(static_cast<std::uint64_t>(point.batch.count()));
@@ -456,6 +481,52 @@ void refuse_missing_cell(const Operator& op, const DeviceKind& kind, Variant var
                    "; profile the model on that kind, or leave the cost file out");
 }
 
+namespace {
+
+struct ChosenCell {
+  OperatorCost cost;  // of the part that the operator runs
+  const CostRow* row = nullptr;
+};
+
+// The fastest implementation's (implementations.h).
+std::optional<ChosenCell> chosen_cell(const CostTable& table, std::string_view op_class,
+                                      const DeviceKind& kind, Variant variant, Part part,
+                                      BatchSize micro_batch) {
+  const std::span<const CostRow> rows = table.rows(op_class, kind.name, variant);
+  if (rows.empty()) return std::nullopt;
+  const bool with_its_pair =
+      part == Part::kForwardAlone || part == Part::kBackwardWeights || part == Part::kBackwardBoth;
+  std::optional<ChosenCell> best;
+  std::pair<Duration, Bytes> least;
+  for (const CostRow& row : rows) {
+    const OperatorCost cell = cost_at(row, micro_batch);
+    ChosenCell here{part_of(cell, part, kind.speed), &row};
+    if (rows.size() == 1) return here;
+    const OperatorCost& judged = with_its_pair ? cell : here.cost;
+    const std::pair price(judged.forward + judged.backward(), cell.private_bytes + cell.workspace);
+    if (best && price >= least) continue;
+    least = price;
+    best = std::move(here);
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<std::string> implementations_of(const Graph& graph, const DeviceKind& kind,
+                                            const CostTable& table, BatchSize micro_batch, Variant variant) {
+  const Columns columns(graph);
+  std::vector<std::string> of_column;
+  for (const auto& [index, part] : columns.first) {
+    const auto cell = chosen_cell(table, graph.operators()[index].op_class, kind, variant, part, micro_batch);
+    of_column.push_back(cell ? cell->row->implementation : "");
+  }
+  std::vector<std::string> names;
+  names.reserve(columns.of_operator.size());
+  for (const std::uint32_t column : columns.of_operator) names.push_back(of_column[column]);
+  return names;
+}
+
 OperatorCosts::OperatorCosts(const Graph& graph, const Cluster& cluster, const CostTable& table,
                              BatchSize micro_batch, Variant variant) {
   Columns columns(graph);
@@ -465,9 +536,9 @@ OperatorCosts::OperatorCosts(const Graph& graph, const Cluster& cluster, const C
   for (const DeviceKind& kind : cluster.kinds()) {
     for (const auto& [index, part] : columns.first) {
       const Operator& op = graph.operators()[index];
-      const CostRow* row = table.find(op.op_class, kind.name, variant);
-      if (!row) refuse_missing_cell(op, kind, variant);
-      costs_.push_back(part_of(cost_at(*row, micro_batch), part, kind.speed));
+      std::optional<ChosenCell> cell = chosen_cell(table, op.op_class, kind, variant, part, micro_batch);
+      if (!cell) refuse_missing_cell(op, kind, variant);
+      costs_.push_back(std::move(cell->cost));
     }
   }
 }
@@ -477,9 +548,11 @@ KindCosts::KindCosts(const Graph& graph, const DeviceKind& kind, const CostTable
   Columns columns(graph);
   class_of_ = std::move(columns.of_operator);
   for (const auto& [index, part] : columns.first) {
-    const CostRow* row = table.find(graph.operators()[index].op_class, kind.name, variant);
+    const std::string& op_class = graph.operators()[index].op_class;
     costs_.emplace_back();
-    if (row) costs_.back() = part_of(cost_at(*row, micro_batch), part, kind.speed);
+    if (auto cell = chosen_cell(table, op_class, kind, variant, part, micro_batch)) {
+      costs_.back() = std::move(cell->cost);
+    }
   }
 }
 

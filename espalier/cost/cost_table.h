@@ -4,10 +4,11 @@
 // came from.
 //
 // Rows are keyed by operator class (operators of equal signature are measured once, so 80 000 operators stay
-// small), device kind and variant; each row has cells at a grid of batches. Between two grid points time is
-// linear in the batch (origin kInterpolated; kAnalytic if a neighbour is); beyond the grid it continues the
-// nearest segment, never below zero, and `extrapolated` says so. A row with one point is proportional to the
-// batch. All values are integers, rounded once when the table was filled.
+// small), device kind, variant and, where a device can run the operator in several ways, the implementation's
+// name (implementations.h); each row has cells at a grid of batches. Between two grid points time is linear
+// in the batch (origin kInterpolated; kAnalytic if a neighbour is); beyond the grid it continues the nearest
+// segment, never below zero, and `extrapolated` says so. A row with one point is proportional to the batch.
+// All values are integers, rounded once when the table was filled.
 
 #include <compare>
 #include <cstdint>
@@ -73,7 +74,8 @@ struct CostRow {
   std::string op_class;
   std::string kind;  // a DeviceKind's name
   Variant variant;
-  std::vector<Point> points;  // ascending batch, at least one
+  std::vector<Point> points;        // ascending batch, at least one
+  std::string implementation = {};  // letters, digits, '.', '_' and '-'; empty: whatever runs it
   friend bool operator==(const CostRow&, const CostRow&) = default;
 };
 
@@ -119,7 +121,7 @@ struct CostTableParts {
   std::string machine;                  // "AMD EPYC, 2 cores": what was measured; empty for a profile
   std::uint32_t threads = 1;            // of each worker while it was measured
   std::string torch_version;            // empty if none was involved
-  std::vector<CostRow> rows;            // sorted by (op_class, kind, variant), unique
+  std::vector<CostRow> rows;            // sorted by (op_class, kind, variant, implementation), unique
   std::vector<KindOverhead> overheads;  // sorted by kind, unique
   std::optional<MeasuredLink> link;
   friend bool operator==(const CostTableParts&, const CostTableParts&) = default;
@@ -132,7 +134,9 @@ class CostTable {
 
   const CostTableParts& parts() const { return parts_; }
 
-  // The row of a class; null if there is none. O(log rows).
+  // Those of a class, one for each implementation. O(log rows).
+  std::span<const CostRow> rows(std::string_view op_class, std::string_view kind, Variant variant = {}) const;
+  // The first of them; null if there is none.
   const CostRow* find(std::string_view op_class, std::string_view kind, Variant variant = {}) const;
 
   // The overheads of a kind; zeros if none were measured.

@@ -153,6 +153,7 @@ CostRow parse_cost_line(Fields& fields) {
   row.kind = fields.name(1);
   row.variant.tensor_parallel = static_cast<std::uint32_t>(fields.integer("tp", 1, 1 << 20));
   row.variant.recompute = fields.take("recompute").has_value();
+  if (const auto by = fields.take("by")) row.implementation = *by;
   CostRow::Point point;
   point.batch = BatchSize(fields.integer("batch", 1, kMax));
   OperatorCost& cost = point.cost;
@@ -204,10 +205,11 @@ void parse_cost_table_line(const std::vector<Word>& words, CostTableParts& parts
 
 // Rows of one key that came as several lines become one.
 void join_rows(std::vector<CostRow>& rows) {
-  std::map<std::tuple<std::string, std::string, Variant>, std::size_t> first;
+  std::map<std::tuple<std::string, std::string, Variant, std::string>, std::size_t> first;
   std::vector<CostRow> joined;
   for (CostRow& row : rows) {
-    const auto [place, fresh] = first.try_emplace({row.op_class, row.kind, row.variant}, joined.size());
+    const auto [place, fresh] =
+        first.try_emplace({row.op_class, row.kind, row.variant, row.implementation}, joined.size());
     if (fresh) {
       joined.push_back(std::move(row));
     } else {
@@ -240,6 +242,7 @@ std::string cost_line(const CostRow& row, const CostRow::Point& point) {
   add("reduce-i", cost.reduced_backward);
   if (row.variant.tensor_parallel != 1) text += " tp=" + std::to_string(row.variant.tensor_parallel);
   if (row.variant.recompute) text += " recompute";
+  if (!row.implementation.empty()) text += " by=" + row.implementation;
   text += " origin=" + std::string(to_text(cost.origin));
   return text + (cost.extrapolated ? " extrapolated\n" : "\n");
 }
@@ -307,7 +310,7 @@ CostRow::Point point_from_json(const JsonCursor& json) {
 }
 
 CostRow row_from_json(const JsonCursor& json) {
-  json.only({"class", "kind", "tensor_parallel", "recompute", "points"});
+  json.only({"class", "kind", "tensor_parallel", "recompute", "implementation", "points"});
   CostRow row;
   row.op_class = json.at("class").string();
   row.kind = json.at("kind").string();
@@ -315,6 +318,7 @@ CostRow row_from_json(const JsonCursor& json) {
     row.variant.tensor_parallel = static_cast<std::uint32_t>(json.at("tensor_parallel").integer(1, 1 << 20));
   }
   row.variant.recompute = json.has("recompute") && json.at("recompute").boolean();
+  if (json.has("implementation")) row.implementation = json.at("implementation").string();
   const JsonCursor points = json.at("points");
   for (std::size_t i = 0; i < points.size(); ++i) row.points.push_back(point_from_json(points.at(i)));
   return row;
@@ -424,6 +428,7 @@ nlohmann::ordered_json costs_to_json(const CostTable& table) {
     Json entry = {{"class", row.op_class}, {"kind", row.kind}};
     if (row.variant.tensor_parallel != 1) entry["tensor_parallel"] = row.variant.tensor_parallel;
     if (row.variant.recompute) entry["recompute"] = true;
+    if (!row.implementation.empty()) entry["implementation"] = row.implementation;
     entry["points"] = Json::array();
     for (const CostRow::Point& point : row.points) entry["points"].push_back(point_to_json(point));
     json["rows"].push_back(std::move(entry));

@@ -15,6 +15,7 @@
 // the file keeps 16 bits of each operator's own fingerprint for that.
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,6 +47,14 @@ struct MeasuredOn {
   friend bool operator==(const MeasuredOn&, const MeasuredOn&) = default;
 };
 
+// Operators of which the costs have several implementations, in the graph's order, and which one runs them on
+// a kind of device (cost/implementations.h).
+struct NamedImplementation {
+  std::string kind, name;
+  std::vector<std::string> operators;
+  friend bool operator==(const NamedImplementation&, const NamedImplementation&) = default;
+};
+
 struct PlanFile {
   std::string model;  // relative to the plan file's folder; empty if it was made from no file
   std::uint64_t fingerprint = 0;
@@ -67,7 +76,8 @@ struct PlanFile {
   };
   std::optional<Placed> placement;  // in place of stages
   StagedModel staged;
-  std::vector<std::string> notes;  // the planner's reasons and warnings, for people
+  std::vector<NamedImplementation> implementations = {};  // by kind and name, ascending
+  std::vector<std::string> notes;                         // the planner's reasons and warnings, for people
   friend bool operator==(const PlanFile&, const PlanFile&) = default;
 };
 
@@ -87,6 +97,7 @@ PlanFile make_plan_file(const Graph& graph, const Cluster& cluster, const Traini
                         const Placement& placement, BatchSize micro_batch, StagedModel staged);
 
 std::string print_plan_file(const PlanFile& file);  // JSON text
+nlohmann::ordered_json implementations_to_json(const std::vector<NamedImplementation>& implementations);
 PlanFile parse_plan_file(std::string_view text,
                          const std::string& where);  // throws InputError naming the place
 

@@ -204,6 +204,14 @@ std::vector<std::size_t> edited_stages(const PlanFile& file, const JsonCursor& r
 
 }  // namespace
 
+Json implementations_to_json(const std::vector<NamedImplementation>& implementations) {
+  Json rows = Json::array();
+  for (const NamedImplementation& one : implementations) {
+    rows.push_back({{"kind", one.kind}, {"name", one.name}, {"operators", one.operators}});
+  }
+  return rows;
+}
+
 std::string print_plan_file(const PlanFile& file) {
   const Cluster cluster(file.cluster);
   std::string operators;
@@ -232,6 +240,7 @@ std::string print_plan_file(const PlanFile& file) {
   json["derived_from"] = std::move(hashes);
   if (file.expansion) json["expansion"] = hex_text(*file.expansion, 16);
   json["staged"] = staged_model_to_json(file.staged, cluster);
+  if (!file.implementations.empty()) json["implementations"] = implementations_to_json(file.implementations);
   json["notes"] = file.notes;
   json["operators"] = std::move(operators);
   return print_json(json);
@@ -239,10 +248,23 @@ std::string print_plan_file(const PlanFile& file) {
 
 namespace {
 
+std::vector<NamedImplementation> implementations_from_json(const JsonCursor& json) {
+  std::vector<NamedImplementation> all;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    const JsonCursor row = json.at(i);
+    row.only({"kind", "name", "operators"});
+    NamedImplementation one{row.at("kind").string(), row.at("name").string(), {}};
+    const JsonCursor operators = row.at("operators");
+    for (std::size_t k = 0; k < operators.size(); ++k) one.operators.push_back(operators.at(k).string());
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
 void only_known(const JsonCursor& root) {
   if (root.at("format").json() != kPlanFormat1) root.expect_format(kPlanFormat);
   root.only({"format", "model", "fingerprint", "planner", "seed", "training", "costs", "cluster", "stages",
-             "placement", "derived_from", "expansion", "staged", "notes", "operators"});
+             "placement", "derived_from", "expansion", "staged", "implementations", "notes", "operators"});
 }
 
 // What stands in the file because somebody chose it.
@@ -298,6 +320,8 @@ PlanFile parse_plan_file(std::string_view text, const std::string& where) {
   }
   file.staged = staged_model_from_json(root.at("staged").json(), root.at("staged").where(), cluster);
   if (root.has("expansion")) file.expansion = fingerprint_from_json(root.at("expansion"));
+  if (root.has("implementations"))
+    file.implementations = implementations_from_json(root.at("implementations"));
   const JsonCursor notes = root.at("notes");
   for (std::size_t i = 0; i < notes.size(); ++i) file.notes.push_back(notes.at(i).string());
   file.operators = operators_from_json(root.at("operators"));

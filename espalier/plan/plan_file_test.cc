@@ -54,6 +54,7 @@ struct SavedExample {
     file.seed = 0xffffffffffffffff;
     file.cost_file = "costs.json";
     file.cost_hash = costs.hash();
+    file.implementations = {{"A100", "winograd", {"a", "b"}}};
     file.notes = {"a note"};
     return file;
   }
