@@ -74,8 +74,9 @@ struct Planned {
   std::optional<Judged> judged;       // if there is a plan
   std::optional<Shortage> shortage;   // if nothing fits
   std::vector<std::string> warnings;  // semantic_warnings: what differs from one process
-  // In place of the job's, where nothing fits with the fastest implementation of each operator
-  // (cost/implementations.h): those with lighter ones, as few as do.
+  // In place of the job's, where some operators take lighter implementations than the fastest
+  // (cost/implementations.h): where nothing fits without, as few as do, and where that is faster than to
+  // recompute.
   std::optional<CostTable> costs = {};
 };
 
@@ -85,7 +86,7 @@ std::vector<NamedImplementation> implementations_of(const PlanningJob& job, cons
 // A placement that the job was given is judged, whatever the planner (app/placements.h).
 // Throws InputError if there is no such planner; InternalError if a planner breaks a rule of check_plan. A
 // plan that does not keep the pins, or that the orders of a schedule file do not fit, is refused as
-// kUnsupported. Where nothing fits and operators have lighter implementations, some of them take these: it
+// kUnsupported. Where memory binds and operators have lighter implementations, some of them take these: it
 // plans again, O(log classes) times.
 Planned plan_model(const PlanningJob& job, const PlanOptions& options);
 
