@@ -303,10 +303,6 @@ struct Search {
   Context context;
 };
 
-}  // namespace
-
-namespace {
-
 bool fits(const Planned& planned) {
   return planned.judged && !planned.judged->overflow;
 }
@@ -406,6 +402,7 @@ Planned plan_model(const PlanningJob& job, const PlanOptions& options) {
   PlanOptions plain = options;
   plain.remedies = false;
   Planned planned = plan_once(job, plain);
+  if (planned.outcome.interrupted) return planned;
   if (fits(planned)) {
     if (!recomputes(planned)) return planned;
     std::optional<Planned> faster = LighterPlans(job, options).faster_than(planned);

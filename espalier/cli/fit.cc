@@ -143,16 +143,9 @@ int fit(Program& program, const FitFlags& flags) {
     result.judged = placement ? plan_placement(job, *placement, {}).judged : judge(job, *closest->pipeline());
   }
   if (result.judged) {
-    const auto account = [&](const PlanningJob& planned) {
-      return memory_account(planned, *result.judged, fullest(planned, *result.judged));
-    };
-    if (result.planned.costs) {
-      PlanningJob lighter = job;
-      lighter.costs = *result.planned.costs;
-      result.account = account(lighter);
-    } else {
-      result.account = account(job);
-    }
+    PlanningJob planned = job;
+    if (result.planned.costs) planned.costs = *result.planned.costs;
+    result.account = memory_account(planned, *result.judged, fullest(planned, *result.judged));
   }
   if (!flags.only_asked && !result.planned.outcome.interrupted) {
     const std::vector<WhatIf> usual = usual_changes(job, result.planned);

@@ -8,8 +8,9 @@
 //   cost linear(f32[b,16],f32[16,16]) cpu batch=4 f=2ms i=2ms w=2ms saved=in0,out0 origin=measured
 //
 // A cost line also takes private=64B private-for-input=32B between=64B workspace=1KiB tp=2 reduce-f=4KiB
-// reduce-i=4KiB recompute extrapolated. What is left out
-// is zero; lines of one class, kind and variant make one row. Names that hold blanks stand in quotes.
+// reduce-i=4KiB recompute by=winograd (an implementation's name) extrapolated. What is left out
+// is zero; lines of one class, kind, variant and implementation make one row. Names that hold blanks stand in
+// quotes.
 
 #include <string>
 #include <string_view>
