@@ -8,6 +8,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/spelling.h"
+#include "espalier/plan/plan.h"
 
 namespace espalier {
 namespace {
@@ -59,7 +60,7 @@ class Changer {
       fail(error.what());
     }
     changed.costs = CostTable(std::move(costs_));
-    changed.start.reset();
+    changed.start = changed.start ? moved(*std::move(changed.start), changed.cluster) : std::nullopt;
     for (Pin& pin : changed.pins) pin.device = now(pin.device, "pinned");
     for (LockedStage& locked : changed.locked) {
       for (Replica& replica : locked.stage.replicas) {
@@ -75,6 +76,22 @@ class Changer {
  private:
   [[noreturn]] void fail(const std::string& problem) const {
     throw InputError("--what-if '" + std::string(text_.substr(0, 80)) + "': " + problem);
+  }
+
+  // The plan on the changed cluster; nothing where a device of it is gone or its orders are lists, one for
+  // each device.
+  std::optional<PipelinePlan> moved(PipelinePlan plan, const Cluster& changed) const {
+    if (!plan.orders.rule() && changed.devices().size() != job_.cluster.devices().size()) return std::nullopt;
+    for (Stage& stage : plan.stages) {
+      for (Replica& replica : stage.replicas) {
+        for (DeviceId& device : replica.devices) {
+          const auto at = std::find(was_.begin(), was_.end(), std::optional(device));
+          if (at == was_.end()) return std::nullopt;
+          device = DeviceId(static_cast<std::size_t>(at - was_.begin()));
+        }
+      }
+    }
+    return check_plan(job_.graph, changed, plan).empty() ? std::optional(std::move(plan)) : std::nullopt;
   }
 
   // Where a device of the job stands in the changed cluster.

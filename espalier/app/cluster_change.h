@@ -19,8 +19,9 @@
 
 namespace espalier {
 
-// The job on the changed cluster. What is pinned, locked or chosen by hand stays on its devices. A device
-// that runs at another speed is of a kind of its own, with the costs of the old one. Throws InputError:
+// The job on the changed cluster. What is pinned, locked or chosen by hand stays on its devices, and so does
+// the plan to start from where none of its devices goes; else there is none. A device that runs at another
+// speed is of a kind of its own, with the costs of the old one. Throws InputError:
 // "--what-if 'gpu:9=gone': …".
 PlanningJob with_change(const PlanningJob& job, std::string_view change);
 

@@ -36,6 +36,27 @@ TEST(ClusterChange, TakesDevicesAwayAndPinsFollow) {
   EXPECT_THAT(testing::refusal([&] { with_change(job, "*=gone"); }), HasSubstr("no device is left"));
 }
 
+TEST(ClusterChange, ThePlanToStartFromStaysOnItsDevices) {
+  PlanningJob job = job_of();
+  Stage stage;
+  stage.name = "all";
+  for (std::size_t i = 0; i < job.graph.operators().size(); ++i) stage.operators.emplace_back(i);
+  stage.micro_batch = BatchSize(2);
+  stage.replicas = {{{DeviceId(2)}, {0, 1}}};
+  stage.in_flight = 1;
+  job.start = PipelinePlan{.stages = {stage}, .batch = BatchSize(4), .orders = ScheduleKind::kOneFOneB};
+  ASSERT_THAT(check_plan(job.graph, job.cluster, *job.start), ::testing::IsEmpty());
+  const auto device = [&](const char* change) -> std::string {
+    const PlanningJob changed = with_change(job, change);
+    if (!changed.start) return "none";
+    return changed.cluster.device(changed.start->stages[0].replicas[0].devices[0]).name;
+  };
+  EXPECT_EQ(device("links=2x"), "gpu:2");
+  EXPECT_EQ(device("gpu:0=gone"), "gpu:2");
+  EXPECT_EQ(device("gpu:3=+1"), "gpu:2");
+  EXPECT_EQ(device("gpu:2=gone"), "none");
+}
+
 TEST(ClusterChange, AddsOnesThatAreLikeOthers) {
   const PlanningJob job = job_of();
   const Cluster more = with_change(job, "gpu:3=+2").cluster;

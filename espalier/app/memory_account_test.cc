@@ -90,6 +90,17 @@ TEST(WhatIf, PlansAgainForEachChangeAndSaysWhatBinds) {
   EXPECT_THROW(check_changes(job, asked), InputError);
 }
 
+TEST(WhatIf, FromAPlanNoChangeForTheBetterIsSlower) {
+  const PlanningJob job = small_job();
+  const PlanOptions options{.budget = {.max_states = 2000}};
+  const Planned planned = plan_model(job, options);
+  ASSERT_TRUE(planned.judged.has_value());
+  for (const WhatIf& change : what_if(job, usual_changes(job, planned), options, &planned)) {
+    ASSERT_TRUE(change.iteration.has_value()) << change.change;
+    EXPECT_LE(*change.iteration, planned.judged->trace.iteration) << change.change;
+  }
+}
+
 TEST(WhatIf, WhatBindsIsTheChangeThatGivesMost) {
   WhatIf memory, links;
   memory.text = "1 GiB more on each device";

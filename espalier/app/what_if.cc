@@ -10,6 +10,8 @@ namespace espalier {
 namespace {
 
 constexpr double kWorthTelling = 1.02;
+constexpr std::uint64_t kShareFromAPlan =
+    4;  // of the budget: whoever starts from a plan has most of the way behind
 
 std::optional<double> gain_of(const WhatIf& change, std::optional<Duration> now) {
   if (!change.iteration || !now) return std::nullopt;
@@ -24,16 +26,25 @@ void check_changes(const PlanningJob& job, const std::vector<WhatIf>& asked) {
 }
 
 std::vector<WhatIf> what_if(const PlanningJob& job, const std::vector<WhatIf>& asked,
-                            const PlanOptions& options) {
+                            const PlanOptions& options, const Planned* now) {
   std::vector<WhatIf> answers = asked;
   PlanOptions plain = options;
   plain.remedies = false;
+  PlanningJob from = job;
+  const bool planned_before = now != nullptr && now->judged && !now->judged->overflow;
+  if (planned_before && options.planner == "auto" && !now->judged->placement && !now->costs) {
+    from.start = now->judged->plan;
+  }
   for (WhatIf& answer : answers) {
     if (options.search.cancelled != nullptr && *options.search.cancelled) {
       answer.status = Status::kInterrupted;
       continue;
     }
-    const Planned planned = plan_model(with_change(job, answer.change), plain);
+    const PlanningJob changed = with_change(from, answer.change);
+    const std::uint64_t all = options.budget.max_states;
+    plain.budget.max_states =
+        changed.start && options.planner == "auto" ? std::max<std::uint64_t>(1, all / kShareFromAPlan) : all;
+    const Planned planned = plan_model(changed, plain);
     answer.status = planned.outcome.status;
     if (!planned.judged || planned.judged->overflow) continue;
     answer.iteration = planned.judged->trace.iteration;

@@ -151,7 +151,7 @@ int fit(Program& program, const FitFlags& flags) {
     const std::vector<WhatIf> usual = usual_changes(job, result.planned);
     asked.insert(asked.end(), usual.begin(), usual.end());
   }
-  result.changes = what_if(job, asked, options);
+  result.changes = what_if(job, asked, options, &result.planned);
   console.finish();
   if (console.json) {
     print_json_line(console, to_json(job, result));

@@ -11,6 +11,7 @@
 #include "espalier/cli/runtime_verbs.h"
 #include "espalier/cli/shortage.h"
 #include "espalier/cli/verbs.h"
+#include "espalier/plan/json.h"
 #include "espalier/report/table_json.h"
 
 namespace espalier::cli {

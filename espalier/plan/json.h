@@ -9,6 +9,7 @@
 
 #include "espalier/plan/named_placement.h"
 #include "espalier/plan/plan.h"
+#include "espalier/plan/plan_file.h"
 #include "espalier/plan/staged_model.h"
 
 namespace espalier {
@@ -31,6 +32,9 @@ Placement placement_from_json(const nlohmann::ordered_json& json, const std::str
 nlohmann::ordered_json staged_model_to_json(const StagedModel& model, const Cluster& cluster);
 StagedModel staged_model_from_json(const nlohmann::ordered_json& json, const std::string& where,
                                    const Cluster& cluster);
+
+// A part of plan files: [{"kind": "V100", "name": "winograd", "operators": ["conv1"]}].
+nlohmann::ordered_json implementations_to_json(const std::vector<NamedImplementation>& implementations);
 
 nlohmann::ordered_json training_to_json(const Training& training);  // a part of plan files and of checkpoints
 Training training_from_json(const nlohmann::ordered_json& json, const std::string& where);

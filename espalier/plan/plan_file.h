@@ -15,7 +15,6 @@
 // the file keeps 16 bits of each operator's own fingerprint for that.
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -97,7 +96,6 @@ PlanFile make_plan_file(const Graph& graph, const Cluster& cluster, const Traini
                         const Placement& placement, BatchSize micro_batch, StagedModel staged);
 
 std::string print_plan_file(const PlanFile& file);  // JSON text
-nlohmann::ordered_json implementations_to_json(const std::vector<NamedImplementation>& implementations);
 PlanFile parse_plan_file(std::string_view text,
                          const std::string& where);  // throws InputError naming the place
 
