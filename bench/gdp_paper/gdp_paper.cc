@@ -2,9 +2,11 @@
 // calls?
 //
 //   bench_gdp_paper FILE.csv POLICIES CALLS SEED WORKLOAD METHOD…
-//   bench_gdp_paper forward WORKLOAD [DEVICE]   a forward pass and a learning step with a node for each unit,
-//   on cpu or cuda bench_gdp_paper relocation FILE GRAPHS UPDATES FAMILY…   trains giph's policy on graphs
-//   without these families
+//   bench_gdp_paper forward WORKLOAD [DEVICE]
+//   bench_gdp_paper relocation FILE GRAPHS UPDATES FAMILY…
+//
+// The second form times a forward pass and a learning step with a node for each unit, on cpu or cuda. The
+// third trains giph's policy on graphs without these families.
 //
 // CALLS: of the operator engine, those of starts too; four times as many on eight devices. POLICIES: a folder
 // with without_FAMILY.safetensors, policies that never saw that family (bench/gdp_paper/run makes them).

@@ -85,20 +85,25 @@ class Changer {
     for (Stage& stage : plan.stages) {
       for (Replica& replica : stage.replicas) {
         for (DeviceId& device : replica.devices) {
-          const auto at = std::find(was_.begin(), was_.end(), std::optional(device));
-          if (at == was_.end()) return std::nullopt;
-          device = DeviceId(static_cast<std::size_t>(at - was_.begin()));
+          const std::optional<DeviceId> there = now(device);
+          if (!there) return std::nullopt;
+          device = *there;
         }
       }
     }
     return check_plan(job_.graph, changed, plan).empty() ? std::optional(std::move(plan)) : std::nullopt;
   }
 
-  // Where a device of the job stands in the changed cluster.
-  DeviceId now(DeviceId before, const std::string& why) const {
+  // Where a device of the job stands in the changed cluster; nothing where it is gone.
+  std::optional<DeviceId> now(DeviceId before) const {
     const auto at = std::find(was_.begin(), was_.end(), std::optional(before));
-    if (at == was_.end()) fail("'" + job_.cluster.device(before).name + "' is " + why + ", so it cannot go");
-    return DeviceId(static_cast<std::size_t>(at - was_.begin()));
+    return at == was_.end() ? std::nullopt
+                            : std::optional(DeviceId(static_cast<std::size_t>(at - was_.begin())));
+  }
+  DeviceId now(DeviceId before, const std::string& why) const {
+    const std::optional<DeviceId> there = now(before);
+    if (!there) fail("'" + job_.cluster.device(before).name + "' is " + why + ", so it cannot go");
+    return *there;
   }
 
   void apply(std::string_view change) {

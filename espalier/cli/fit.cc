@@ -122,7 +122,7 @@ int fit(Program& program, const FitFlags& flags) {
   Console& console = program.console;
   // What is misspelt is told before the model is read.
   const LearnedPlanner learned = learned_planner(program, "fit", std::span(&flags.planner, 1), flags.learned);
-  const PlanningJob job = prepare_job(flags.job.to_options(program));
+  PlanningJob job = prepare_job(flags.job.to_options(program));
   const PlanOptions options{.planner = job.stages.empty() ? flags.planner : std::string(kByHand),
                             .schedule = {},
                             .budget = {.max_states = flags.search.budget},
@@ -142,16 +142,13 @@ int fit(Program& program, const FitFlags& flags) {
     const auto* placement = std::get_if<Placement>(&closest->plan);
     result.judged = placement ? plan_placement(job, *placement, {}).judged : judge(job, *closest->pipeline());
   }
-  if (result.judged) {
-    PlanningJob planned = job;
-    if (result.planned.costs) planned.costs = *result.planned.costs;
-    result.account = memory_account(planned, *result.judged, fullest(planned, *result.judged));
-  }
   if (!flags.only_asked && !result.planned.outcome.interrupted) {
     const std::vector<WhatIf> usual = usual_changes(job, result.planned);
     asked.insert(asked.end(), usual.begin(), usual.end());
   }
   result.changes = what_if(job, asked, options, &result.planned);
+  if (result.planned.costs) job.costs = *result.planned.costs;
+  if (result.judged) result.account = memory_account(job, *result.judged, fullest(job, *result.judged));
   console.finish();
   if (console.json) {
     print_json_line(console, to_json(job, result));
