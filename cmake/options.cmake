@@ -38,6 +38,11 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # False alarms: on std::string in g++ 12 (GCC bug 105651), on std::vector inside torch in g++ 13.
   list(APPEND ESPALIER_WARNINGS -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow)
 endif()
+if(ESPALIER_SANITIZE OR ESPALIER_SANITIZE_THREADS)
+  # Tests take fewer cases then (testing/small_cases.h), and kernels have one version. No macro of the compilers does:
+  # __SANITIZE_ADDRESS__ is g++'s alone.
+  add_compile_definitions(ESPALIER_SANITIZED)
+endif()
 if(ESPALIER_SANITIZE)
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)

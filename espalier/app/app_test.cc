@@ -24,9 +24,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// Of a search whose quality a test does not ask for.
-constexpr Budget kSmall{.max_states = 1'000'000};
-
 class App : public Towers {
  protected:
   App() : Towers(1, "1000GB") { options_.micro_batches = {BatchSize(1)}; }
@@ -80,7 +77,7 @@ TEST_F(App, APlanFileReadsBackToTheSameTrace) {
 
 TEST_F(App, TheBoundSaysWhatItLacks) {
   const PlanningJob job = prepare_job(options_);
-  write("plan.json", print_plan_file(plan_file(job, plan_model(job, {}), folder_.string())));
+  write("plan.json", print_plan_file(plan_file(job, plan_model(job, {.budget = kSmall}), folder_.string())));
   write("costs.txt", costs_ + "cost extra dev batch=1 f=1ms i=0ns w=0ns origin=measured\n");
   EXPECT_THAT(any_plan_bound(open_plan(path("plan.json"))).why_not, HasSubstr("'costs.txt' has changed"));
   std::filesystem::remove(path("model.txt"));
@@ -112,7 +109,7 @@ TEST_F(App, WhatDoesNotFitIsInfeasibleWithAReason) {
   std::string tiny = cluster_;
   tiny.replace(tiny.find("1GiB"), 4, "64B");
   options_.cluster = write("tiny.txt", tiny);
-  const Planned planned = plan_model(prepare_job(options_), {});
+  const Planned planned = plan_model(prepare_job(options_), {.budget = kSmall});
   EXPECT_EQ(planned.outcome.status, Status::kInfeasible);
   EXPECT_FALSE(planned.outcome.why.empty());
 }
@@ -135,12 +132,12 @@ TEST_F(App, CostsOfAnotherMachineOrThreadCountAreWarnedOf) {
   EXPECT_THAT(prepare_job(options_).warnings,
               ElementsAre(HasSubstr("2 threads"), HasSubstr("'Other, 4 cores'")));
   const PlanningJob job = prepare_job(options_);
-  EXPECT_EQ(plan_file(job, plan_model(job, {}), folder_.string()).measured,
-            (MeasuredOn{"Other, 4 cores", 2, {}}));
+  const Planned planned = plan_model(job, {.budget = kSmall});
+  EXPECT_EQ(plan_file(job, planned, folder_.string()).measured, (MeasuredOn{"Other, 4 cores", 2, {}}));
   EXPECT_THAT(measurement_warnings("c", *job.measured, "Other, 4 cores", 2), IsEmpty());
   EXPECT_THAT(measurement_warnings("c", *job.measured, "Mine", {}),
               ElementsAre(HasSubstr("another machine")));
-  EXPECT_EQ(plan_model(job, {}).judged->expected, plan_model(job, {}).judged->trace.iteration);
+  EXPECT_EQ(planned.judged->expected, planned.judged->trace.iteration);
   options_.cluster = path("cluster.txt");  // a what-if: nothing to warn of
   EXPECT_EQ(prepare_job(options_).measured, std::nullopt);
   EXPECT_THAT(prepare_job(options_).warnings, ElementsAre());
@@ -182,7 +179,8 @@ TEST_F(App, AProfilesCostsCountOnAnotherClusterAndLiteralOnesAreFoundAgain) {
     const PlanningJob job = prepare_job(options_);
     EXPECT_THAT(job.warnings, Contains(HasSubstr("'V100-16GB' is taken to be as fast")));
     EXPECT_EQ(job.analytic_share, 0);
-    write("plan.json", print_plan_file(plan_file(job, plan_model(job, {}), folder_.string())));
+    write("plan.json",
+          print_plan_file(plan_file(job, plan_model(job, {.budget = kSmall}), folder_.string())));
     const BoundOrReason bound = any_plan_bound(open_plan(path("plan.json")));
     ASSERT_TRUE(bound.bound.has_value()) << bound.why_not;
     EXPECT_GE(bound.bound->time, milliseconds(repair == Repair::kRepair ? 6 : 12));
@@ -364,7 +362,7 @@ TEST_F(App, AnOperatorNobodyKnowsIsWarnedOfOnce) {
     return text;
   }());
   const PlanningJob job = prepare_job(options_);
-  const Planned planned = plan_model(job, {});
+  const Planned planned = plan_model(job, {.budget = kSmall});
   std::vector<std::string> all = job.warnings;
   all.insert(all.end(), planned.warnings.begin(), planned.warnings.end());
   EXPECT_EQ(std::count_if(all.begin(), all.end(),
@@ -470,7 +468,7 @@ TEST_F(Edited, LockedStagesAreKeptAndSettingsAreTheStarts) {
   EXPECT_EQ(job.cost_hash, job_.cost_hash);
   ASSERT_EQ(job.locked.size(), 1U);
   EXPECT_EQ(job.locked[0].where, file + ": stages[0] ('img')");
-  const Planned planned = plan_model(job, {});
+  const Planned planned = plan_model(job, {.budget = kSmall});
   ASSERT_TRUE(planned.judged.has_value()) << planned.outcome.why;
   EXPECT_LE(planned.judged->trace.iteration,
             plan_model(job_, {.planner = "branches"}).judged->trace.iteration);
@@ -489,7 +487,7 @@ TEST_F(Edited, DerivedPartsAreComputedAgainAndItIsSaid) {
   text.replace(text.find("\"name\": \"img\","), 14, "\"name\": \"img\", \"locked\": true,");
   const PlanningJob job = prepare_job(start_from(write("edited.json", text)));
   EXPECT_THAT(job.notes, Contains(HasSubstr("stages[0] ('img') was edited")));
-  const Planned planned = plan_model(job, {});
+  const Planned planned = plan_model(job, {.budget = kSmall});
   ASSERT_TRUE(planned.judged.has_value()) << planned.outcome.why;
   for (const StagedStage& stage : planned.judged->staged.stages) {
     EXPECT_EQ(stage.name == "img", stage.replicas[0].devices[0] == DeviceId(2)) << stage.name;

@@ -79,7 +79,7 @@ TEST_F(LighterImplementations, AreTakenWhereThatIsFasterThanToRecompute) {
         write("costs.txt", "cost tower dev batch=1 f=20ms i=2ms w=2ms private=600MiB by=fast\n" + light +
                                "cost head dev batch=1 f=1ms i=1ms w=1ms\n"
                                "cost mean dev batch=1 f=0ns\n");
-    return plan_model(prepare_job(options_), {});
+    return plan_model(prepare_job(options_), {.budget = kSmall});
   };
   const Planned recomputed = planned_with("");
   ASSERT_TRUE(recomputed.judged && !recomputed.judged->overflow);
@@ -95,7 +95,7 @@ TEST_F(LighterImplementations, AreTakenWhereThatIsFasterThanToRecompute) {
 }
 
 TEST_F(LighterImplementations, MoreDevicesComeBeforeLighterOnes) {
-  const Planned planned = plan_model(job("1GiB"), {});
+  const Planned planned = plan_model(job("1GiB"), {.budget = kSmall});
   ASSERT_TRUE(planned.judged && !planned.judged->overflow);
   EXPECT_FALSE(planned.costs.has_value()) << "the towers stand apart";
 }

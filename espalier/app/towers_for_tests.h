@@ -11,8 +11,12 @@
 
 #include "espalier/app/planning_job.h"
 #include "espalier/base/files.h"
+#include "espalier/planners/context.h"
 
 namespace espalier {
+
+// For tests in which any plan of the planner does.
+inline constexpr Budget kSmall{.max_states = 1'000'000};
 
 class Towers : public ::testing::Test {
  protected:

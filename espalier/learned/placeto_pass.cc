@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(ESPALIER_SANITIZED)
 // As in runtime/adam_kernel.cc: which one is taken is decided before a sanitizer is ready to watch it.
 #define ESP_PASS_CLONES __attribute__((target_clones("avx2", "default")))
 #define ESP_PASS_WITHIN inline __attribute__((always_inline))

@@ -18,8 +18,7 @@
 #include <array>
 #include <cmath>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(ESPALIER_SANITIZED)
 // One version with vectors of eight, one for any processor; both round alike. Which is taken is decided
 // before a sanitizer is ready to watch it.
 #define ESP_CLONES __attribute__((target_clones("avx2", "default")))

@@ -25,7 +25,7 @@ namespace espalier {
 namespace {
 
 constexpr std::int64_t kBatch = 4;
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(ESPALIER_SANITIZED)
 constexpr std::uint64_t kCases = 15;
 #else
 constexpr std::uint64_t kCases = 240;

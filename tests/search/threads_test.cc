@@ -93,6 +93,9 @@ TEST_P(Search, AnyNumberOfThreadsPlansTheSame) {
   EXPECT_THAT(one, Not(HasSubstr("no plan")));
   for (const std::size_t threads : {2, 3, 7})
     EXPECT_EQ(plan_with({.threads = threads}, "auto"), one) << threads;
+}
+
+TEST_P(Search, AnyNumberOfThreadsPlansTheSameByOnePlanner) {
   for (const char* planner : {"branches", "graphpipe", "graphpipe-literal"}) {
     const std::string alone = plan_with({.threads = 1}, planner);
     for (const std::size_t threads : {2, 3})
