@@ -375,8 +375,10 @@ Outcome branches(const Problem& problem, const BranchesOptions& options, Context
     if (structure.empty()) break;
     if (!line || line->order() != structure.operators) line.emplace(problem, structure.operators);
     const std::vector<Duration> times = whole_times(*line, costs);
-    for (const std::vector<DeviceId>& row : device_rows(problem.cluster, devices, times)) {
-      PartSplits parts(*line, table, row, micro_batch, costs, {.schedule = options.schedule});
+    const std::vector<std::vector<DeviceId>> rows = device_rows(problem.cluster, devices, times);
+    PartSplits parts(*line, table, rows.front(), micro_batch, costs, {.schedule = options.schedule});
+    for (const std::vector<DeviceId>& row : rows) {
+      parts.take_row(row);
       const std::uint64_t enough = context.states + context.budget.max_states / kPartOfMore;
       std::size_t tried = 0;
       for (const PartId part : worthwhile(structure, parts, options.max_groups + options.more_groups)) {
