@@ -111,6 +111,7 @@ void SplitSearch::prepare(std::vector<std::size_t> cuts, const std::vector<Chain
   first_rest_.assign(row_.size() + 1, last_cut());
   times_.resize(row_.classes().size() * cuts_.size());
   times_of_.assign(row_.classes().size(), last_cut());
+  too_long_.resize(row_.classes().size());
   in_flight_.resize(memories_ * cuts_.size());
   in_flight_of_.assign(memories_, last_cut());
   prepare_pins();
@@ -242,17 +243,20 @@ void SplitSearch::solve_runs(std::size_t cut, std::size_t device) {
   if (least > most) return;
   clear_front(least);
   const bool one_replica = chain_.line().problem().written_buffers == WrittenBuffers::kOneReplica;
-  const std::size_t longest = std::min(row_.size() - device, row_.longest_run());
-  for (std::size_t replicas = 1; replicas <= longest; ++replicas) {
+  const std::size_t most_replicas = std::min(row_.size() - device, row_.longest_run());
+  for (std::size_t replicas = 1; replicas <= most_replicas; ++replicas) {
     if (!context_.take_state()) return;
     const std::size_t end = device + replicas;
     const std::uint32_t run_class = row_.class_of(device, replicas);
     const RunClass::Load& load = row_.classes()[run_class].loads.front();
     const Time* const takes = work_.data() + load.compute * cuts_.size();
+    const Time longest = most - load.share * row_.table().classes()[load.compute].actions.count();
     std::size_t last = next_pinned_[cut];
     if (one_replica && replicas > 1) last = std::min(last, writer_behind_[cut] - 1);
-    for (std::size_t next = std::max(cut + 1, first_rest_[end]); next <= last; ++next) {
-      if (load.share * (takes[next] - takes[cut]) > most) break;  // and so are all longer stages
+    const std::size_t& first_too_long = too_long(cut, run_class);  // falls on the way
+    for (std::size_t next = std::max(cut + 1, first_rest_[end]); next <= last && next < first_too_long;
+         ++next) {
+      if (load.share * (takes[next] - takes[cut]) > longest) break;  // and so are all longer stages
       const RestList& rest = after_run_[rests_at(end, next)];
       if (!rest.empty()) extend(cut, {next, device, end, run_class}, rest, 0, least);
     }
@@ -483,39 +487,50 @@ ChainSplit SplitSearch::split_of(const Answer& answer) const {
   }
 }
 
-SplitSearch::Time SplitSearch::stage_time(std::size_t cut, std::size_t next, std::uint32_t run_class) {
-  Time* const known = times_.data() + run_class * cuts_.size();
+std::size_t& SplitSearch::too_long(std::size_t cut, std::uint32_t run_class) {
   if (times_of_[run_class] != cut) {
     times_of_[run_class] = cut;
+    too_long_[run_class] = cuts_.size();
+    Time* const known = times_.data() + run_class * cuts_.size();
     std::fill(known + cut, known + cuts_.size(), kUnknown);
   }
-  if (known[next] == kUnknown) known[next] = new_stage_time(cut, next, row_.classes()[run_class]);
-  return known[next];
+  return too_long_[run_class];
 }
 
-SplitSearch::Time SplitSearch::new_stage_time(std::size_t cut, std::size_t next, const RunClass& run) const {
-  const Time computing = compute_time(cut, next, run);
-  if (computing == kNever || computing > limit(cut, next)) return kNever;
-  const Bytes trainable = chain_.price(cuts_[cut], cuts_[next]).trainable;
-  Time time = 0;
-  for (const RunClass::Load& load : run.loads) {
-    const ComputeClass& compute = row_.table().classes()[load.compute];
+SplitSearch::Time SplitSearch::stage_time(std::size_t cut, std::size_t next, std::uint32_t run_class) {
+  std::size_t& first_too_long = too_long(cut, run_class);
+  Time& known = times_[run_class * cuts_.size() + next];
+  if (known == kUnknown) known = new_stage_time(cut, next, row_.classes()[run_class], first_too_long);
+  return known;
+}
+
+// All but what the stage sends on is the same or more in a longer stage: work, parameters, what it receives.
+SplitSearch::Time SplitSearch::new_stage_time(std::size_t cut, std::size_t next, const RunClass& run,
+                                              std::size_t& first_too_long) const {
+  const DeviceTable& table = row_.table();
+  const Time most = limit(1 + (cut > 0 ? 1 : 0));
+  const auto received_and_done = [&](const RunClass::Load& load) {
     const std::size_t base = load.compute * cuts_.size();
-    const Time each = work(load.compute, next) - work(load.compute, cut) + compute.actions.count() +
-                      messages_before_[base + cut] + messages_behind_[base + next];
-    time = std::max(time, load.share * each + row_.table().update(compute.kind, trainable).count());
-  }
-  return time + run.all_reduce(row_.table(), trainable).count();
-}
-
-SplitSearch::Time SplitSearch::compute_time(std::size_t cut, std::size_t next, const RunClass& run) const {
-  Time longest = 0;
+    return load.share * (work_[base + next] - work_[base + cut] + messages_before_[base + cut] +
+                         table.classes()[load.compute].actions.count());
+  };
   for (const RunClass::Load& load : run.loads) {
-    const ComputeClass& compute = row_.table().classes()[load.compute];
-    if (!chain_.can_run(compute.kind, cuts_[cut], cuts_[next])) return kNever;
-    longest = std::max(longest, load.share * (work(load.compute, next) - work(load.compute, cut)));
+    const bool can = chain_.can_run(table.classes()[load.compute].kind, cuts_[cut], cuts_[next]);
+    if (can && received_and_done(load) <= most) continue;
+    first_too_long = next;
+    return kNever;
   }
-  return longest;
+  const Bytes trainable = chain_.price(cuts_[cut], cuts_[next]).trainable;
+  Time time = 0, least_of_longer = 0;
+  for (const RunClass::Load& load : run.loads) {
+    const Time all =
+        received_and_done(load) + table.update(table.classes()[load.compute].kind, trainable).count();
+    least_of_longer = std::max(least_of_longer, all);
+    time = std::max(time, all + load.share * messages_behind_[load.compute * cuts_.size() + next]);
+  }
+  const Time sum = run.all_reduce(table, trainable).count();
+  if (least_of_longer + sum > most) first_too_long = next;
+  return time + sum;
 }
 
 std::int64_t SplitSearch::most_in_flight(std::size_t cut, std::size_t next, std::uint32_t run_class) {

@@ -103,10 +103,12 @@ class SplitSearch {
   std::vector<ChainSplit> front();
   ChainSplit split_of(const Answer& answer) const;
 
-  // Of the stage between two cuts on a class of runs; kNever where no split could have it.
+  // Of the stage between two cuts on a class of runs; kNever where no split could have it. At a cut the first
+  // `next` where that and all longer ones are above the limits, as far as known; cuts_.size() if none is.
   Time stage_time(std::size_t cut, std::size_t next, std::uint32_t run_class);
-  Time new_stage_time(std::size_t cut, std::size_t next, const RunClass& run) const;
-  Time compute_time(std::size_t cut, std::size_t next, const RunClass& run) const;
+  std::size_t& too_long(std::size_t cut, std::uint32_t run_class);
+  Time new_stage_time(std::size_t cut, std::size_t next, const RunClass& run,
+                      std::size_t& first_too_long) const;
   std::int64_t most_in_flight(std::size_t cut, std::size_t next, std::uint32_t run_class);
   std::int64_t in_flight(const RunClass& run, std::size_t stages, std::uint32_t held) const;
   Time work(std::uint32_t compute, std::size_t cut) const { return work_[compute * cuts_.size() + cut]; }
@@ -171,6 +173,7 @@ class SplitSearch {
   std::vector<Time> times_;
   std::vector<std::int64_t> in_flight_;
   std::vector<std::size_t> times_of_, in_flight_of_;  // by run class, by memory: that cut
+  std::vector<std::size_t> too_long_;                 // by run class
   std::vector<std::uint32_t> memory_of_;              // by run class: which of those
   std::size_t memories_ = 0;                          // that differ
 };
