@@ -72,9 +72,54 @@ struct Shape {
   Duration most, next;               // the largest work per device, and the second
 };
 
+// Judges each plan once: shapes often come to the same, over one row or several.
+class JudgedOnce {
+ public:
+  explicit JudgedOnce(Judge& judge) : judge_(judge) {}
+
+  // Of each that fits, its iteration. All of them have one schedule, here and in other calls.
+  std::vector<std::optional<Duration>> iterations(std::vector<Proposal> proposals) {
+    std::vector<Known::iterator> places;
+    std::vector<Known::iterator> fresh;
+    std::vector<Proposal> unknown;
+    for (Proposal& proposal : proposals) {
+      const auto [at, is_new] = known_.try_emplace(key_of(proposal));
+      places.push_back(at);
+      if (!is_new) continue;
+      fresh.push_back(at);
+      unknown.push_back(std::move(proposal));
+    }
+    const std::vector<std::optional<Verdict>> verdicts = judge_.consider_all(unknown);
+    for (std::size_t i = 0; i < fresh.size(); ++i) {
+      if (verdicts[i] && verdicts[i]->fits()) fresh[i]->second = verdicts[i]->iteration;
+    }
+    std::vector<std::optional<Duration>> iterations;
+    for (const auto& place : places) iterations.push_back(place->second);
+    return iterations;
+  }
+
+ private:
+  using Known = std::map<std::vector<std::uint32_t>, std::optional<Duration>>;
+
+  // Micro-batch, and of each stage the operators and the devices.
+  static std::vector<std::uint32_t> key_of(const Proposal& proposal) {
+    std::vector<std::uint32_t> key{narrow(static_cast<std::size_t>(proposal.micro_batch.count()))};
+    for (const StageDraft& stage : proposal.stages) {
+      key.push_back(narrow(stage.operators.runs().size()));
+      for (const OperatorRun& run : stage.operators.runs()) key.insert(key.end(), {run.first, run.last});
+      key.push_back(narrow(stage.devices.size()));
+      for (const DeviceId device : stage.devices) key.push_back(narrow(device.index()));
+    }
+    return key;
+  }
+
+  Judge& judge_;
+  Known known_;
+};
+
 class BranchSearch {
  public:
-  BranchSearch(const BranchesOptions& options, PartSplits& parts, const BranchGroup& group, Judge& judge,
+  BranchSearch(const BranchesOptions& options, PartSplits& parts, const BranchGroup& group, JudgedOnce& judge,
                Context& context)
       : options_(options), parts_(parts), group_(group), judge_(judge), context_(context) {}
 
@@ -237,11 +282,9 @@ class BranchSearch {
         each.is_new = choose(each, percent);
         if (each.is_new) proposals.push_back(proposal_of(each));
       }
-      const std::vector<std::optional<Verdict>> verdicts = judge_.consider_all(proposals);
-      std::vector<std::optional<Duration>> iterations;
-      for (const std::optional<Verdict>& verdict : verdicts) {
-        iterations.push_back(verdict && verdict->fits() ? std::optional(verdict->iteration) : std::nullopt);
-        if (iterations.back() && (!best || *iterations.back() < *best)) best = iterations.back();
+      const std::vector<std::optional<Duration>> iterations = judge_.iterations(std::move(proposals));
+      for (const std::optional<Duration>& iteration : iterations) {
+        if (iteration && (!best || *iteration < *best)) best = iteration;
       }
       std::size_t next = 0;
       std::erase_if(tried, [&](const Tried& each) {
@@ -306,7 +349,7 @@ class BranchSearch {
   const BranchesOptions& options_;
   PartSplits& parts_;
   const BranchGroup& group_;
-  Judge& judge_;
+  JudgedOnce& judge_;
   Context& context_;
   std::deque<Deal> deals_;
 };
@@ -363,6 +406,7 @@ Outcome branches(const Problem& problem, const BranchesOptions& options, Context
             .why = "parallel branches need two devices; this cluster has one"};
   }
   Judge judge(problem, context);
+  JudgedOnce once(judge);
   const DeviceTable table(problem);
   const std::vector<DeviceId> devices = unpinned_devices(problem);
   std::optional<Linearization> line;
@@ -375,15 +419,17 @@ Outcome branches(const Problem& problem, const BranchesOptions& options, Context
     if (structure.empty()) break;
     if (!line || line->order() != structure.operators) line.emplace(problem, structure.operators);
     const std::vector<Duration> times = whole_times(*line, costs);
-    for (const std::vector<DeviceId>& row : device_rows(problem.cluster, devices, times)) {
-      PartSplits parts(*line, table, row, micro_batch, costs, {.schedule = options.schedule});
+    const std::vector<std::vector<DeviceId>> rows = device_rows(problem.cluster, devices, times);
+    PartSplits parts(*line, table, rows.front(), micro_batch, costs, {.schedule = options.schedule});
+    for (const std::vector<DeviceId>& row : rows) {
+      parts.take_row(row);
       const std::uint64_t enough = context.states + context.budget.max_states / kPartOfMore;
       std::size_t tried = 0;
       for (const PartId part : worthwhile(structure, parts, options.max_groups + options.more_groups)) {
         if (tried++ >= options.max_groups && context.states > enough) break;
         any = true;
         const BranchGroup group = group_of(structure, part);
-        BranchSearch(options, parts, group, judge, context).run(best);
+        BranchSearch(options, parts, group, once, context).run(best);
       }
     }
   }

@@ -355,6 +355,48 @@ TEST(MinMaxSplits, RefinementLosesNothing) {
   }
 }
 
+// The tightest limits leave out most stages.
+TEST(MinMaxSplits, ALimitAtTheLeastBottleneckLosesNothingAndOneBelowItAll) {
+  Rng rng(13);
+  int feasible = 0;
+  for (int trial = 0; trial < 200; ++trial) {
+    const RandomChain random(rng, 1 + rng.below(9), trial % 3 == 0);
+    const Problem problem = random.problem();
+    const Linearization line(problem, chain_order(random.graph));
+    const Chain chain(line, BatchSize(1));
+    const DeviceTable table(problem);
+    const std::vector<DeviceId> row = unpinned_devices(problem);
+    const std::int64_t m = random.training.batch.count();
+    Context context;
+    const auto all = min_max_splits(chain, table, row, m, {}, context);
+    if (all.empty()) continue;
+    ++feasible;
+    const Duration least = all.front().bottleneck;
+    const auto limited = min_max_splits(chain, table, row, m, {.limit = least}, context);
+    ASSERT_THAT(limited, SizeIs(1));
+    EXPECT_EQ(limited.front().bottleneck, least);
+    EXPECT_EQ(limited.front().stages.size(), all.front().stages.size());
+    EXPECT_THAT(min_max_splits(chain, table, row, m, {.limit = least - Duration(1)}, context), IsEmpty());
+  }
+  EXPECT_GT(feasible, 60);
+}
+
+// What ends the search for longer stages at one that is too long.
+TEST(MinMaxSplits, LongerStagesHaveNoFewerParameters) {
+  Rng rng(14);
+  for (int trial = 0; trial < 40; ++trial) {
+    const RandomChain random(rng, 12, false);
+    const Problem problem = random.problem();
+    const Linearization line(problem, chain_order(random.graph));
+    const Chain chain(line, BatchSize(1));
+    for (std::size_t first = 0; first < chain.blocks(); ++first) {
+      for (std::size_t last = first + 1; last < chain.blocks(); ++last) {
+        EXPECT_LE(chain.price(first, last).trainable, chain.price(first, last + 1).trainable);
+      }
+    }
+  }
+}
+
 TEST(MinMaxSplits, ASpentBudgetGivesNothingOrWhatACoarserChainGave) {
   Rng rng(3);
   const RandomChain random(rng, 5, false);

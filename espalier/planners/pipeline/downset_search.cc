@@ -24,68 +24,7 @@ bool beats(const DownsetTail& a, const DownsetTail& b) {
          (!a.pin || a.pin == b.pin);
 }
 
-void collect(const PipeTree& tree, std::uint32_t run, std::vector<PlaceRanges>& places) {
-  for (const PipeItem& item : tree.runs[run].items) {
-    if (!item.fork) {
-      places.push_back(item.places);
-      continue;
-    }
-    for (const std::uint32_t branch : tree.forks[*item.fork].branches) collect(tree, branch, places);
-  }
-}
-
-std::vector<PlaceRanges> cut_at_pins(const PlaceRanges& piece, const Linearization& line,
-                                     std::span<const Weight> before) {
-  std::vector<PlaceRanges> parts(1);
-  std::optional<DeviceId> now;
-  bool begun = false;
-  for (const Places& each : piece) {
-    for (std::uint32_t place = each.begin; place < each.end; ++place) {
-      const bool idle = before[place + 1] == before[place];
-      const auto pin = line.pin(place);
-      if (begun && pin != now && (pin || !idle)) parts.emplace_back();
-      if (!begun || pin || !idle) now = pin;
-      begun = true;
-      append_places(parts.back(), {place, place + 1});
-    }
-  }
-  return parts;
-}
-
 }  // namespace
-
-Pieces pieces_of(const PipeTree& tree, const Linearization& line, std::span<const Weight> before) {
-  Pieces pieces;
-  collect(tree, 0, pieces.places);
-  const Graph& graph = line.problem().graph;
-  if (!line.problem().pins.empty()) {
-    std::vector<PlaceRanges> cut;
-    for (const PlaceRanges& piece : pieces.places) {
-      for (PlaceRanges& part : cut_at_pins(piece, line, before)) cut.push_back(std::move(part));
-    }
-    pieces.places = std::move(cut);
-  }
-  std::vector<std::optional<std::uint32_t>> piece_of(graph.operators().size());
-  for (std::size_t p = 0; p < pieces.places.size(); ++p) {
-    for (const Places& each : pieces.places[p]) {
-      for (std::uint32_t place = each.begin; place < each.end; ++place)
-        piece_of[line[place].index()] = narrow(p);
-    }
-  }
-  pieces.before.resize(pieces.places.size());
-  for (std::size_t op = 0; op < piece_of.size(); ++op) {
-    if (!piece_of[op]) continue;
-    for (const OperatorId source : graph.predecessors(OperatorId(op))) {
-      const auto& from = piece_of[source.index()];
-      if (from && from != piece_of[op]) pieces.before[*piece_of[op]].push_back(*from);
-    }
-  }
-  for (auto& list : pieces.before) {
-    std::sort(list.begin(), list.end());
-    list.erase(std::unique(list.begin(), list.end()), list.end());
-  }
-  return pieces;
-}
 
 DownsetSearch::DownsetSearch(const Pieces& pieces, const literal::Downsets& downsets, PlacePrices& prices,
                              DeviceRow& row, const Options& options, Context& context)
@@ -99,6 +38,7 @@ DownsetSearch::DownsetSearch(const Pieces& pieces, const literal::Downsets& down
   if (row.size() > 1) hop_ = row.table().hops()[row.table().hop_of(row[0], row[1])];
   for (std::size_t d = 1; d < row.size(); ++d) slower(row[d - 1], row[d]);
   prepare_pins();
+  prepare_work();
   for (const auto& [pinned, work] : pinned_work_) {
     for (std::size_t other = 0; other < row.table().devices(); ++other) {
       if (pinned != DeviceId(other)) slower(pinned, DeviceId(other)), slower(DeviceId(other), pinned);
@@ -132,14 +72,42 @@ std::vector<DownsetTail> DownsetSearch::run(std::int64_t most) {
   most_ = most;
   prepare_bounds();
   fronts_.assign(downsets_.size() * (row_.size() + 1), {});
+  summaries_.assign(fronts_.size(), {});
+  last_open_.assign(downsets_.size(), 0);
+  plain_times_.assign(row_.classes().size(), {0, stage_number_});
   for (std::size_t p = 0; p <= row_.size(); ++p) front(downsets_.size() - 1, p).push_back({});
+  summarize(downsets_.size() - 1);
+  std::vector<std::size_t> places;
   for (std::size_t set = downsets_.size() - 1; set-- > 0;) {
-    for (std::size_t larger = set + 1; larger < downsets_.size(); ++larger) {
-      if (!literal::is_subset(downsets_.row(set), downsets_.row(larger), downsets_.words())) continue;
-      if (!add_stages(set, larger)) return {};
+    places.clear();
+    for (std::size_t place = 0; place <= (set == 0 ? 0 : row_.size());
+         ++place) {  // plans begin with the first
+      if (is_possible(set, place)) places.push_back(place);
     }
+    for (std::size_t larger = set + 1; larger < downsets_.size() && !places.empty(); ++larger) {
+      if (last_open_[larger] <= places.front()) continue;
+      if (!literal::is_subset(downsets_.row(set), downsets_.row(larger), downsets_.words())) continue;
+      if (!add_stages(set, larger, places)) return {};
+    }
+    summarize(set);
   }
   return front(0, 0);
+}
+
+void DownsetSearch::summarize(std::size_t set) {
+  for (std::size_t place = 0; place <= row_.size(); ++place) {
+    const std::vector<DownsetTail>& tails = front(set, place);
+    if (tails.empty() || !is_possible(set, place)) continue;
+    Summary& summary = summaries_[at(set, place)];
+    summary = {tails[0].bottleneck, tails[0].held, tails[0].held, tails[0].stages, true};
+    for (const DownsetTail& tail : tails) {
+      summary.least_bottleneck = std::min(summary.least_bottleneck, tail.bottleneck);
+      summary.least_held = std::min(summary.least_held, tail.held);
+      summary.most_held = std::max(summary.most_held, tail.held);
+      summary.least_stages = std::min(summary.least_stages, tail.stages);
+    }
+    last_open_[set] = place + 1;
+  }
 }
 
 std::vector<DownsetSearch::Stage> DownsetSearch::stages_of(DownsetTail tail) {
@@ -165,6 +133,31 @@ PlaceRanges DownsetSearch::difference(std::size_t small, std::size_t large) cons
     for (const Places& each : pieces_.places[item]) append_places(places, each);
   }
   return places;
+}
+
+void DownsetSearch::prepare_work() {
+  const std::size_t classes = row_.table().classes().size();
+  work_.assign(classes, std::vector<std::int64_t>(downsets_.size(), 0));
+  lacks_.assign(classes, std::vector<std::uint32_t>(downsets_.size(), 0));
+  for (std::uint32_t c = 0; c < classes; ++c) {
+    for (std::size_t item = 0; item < downsets_.items(); ++item) {
+      const std::int64_t work = prices_.compute_alone(c, pieces_.places[item]);
+      for (std::size_t set = 0; set < downsets_.size(); ++set) {
+        if (!downsets_.has(set, item)) continue;
+        if (work < 0) {
+          ++lacks_[c][set];
+        } else {
+          work_[c][set] += work;
+        }
+      }
+    }
+  }
+}
+
+// On a device alone on its host; negative where a cell is missing.
+std::int64_t DownsetSearch::alone(const Candidate& stage, std::uint32_t compute) const {
+  if (lacks_[compute][stage.set] != lacks_[compute][stage.larger]) return -1;
+  return work_[compute][stage.larger] - work_[compute][stage.set];
 }
 
 // By what devices do alone on their hosts (capacity.h). A device that is pinned may have as many stages as
@@ -242,7 +235,7 @@ RunClass DownsetSearch::class_of_groups(std::size_t place, std::size_t replicas,
   return run;
 }
 
-bool DownsetSearch::add_stages(std::size_t set, std::size_t larger) {
+bool DownsetSearch::add_stages(std::size_t set, std::size_t larger, const std::vector<std::size_t>& places) {
   std::optional<DeviceId> pinned;
   for (std::size_t item = 0; item < downsets_.items() && !pinned_work_.empty(); ++item) {
     const std::optional<DeviceId>& pin = pin_of_[item];
@@ -250,37 +243,34 @@ bool DownsetSearch::add_stages(std::size_t set, std::size_t larger) {
     if (pinned && *pinned != *pin) return true;
     pinned = pin;
   }
-  const PlaceRanges places = difference(set, larger);
   for (const std::uint32_t degree : options_.degrees) {
     if (pinned && degree > 1) break;
-    Variant variant;
-    Candidate stage{set, larger, &places, degree, &variant};
+    Candidate stage{.set = set, .larger = larger, .degree = degree};
+    ++stage_number_;
     if (pinned) {
-      if (!add_pinned(stage, *pinned)) return false;
+      if (!add_pinned(stage, *pinned, places)) return false;
       continue;
     }
-    for (std::size_t place = 0; place < row_.size(); ++place) {
-      if (set == 0 && place > 0) break;  // plans begin with the first device
-      if (is_possible(set, place) && !add_at(stage, place)) return false;
+    for (const std::size_t place : places) {
+      if (place < row_.size() && !add_at(stage, place)) return false;
     }
   }
   return true;
 }
 
 bool DownsetSearch::add_at(Candidate& stage, std::size_t place) {
-  const std::size_t degree = stage.degree;
+  const std::size_t degree = stage.degree, last = last_open_[stage.larger];
   const std::size_t longest =
       std::min(static_cast<std::size_t>(prices_.micro_batches()), (row_.size() - place) / degree);
-  for (std::size_t r = 1; r <= longest; ++r) {
-    const std::vector<DownsetTail>& behind = front(stage.larger, place + r * degree);
-    if (behind.empty() || !is_possible(stage.larger, place + r * degree)) continue;
+  for (std::size_t r = 1; r <= longest && place + r * degree < last; ++r) {
+    if (!summary(stage.larger, place + r * degree).open) continue;
     const RunClass& on = run_class(place, r, stage.degree);
     if (degree == 1) {
-      const std::int64_t alone = prices_.compute_alone(on.loads.front().compute, *stage.places);
-      if (alone < 0 || on.loads.front().share * alone > most_) continue;
+      const std::int64_t work = alone(stage, on.loads.front().compute);
+      if (work < 0 || on.loads.front().share * work > most_) continue;
     }
     if (!is_ready(stage)) return false;
-    if (r > 1 && stage.variant->plain->writes_buffers &&
+    if (r > 1 && stage.variant.plain->writes_buffers &&
         prices_.line().problem().written_buffers == WrittenBuffers::kOneReplica) {
       break;
     }
@@ -288,17 +278,19 @@ bool DownsetSearch::add_at(Candidate& stage, std::size_t place) {
     fresh.to = narrow(stage.larger);
     fresh.replicas = narrow(r);
     fresh.degree = stage.degree;
-    if (!add_before(stage, on, behind, place, fresh, 0)) return false;
+    const auto plain =
+        degree == 1 ? plain_time_on(stage, row_.class_of(place, r)) : plain_time(stage, on, place, 0);
+    if (!add_before(stage, on, place, fresh, 0, plain)) return false;
   }
   return true;
 }
 
 // On its device alone, wherever that is; it takes none of the row. Other stages there are counted by what is
 // pinned; two in a row would be one.
-bool DownsetSearch::add_pinned(Candidate& stage, DeviceId device) {
+bool DownsetSearch::add_pinned(Candidate& stage, DeviceId device, const std::vector<std::size_t>& places) {
   const RunClass on = row_.classes()[row_.class_of_single(device)];
   std::int64_t own = 0;
-  for (const Places& each : *stage.places) {
+  for (const Places& each : difference(stage.set, stage.larger)) {
     for (std::uint32_t place = each.begin; place < each.end; ++place) {
       if (prices_.line().pin(place)) {
         own += std::max<std::int64_t>(prices_.compute(on.loads.front().compute, {{place, place + 1}}), 0);
@@ -306,54 +298,82 @@ bool DownsetSearch::add_pinned(Candidate& stage, DeviceId device) {
     }
   }
   const std::int64_t elsewhere = prices_.micro_batches() * (pinned_work_.at(device) - own);
-  for (std::size_t place = 0; place <= row_.size(); ++place) {
-    if (stage.set == 0 && place > 0) break;
-    const std::vector<DownsetTail>& behind = front(stage.larger, place);
-    if (behind.empty() || !is_possible(stage.set, place) || !is_possible(stage.larger, place)) continue;
+  for (const std::size_t place : places) {
+    if (!summary(stage.larger, place).open) continue;
     if (!is_ready(stage)) return false;
     DownsetTail fresh;
     fresh.to = narrow(stage.larger);
     fresh.replicas = 1;
     fresh.pin = device;
-    if (!add_before(stage, on, behind, place, fresh, elsewhere)) return false;
+    const auto plain = plain_time(stage, on, place, elsewhere);
+    if (!add_before(stage, on, place, fresh, elsewhere, plain)) return false;
   }
   return true;
 }
 
 bool DownsetSearch::is_ready(Candidate& stage) {
   if (!context_.take_state() || context_.stop()) return false;
-  if (!stage.variant->plain) {
-    stage.variant->plain = &prices_.needs(*stage.places, {.degree = stage.degree});
-    stage.variant->ways = {{}};
+  if (!stage.variant.plain) {
+    stage.places = difference(stage.set, stage.larger);
+    stage.variant.plain = &prices_.needs(stage.places, {.degree = stage.degree});
+    stage.variant.ways = {{}};
   }
   return true;
 }
 
-bool DownsetSearch::add_before(Candidate& stage, const RunClass& on, const std::vector<DownsetTail>& behind,
-                               std::size_t place, DownsetTail fresh, std::int64_t elsewhere) {
-  const auto time_of = [&](std::size_t way) {
-    const std::int64_t group = stage.degree == 1 ? 0 : reduced(stage, way, place, fresh.replicas);
-    return prices_.step_time(needs(stage, way), on, hop_, elsewhere + on.share * group);
+std::optional<std::int64_t> DownsetSearch::time_of(Candidate& stage, std::size_t way, const RunClass& on,
+                                                   std::size_t place, std::int64_t elsewhere) {
+  const auto replicas = static_cast<std::size_t>(on.replicas);
+  const std::int64_t group = stage.degree == 1 ? 0 : reduced(stage, way, place, replicas);
+  return prices_.step_time(needs(stage, way), on, hop_, elsewhere + on.share * group);
+}
+
+std::optional<std::int64_t> DownsetSearch::plain_time(Candidate& stage, const RunClass& on, std::size_t place,
+                                                      std::int64_t elsewhere) {
+  const auto cannot = [&](const RunClass::Load& load) {
+    return stage.variant.plain->compute[load.compute] < 0;
   };
-  if (std::any_of(on.loads.begin(), on.loads.end(), [&](const RunClass::Load& load) {
-        return stage.variant->plain->compute[load.compute] < 0;
-      })) {
+  if (std::any_of(on.loads.begin(), on.loads.end(), cannot)) return std::nullopt;
+  return time_of(stage, 0, on, place, elsewhere);
+}
+
+std::optional<std::int64_t> DownsetSearch::plain_time_on(Candidate& stage, std::uint32_t run_class) {
+  auto& [time, number] = plain_times_[run_class];
+  if (number != stage_number_) {
+    number = stage_number_;
+    time = plain_time(stage, row_.classes()[run_class], 0, 0).value_or(-1);
+  }
+  return time < 0 ? std::nullopt : std::optional(time);
+}
+
+bool DownsetSearch::add_before(Candidate& stage, const RunClass& on, std::size_t place, DownsetTail fresh,
+                               std::int64_t elsewhere, std::optional<std::int64_t> plain) {
+  if (!plain || *plain > most_) return true;
+  const std::size_t end = fresh.pin ? place : place + std::size_t{fresh.replicas} * fresh.degree;
+  const std::vector<DownsetTail>& behind = front(stage.larger, end);
+  const Summary& all = summary(stage.larger, end);
+  const Bytes memory = percent_of(on.memory, options_.memory_percent);
+  // A bottleneck below that counts as that: so most ways to go on are alike, and one of them is kept.
+  const std::int64_t least = std::max(*plain, least_before_[at(stage.set, place)]);
+  // None is new where some answer is as good as any could be, and nothing is to be computed again.
+  fresh.bottleneck = std::max(least, all.least_bottleneck);
+  fresh.held = on.replicas * in_flight(on, all.least_stages, all.least_held);
+  fresh.stages = all.least_stages + 1;
+  const auto& known = front(stage.set, place);
+  if (stage.variant.plain->memory.memory(in_flight(on, all.least_stages, all.most_held)) <= memory &&
+      std::any_of(known.begin(), known.end(), [&](const DownsetTail& each) { return beats(each, fresh); })) {
     return true;
   }
-  const auto plain = time_of(0);
-  if (!plain || *plain > most_) return true;
-  // A bottleneck below that counts as that: so most ways to go on are alike, and one of them is kept.
-  const std::int64_t least = least_before_[at(stage.set, place)];
   for (std::size_t rest = 0; rest < behind.size(); ++rest) {
     const DownsetTail& next = behind[rest];
     if (fresh.pin && next.pin == fresh.pin) continue;
-    const std::int64_t w = in_flight(on, next);
-    const auto way = way_for(stage, percent_of(on.memory, options_.memory_percent), w);
+    const std::int64_t w = in_flight(on, next.stages, next.held);
+    const auto way = way_for(stage, memory, w);
     if (context_.budget_spent) return false;
     if (!way) continue;
-    const auto time = *way == 0 ? plain : time_of(*way);
+    const auto time = *way == 0 ? plain : time_of(stage, *way, on, place, elsewhere);
     if (!time || *time > most_) continue;
-    fresh.bottleneck = std::max({*time, next.bottleneck, least});
+    fresh.bottleneck = std::max({*time, next.bottleneck, least_before_[at(stage.set, place)]});
     fresh.held = on.replicas * w;
     fresh.stages = next.stages + 1;
     fresh.way = *way;
@@ -363,22 +383,22 @@ bool DownsetSearch::add_before(Candidate& stage, const RunClass& on, const std::
   return true;
 }
 
-const StageNeeds& DownsetSearch::needs(const Candidate& stage, std::size_t way) {
-  Variant& variant = *stage.variant;
+const StageNeeds& DownsetSearch::needs(Candidate& stage, std::size_t way) {
+  Variant& variant = stage.variant;
   if (way == 0) return *variant.plain;
   variant.needs.resize(variant.ways.size());
   if (!variant.needs[way]) {
     context_.take_states(kStatesOfNeeds);
-    variant.needs[way] = &prices_.needs(*stage.places, {.degree = stage.degree, .again = variant.ways[way]});
+    variant.needs[way] = &prices_.needs(stage.places, {.degree = stage.degree, .again = variant.ways[way]});
   }
   return *variant.needs[way];
 }
 
 // What is computed again takes longer and longer, and is taken to need less and less.
 std::optional<std::uint32_t> DownsetSearch::way_for(Candidate& stage, Bytes memory, std::int64_t in_flight) {
-  if (stage.variant->plain->memory.memory(in_flight) <= memory) return 0;
+  if (stage.variant.plain->memory.memory(in_flight) <= memory) return 0;
   if (options_.recompute == PiperOptions::Recompute::kNever) return std::nullopt;
-  std::vector<PlaceRanges>& ways = stage.variant->ways;
+  std::vector<PlaceRanges>& ways = stage.variant.ways;
   if (ways.size() == 1) {
     if (!context_.take_state()) return std::nullopt;
     ways = ways_of(stage.set, stage.larger, stage.degree);
@@ -440,18 +460,18 @@ const std::vector<DownsetSearch::Worth>& DownsetSearch::worth_repeating(std::uin
 std::int64_t DownsetSearch::reduced(const Candidate& stage, std::size_t way, std::size_t place,
                                     std::size_t replicas) {
   std::int64_t most = 0;
-  const StageWay how{.degree = stage.degree, .again = stage.variant->ways[way]};
+  const StageWay how{.degree = stage.degree, .again = stage.variant.ways[way]};
   for (std::size_t r = 0; r < replicas; ++r) {
     const std::size_t begin = place + r * stage.degree;
-    most = std::max(most, prices_.collectives(*stage.places, how, row_.run(begin, begin + stage.degree)));
+    most = std::max(most, prices_.collectives(stage.places, how, row_.run(begin, begin + stage.degree)));
   }
   return most;
 }
 
-std::int64_t DownsetSearch::in_flight(const RunClass& on, const DownsetTail& next) const {
+std::int64_t DownsetSearch::in_flight(const RunClass& on, std::uint32_t stages, std::int64_t held) const {
   if (options_.schedule.kind == ScheduleKind::kGPipe) return on.share;
-  if (next.stages == 0) return std::min(on.share, group_);
-  return std::min(on.share, (group_ * on.replicas + next.held + on.replicas - 1) / on.replicas);
+  if (stages == 0) return std::min(on.share, group_);
+  return std::min(on.share, (group_ * on.replicas + held + on.replicas - 1) / on.replicas);
 }
 
 void DownsetSearch::add(const DownsetTail& fresh, std::vector<DownsetTail>& front) {

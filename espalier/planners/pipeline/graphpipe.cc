@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -104,6 +105,10 @@ class GraphPipe {
     line_ = std::make_unique<Linearization>(problem_, structure_.operators);
     const OperatorCosts costs(problem_.graph, problem_.cluster, problem_.costs, micro_batches_.back());
     rows_ = device_rows(problem_.cluster, unpinned_devices(problem_), whole_times(*line_, costs));
+    const auto rule = is_literal() ? internal::MemoryRule::kLiteral : internal::MemoryRule::kAll;
+    for (const BatchSize b : micro_batches_) {
+      prices_[b] = std::make_unique<internal::PlacePrices>(*line_, table_, b, rule);
+    }
     most_branches_ = most_branches();
     Judge judge(problem_, context_);
     for (const std::int64_t per_mille : kMemoryRounds) {
@@ -215,11 +220,10 @@ class GraphPipe {
   }
 
   PipeSizes sizes_of(const PipeJob& job) const {
-    const auto rule = is_literal() ? internal::MemoryRule::kLiteral : internal::MemoryRule::kAll;
     PipeSizes sizes;
     for (const BatchSize b : job.micro_batches) {
-      sizes.push_back(std::make_unique<PipeSize>(*line_, table_, *job.row, b, rule, is_literal(),
-                                                 options_.most_replicas));
+      sizes.push_back(
+          std::make_unique<PipeSize>(*prices_.at(b), *job.row, is_literal(), options_.most_replicas));
     }
     return sizes;
   }
@@ -523,6 +527,7 @@ class GraphPipe {
   const Structure structure_;
   const DeviceTable table_;
   std::unique_ptr<Linearization> line_;
+  std::map<BatchSize, std::unique_ptr<internal::PlacePrices>> prices_;  // for all jobs
   std::vector<std::vector<DeviceId>> rows_;
   std::size_t most_branches_ = 0;  // of a parallel part
   std::uint64_t simulated_ = 0;    // tasks, as count_tasks counts them

@@ -35,10 +35,12 @@ struct Given {
       : problem(toy.problem()),
         line(problem, chain_order(problem.graph)),
         table(problem),
-        size(line, table, unpinned_devices(problem), BatchSize(1), MemoryRule::kAll, false) {}
+        prices(line, table, BatchSize(1), MemoryRule::kAll),
+        size(prices, unpinned_devices(problem), false) {}
   Problem problem;
   Linearization line;
   DeviceTable table;
+  PlacePrices prices;
   PipeSize size;
 };
 

@@ -68,6 +68,7 @@ std::int64_t PlacePrices::compute(std::uint32_t compute_class, const PlaceRanges
 }
 
 const StageNeeds& PlacePrices::needs(const PlaceRanges& places, const StageWay& way) {
+  const std::lock_guard lock(mutex_);
   if (way.degree > 1 || !way.again.empty()) {
     const std::pair key(places, way);
     const auto at = known_ways_.lower_bound(key);
@@ -177,6 +178,7 @@ StageNeeds PlacePrices::ask(const PlaceRanges& places, const StageWay& way) {
 std::int64_t PlacePrices::collectives(const PlaceRanges& places, const StageWay& way,
                                       const std::vector<DeviceId>& group) {
   const std::vector<OperatorRun> operators = runs(places), again = repeated(way.again);
+  const std::lock_guard lock(mutex_);
   Duration most;
   for (const DeviceId device : group) {
     const KindId kind = line_.problem().cluster.device(device).kind;

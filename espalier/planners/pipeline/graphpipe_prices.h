@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
@@ -39,7 +40,7 @@ struct StageNeeds {
   std::int64_t most_in_flight(Bytes device) const;  // 0: none fits
 };
 
-// Prices at one micro-batch size. Not for two threads at a time.
+// Prices at one micro-batch size, for any threads: what one has asked the others need not.
 class PlacePrices {
  public:
   // Keeps references to line and table.
@@ -74,6 +75,7 @@ class PlacePrices {
   std::int64_t micro_batch_time(const StageNeeds& needs, const RunClass& run) const;
 
  private:
+  // These use the scratch: under the mutex.
   StageNeeds ask(const PlaceRanges& places, const StageWay& way);
   std::vector<KindId> able_kinds(const PlaceRanges& places, std::uint32_t degree);
   std::vector<OperatorRun> runs(const PlaceRanges& places) const;
@@ -90,6 +92,7 @@ class PlacePrices {
   std::vector<std::vector<std::int64_t>> work_before_;    // by kind, place
   std::vector<std::vector<std::uint32_t>> lacks_before_;  // likewise: operators without a cell
   std::vector<std::uint32_t> writers_before_;             // by place
+  std::mutex mutex_;                                      // guards what follows
   std::unique_ptr<StagePrices::Scratch, void (*)(StagePrices::Scratch*)> scratch_;
   std::map<PlaceRanges, StageNeeds> known_;                            // plain, on single devices
   std::map<std::pair<PlaceRanges, StageWay>, StageNeeds> known_ways_;  // all others

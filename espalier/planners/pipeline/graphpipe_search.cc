@@ -42,9 +42,9 @@ bool is_power_of_two(std::size_t n) {
 
 }  // namespace
 
-PipeSize::PipeSize(const Linearization& line, const DeviceTable& table, const std::vector<DeviceId>& devices,
-                   BatchSize micro_batch, MemoryRule rule, bool powers_of_two, std::size_t most_replicas)
-    : prices(line, table, micro_batch, rule), row(table, devices, prices.micro_batches(), most_replicas) {
+PipeSize::PipeSize(PlacePrices& of_size, const std::vector<DeviceId>& devices, bool powers_of_two,
+                   std::size_t most_replicas)
+    : prices(of_size), row(of_size.table(), devices, of_size.micro_batches(), most_replicas) {
   const std::int64_t m = prices.micro_batches();
   std::int64_t share = 0;
   shares_.push_back(m);
@@ -223,7 +223,7 @@ std::int64_t PipeSearch::in_flight(std::size_t size, std::size_t replicas, std::
   const auto r = static_cast<std::int64_t>(replicas);
   const std::int64_t share = sizes_[size]->share(replicas);
   const std::int64_t b_next = sizes_[next_size]->samples();
-  if (next_samples > 0 && b % b_next != 0 && b_next % b != 0) return 0;
+  if (next_samples > 0 && b != b_next && b % b_next != 0 && b_next % b != 0) return 0;
   if (options_.schedule.kind == ScheduleKind::kGPipe) return share;
   if (next_samples == 0) return std::min(share, group_);
   return std::min(share, std::max(group_, in_flight_before(r, group_, b, next_samples, b_next)));
@@ -341,7 +341,8 @@ void PipeSearch::add_stages(RunTable& table, std::size_t item) {
         if (r > room(p) || r > row.high) continue;
         if (!context_.take_state()) return;
         const std::uint32_t run_class = class_of(s, p, r);
-        std::vector<End> ends;
+        std::vector<End>& ends = ends_;
+        ends.clear();
         for (std::size_t j = farthest(table.run, s, item, table.end, run_class); j > item; --j) {
           ends.push_back({j, kUnknown});
         }

@@ -33,14 +33,14 @@ namespace espalier::internal {
 
 // A micro-batch size with all that depends on it.
 struct PipeSize {
-  PipeSize(const Linearization& line, const DeviceTable& table, const std::vector<DeviceId>& devices,
-           BatchSize micro_batch, MemoryRule rule, bool powers_of_two,
+  // Refers to the prices, which several may share.
+  PipeSize(PlacePrices& of_size, const std::vector<DeviceId>& devices, bool powers_of_two,
            std::size_t most_replicas = kMaxMicroBatches);
 
   std::int64_t samples() const { return prices.micro_batch().count(); }
   std::int64_t share(std::size_t replicas) const { return shares_[replicas]; }  // of a replica, at most
 
-  PlacePrices prices;
+  PlacePrices& prices;
   DeviceRow row;
   std::vector<std::size_t> degrees;  // numbers of replicas, ascending
 
@@ -323,6 +323,7 @@ class PipeSearch {
   std::vector<RunPrices> run_prices_;  // by run, size
   std::map<std::tuple<const StageNeeds*, std::uint32_t>, std::int64_t> other_times_;
   std::vector<std::int64_t> times_;
+  std::vector<End> ends_;  // of add_stages, from the last
 };
 
 }  // namespace espalier::internal

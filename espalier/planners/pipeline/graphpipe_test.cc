@@ -335,9 +335,9 @@ struct Parts {
       : costs(problem.graph, problem.cluster, problem.costs, b),
         structure(make_structure(problem.graph, work_weights(problem.graph, costs, b))),
         line(problem, structure.operators),
-        table(problem) {
-    sizes.push_back(
-        std::make_unique<PipeSize>(line, table, unpinned_devices(problem), b, MemoryRule::kAll, false));
+        table(problem),
+        prices(line, table, b, MemoryRule::kAll) {
+    sizes.push_back(std::make_unique<PipeSize>(prices, unpinned_devices(problem), false));
     before.push_back(Weight());
     for (std::uint32_t place = 0; place < line.size(); ++place) {
       before.push_back(before.back() + Weight(sizes[0]->prices.micro_batches() *
@@ -360,6 +360,7 @@ struct Parts {
   Structure structure;
   Linearization line;
   DeviceTable table;
+  PlacePrices prices;
   std::vector<std::unique_ptr<PipeSize>> sizes;
   std::vector<Weight> before;
   PipeTree tree;

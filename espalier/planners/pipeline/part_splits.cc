@@ -33,6 +33,7 @@ PartSplits::PartSplits(const Linearization& line, const DeviceTable& table, std:
       table_(table),
       row_(std::move(row)),
       micro_batch_(micro_batch),
+      first_limit_(options.limit),
       options_(std::move(options)) {
   std::map<KindId, std::int64_t> kinds;
   for (const DeviceId device : row_) ++kinds[line.problem().cluster.device(device).kind];
@@ -46,6 +47,15 @@ PartSplits::PartSplits(const Linearization& line, const DeviceTable& table, std:
     }
     devices_of_kind_.push_back(count);
   }
+}
+
+void PartSplits::take_row(std::vector<DeviceId> row) {
+  ESP_CHECK(row.size() == row_.size(), row.size(), row_.size());
+  row_ = std::move(row);
+  options_.limit = first_limit_;
+  likes_.clear();
+  splits_.clear();
+  for (Part& part : parts_) part.like.reset();
 }
 
 Duration PartSplits::work(const Places& places) const {
@@ -169,16 +179,28 @@ const std::vector<ChainSplit>& PartSplits::splits(const Question& question, Cont
 
 void PartSplits::answer(const std::vector<Question>& questions, Duration limit, Context& context) {
   options_.limit = std::min(options_.limit, limit);
-  std::vector<std::pair<Key, std::vector<ChainSplit>*>> fresh;
+  std::vector<Key> fresh;
+  std::vector<std::vector<ChainSplit>*> answers;
   for (const Question& question : questions) {
     const Key key = key_of(question);
     const auto [it, is_fresh] = splits_.try_emplace(key);
     if (!is_fresh) continue;
-    chain_of(std::get<0>(key)).price_all();
-    fresh.emplace_back(key, &it->second);
+    fresh.push_back(key);
+    answers.push_back(&it->second);
   }
+  price_chains(fresh, context);
   context.for_each(fresh.size(),
-                   [&](std::size_t i, Context& share) { *fresh[i].second = solve(fresh[i].first, share); });
+                   [&](std::size_t i, Context& share) { *answers[i] = solve(fresh[i], share); });
+}
+
+// All that is asked of these chains, so that from then on any threads may.
+void PartSplits::price_chains(const std::vector<Key>& keys, Context& context) {
+  std::vector<const Chain*> chains;
+  for (const Key& key : keys) {
+    Part& part = parts_[std::get<0>(key)];
+    if (!std::exchange(part.priced, true)) chains.push_back(&chain_of(std::get<0>(key)));
+  }
+  on_threads(context.pool, chains.size(), [&](std::size_t i) { chains[i]->price_all(); });
 }
 
 std::vector<StageDraft> PartSplits::drafts(const Question& question, const ChainSplit& split) {

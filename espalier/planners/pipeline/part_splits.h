@@ -30,6 +30,9 @@ class PartSplits {
   // Keeps references to line, table and costs; they hold at this micro-batch.
   PartSplits(const Linearization& line, const DeviceTable& table, std::vector<DeviceId> row,
              BatchSize micro_batch, const OperatorCosts& costs, SplitOptions options);
+  // From now on over another row of as many devices of each kind: parts keep their numbers and what is known
+  // of them, splits are forgotten.
+  void take_row(std::vector<DeviceId> row);
 
   BatchSize micro_batch() const { return micro_batch_; }
   std::size_t devices() const { return row_.size(); }
@@ -66,12 +69,14 @@ class PartSplits {
     Duration fastest;  // on the fastest kind
     std::size_t pinned = 0;
     std::optional<Chain> chain = {};
+    bool priced = false;                   // the whole chain
     std::optional<std::size_t> like = {};  // the first part whose chain is like this one's
   };
   using Key = std::tuple<std::size_t, std::size_t, std::size_t>;  // first part like it, place, length
   Key key_of(const Question& question);
   std::vector<ChainSplit> solve(const Key& key, Context& context) const;
   const Chain& chain_of(std::size_t part);
+  void price_chains(const std::vector<Key>& keys, Context& context);
   std::size_t first_like(std::size_t part);
   // The first place whose run of that length is like the one at `first`.
   std::size_t like(std::size_t first, std::size_t count);
@@ -81,6 +86,7 @@ class PartSplits {
   const DeviceTable& table_;
   std::vector<DeviceId> row_;
   BatchSize micro_batch_;
+  const Duration first_limit_;
   SplitOptions options_;
   std::vector<std::vector<Duration>> before_;  // by kind with devices in the row or a pin; by place
   std::vector<std::int64_t> devices_of_kind_;  // by those kinds

@@ -58,7 +58,9 @@ class Piper {
     Judge judge(problem_, context_);
     const auto rows = device_rows(problem_.cluster, unpinned_devices(problem_), whole_times(line, costs));
     for (const BatchSize size : micro_batches_) {
-      for (const auto& row : rows) searches_.push_back({size, &row});
+      PlacePrices& prices =
+          *prices_.emplace_back(std::make_unique<PlacePrices>(line, table, size, internal::MemoryRule::kAll));
+      for (const auto& row : rows) searches_.push_back({&prices, &row});
     }
     for (std::size_t level = 0; level < levels_.size() && !context_.stop() && !context_.budget_spent;
          ++level) {
@@ -87,7 +89,7 @@ class Piper {
   };
   // For one micro-batch size and one row of devices, from level to level.
   struct Search {
-    BatchSize size;
+    PlacePrices* prices = nullptr;  // of its size
     const std::vector<DeviceId>* devices = nullptr;
     std::optional<Proposal> least = {};  // bottleneck so far
     std::uint64_t states = 0;            // that the last level took
@@ -153,10 +155,10 @@ class Piper {
     std::vector<std::vector<Proposal>> found(worthwhile.size());
     context_.for_each(worthwhile.size(), [&](std::size_t i, Context& own) {
       Search& search = *worthwhile[i];
-      PlacePrices prices(line, table, search.size, internal::MemoryRule::kAll);
-      DeviceRow row(table, *search.devices, prices.micro_batches());
-      DownsetSearch of_level(level.pieces, level.downsets, prices, row, options, own);
-      found[i] = proposals_of(of_level, of_level.run(std::min(search.most(), fastest)), line, search.size);
+      DeviceRow row(table, *search.devices, search.prices->micro_batches());
+      DownsetSearch of_level(level.pieces, level.downsets, *search.prices, row, options, own);
+      found[i] = proposals_of(of_level, of_level.run(std::min(search.most(), fastest)), line,
+                              search.prices->micro_batch());
       search.states = own.states;
     });
     std::vector<Proposal> proposals;
@@ -195,8 +197,7 @@ class Piper {
   // In the smallest micro-batch and the coarsest pieces that there are twice as many of as devices.
   void propose_closest(const Linearization& line, const DeviceTable& table,
                        const std::vector<DeviceId>& devices, Judge& judge) {
-    const BatchSize size = micro_batches_.front();
-    PlacePrices prices(line, table, size, internal::MemoryRule::kAll);
+    PlacePrices& prices = *prices_.front();
     DeviceRow row(table, devices, prices.micro_batches());
     DownsetSearch::Options options = search_options();
     const Level* level = &levels_.front();
@@ -206,7 +207,7 @@ class Piper {
     const auto search = [&](std::int64_t percent) {
       options.memory_percent = percent;
       DownsetSearch of_percent(level->pieces, level->downsets, prices, row, options, context_);
-      return proposals_of(of_percent, of_percent.run(kAnyTime), line, size);
+      return proposals_of(of_percent, of_percent.run(kAnyTime), line, prices.micro_batch());
     };
     judge.consider_all(closest_by_memory(search, context_));
   }
@@ -254,6 +255,7 @@ class Piper {
   const PiperOptions& options_;
   Context& context_;
   const std::vector<BatchSize> micro_batches_;
+  std::vector<std::unique_ptr<PlacePrices>> prices_;  // by micro-batch size, for all rows and levels
   std::vector<Level> levels_;
   std::vector<Search> searches_;  // of the smallest size first, by row
 };

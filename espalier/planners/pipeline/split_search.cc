@@ -54,6 +54,13 @@ SplitSearch::SplitSearch(const Chain& chain, DeviceRow& row, const SplitOptions&
   }
   pinned_.assign(pinned.begin(), pinned.end());
   for (const DeviceId device : pinned_) pinned_class_.push_back(row.class_of_single(device));
+  std::vector<Bytes> memories;
+  for (const RunClass& run : row.classes()) {
+    const auto at = std::find(memories.begin(), memories.end(), run.memory);
+    memory_of_.push_back(narrow(static_cast<std::size_t>(at - memories.begin())));
+    if (at == memories.end()) memories.push_back(run.memory);
+  }
+  memories_ = memories.size();
   for (std::size_t from = 0; from < row.size(); ++from) {
     for (std::size_t to = 0; to < row.size(); ++to) row_links_.push_back(link(row[from], row[to]));
     for (const DeviceId to : pinned_) links_to_pin_.push_back(link(row[from], to));
@@ -96,10 +103,17 @@ void SplitSearch::prepare(std::vector<std::size_t> cuts, const std::vector<Chain
   }
   answers_.clear();
   rests_.clear();
-  for (auto* lists : {&runs_from_, &pinned_from_, &after_run_, &after_pinned_}) {
-    lists->assign((last_cut() + 1) * (row_.size() + 1), List());
-  }
+  rest_groups_.clear();
+  rest_bottlenecks_.clear();
+  const std::size_t states = (last_cut() + 1) * (row_.size() + 1);
+  for (auto* lists : {&runs_from_, &pinned_from_}) lists->assign(states, List());
+  for (auto* lists : {&after_run_, &after_pinned_}) lists->assign(states, RestList());
   first_rest_.assign(row_.size() + 1, last_cut());
+  times_.resize(row_.classes().size() * cuts_.size());
+  times_of_.assign(row_.classes().size(), last_cut());
+  too_long_.resize(row_.classes().size());
+  in_flight_.resize(memories_ * cuts_.size());
+  in_flight_of_.assign(memories_, last_cut());
   prepare_pins();
   prepare_costs();
   prepare_bounds();
@@ -140,10 +154,12 @@ void SplitSearch::prepare_costs() {
               .count();
     }
   }
+  work_.clear();
   messages_before_.clear();
   messages_behind_.clear();
   for (const ComputeClass& compute : row_.table().classes()) {
     for (std::size_t c = 0; c < n; ++c) {
+      work_.push_back(chain_.work_before(compute.kind, compute.crowd, cuts_[c]).count());
       const Bytes forward = chain_.forward_bytes(cuts_[c]), backward = chain_.backward_bytes(cuts_[c]);
       const bool first = c == 0, last = c + 1 == n;
       messages_before_.push_back(first ? 0
@@ -202,8 +218,11 @@ std::vector<ChainSplit> SplitSearch::solve(std::vector<std::size_t> cuts,
   prepare(std::move(cuts), known);
   if (torn_ || row_.size() + pinned_.size() == 0) return {};
   rests_.push_back(Rest());  // the end: nothing is left
+  rest_groups_.push_back({.begin = 0, .end = 1});
+  rest_bottlenecks_.push_back(0);
   for (std::size_t d = 0; d <= row_.size(); ++d) {
-    after_run_[at(last_cut(), d)] = after_pinned_[at(last_cut(), d)] = List{0, 1};
+    after_run_[rests_at(d, last_cut())] =
+        after_pinned_[rests_at(d, last_cut())] = {.begin = 0, .end = 1, .first_group = 0, .last_group = 1};
   }
   for (std::size_t cut = last_cut(); cut-- > 0;) {
     solve_cut(cut);
@@ -214,8 +233,6 @@ std::vector<ChainSplit> SplitSearch::solve(std::vector<std::size_t> cuts,
 }
 
 void SplitSearch::solve_cut(std::size_t cut) {
-  times_.assign(row_.classes().size(), {});
-  in_flight_.clear();
   for (std::size_t d = 0; d < row_.size(); ++d) solve_runs(cut, d);
   if (next_pinned_[cut] == last_cut()) return;
   for (std::size_t d = 0; d <= row_.size(); ++d) solve_pinned(cut, d);
@@ -224,20 +241,23 @@ void SplitSearch::solve_cut(std::size_t cut) {
 void SplitSearch::solve_runs(std::size_t cut, std::size_t device) {
   const Time least = bound_before(cut, device), most = limit(1 + (cut > 0 ? 1 : 0));
   if (least > most) return;
-  front_.clear();
+  clear_front(least);
   const bool one_replica = chain_.line().problem().written_buffers == WrittenBuffers::kOneReplica;
-  const std::size_t longest = std::min(row_.size() - device, row_.longest_run());
-  for (std::size_t replicas = 1; replicas <= longest; ++replicas) {
+  const std::size_t most_replicas = std::min(row_.size() - device, row_.longest_run());
+  for (std::size_t replicas = 1; replicas <= most_replicas; ++replicas) {
     if (!context_.take_state()) return;
     const std::size_t end = device + replicas;
     const std::uint32_t run_class = row_.class_of(device, replicas);
     const RunClass::Load& load = row_.classes()[run_class].loads.front();
-    const Time before = work(load.compute, cut);
+    const Time* const takes = work_.data() + load.compute * cuts_.size();
+    const Time longest = most - load.share * row_.table().classes()[load.compute].actions.count();
     std::size_t last = next_pinned_[cut];
     if (one_replica && replicas > 1) last = std::min(last, writer_behind_[cut] - 1);
-    for (std::size_t next = std::max(cut + 1, first_rest_[end]); next <= last; ++next) {
-      if (load.share * (work(load.compute, next) - before) > most) break;  // and so are all longer stages
-      const List rest = after_run_[at(next, end)];
+    const std::size_t& first_too_long = too_long(cut, run_class);  // falls on the way
+    for (std::size_t next = std::max(cut + 1, first_rest_[end]); next <= last && next < first_too_long;
+         ++next) {
+      if (load.share * (takes[next] - takes[cut]) > longest) break;  // and so are all longer stages
+      const RestList& rest = after_run_[rests_at(end, next)];
       if (!rest.empty()) extend(cut, {next, device, end, run_class}, rest, 0, least);
     }
     if (!context_.take_states(std::exchange(compared_, 0) / kComparedForAState)) return;
@@ -248,51 +268,100 @@ void SplitSearch::solve_runs(std::size_t cut, std::size_t device) {
 void SplitSearch::solve_pinned(std::size_t cut, std::size_t device) {
   const Time least = bound_before(cut, device);
   if (least > limit(1 + (cut > 0 ? 1 : 0)) || !context_.take_state()) return;
-  front_.clear();
+  clear_front(least);
   const std::size_t mine = *pin_of_[next_pinned_[cut]];
   const std::vector<Time>& work_of_pin = pinned_work_[mine];
   for (std::size_t next = next_pinned_[cut] + 1; next <= last_cut(); ++next) {
     if (pin_of_[next - 1] && *pin_of_[next - 1] != mine) break;
     const Time elsewhere =
         micro_batches_ * (work_of_pin[last_cut()] - (work_of_pin[next] - work_of_pin[cut]));
-    extend(cut, {next, device, device, pinned_class_[mine]}, after_pinned_[at(next, device)], elsewhere,
+    extend(cut, {next, device, device, pinned_class_[mine]}, after_pinned_[rests_at(device, next)], elsewhere,
            least);
   }
   pinned_from_[at(cut, device)] = store_front();
 }
 
-void SplitSearch::extend(std::size_t cut, const FirstStage& stage, List list, Time elsewhere, Time least) {
+void SplitSearch::extend(std::size_t cut, const FirstStage& stage, const RestList& list, Time elsewhere,
+                         Time least) {
   const std::size_t next = stage.cut;
   Time time = stage_time(cut, next, stage.run_class);
   if (time == kNever || time + elsewhere > limit(cut, next)) return;
   time = std::max(time + elsewhere, least);
   const RunClass& run = row_.classes()[stage.run_class];
-  const std::int64_t most = most_in_flight(cut, next, run.memory);
+  const std::int64_t most = most_in_flight(cut, next, stage.run_class);
   if (most < 1) return;
-  const Time* const holds = link_holds_.data() + next;
-  const std::size_t stride = cuts_.size();
+  // Of all splits with so many stages in the rest; a rest has no more than there are cuts.
+  const Time* const limits = limits_.data() + 1 + (cut > 0 ? 1 : 0);
+  const Prospect all = prospect(list, run, time, limits);
+  if (all.within == 0) return;
+  // Most often nothing is new, and neither links nor memory leave any out: then they are counted only.
+  if (!all.has_news && run.share * list.most_hold <= all.least_limit &&
+      in_flight(run, 1, list.most_held) <= most) {
+    compared_ += all.within * (1 + front_.size());
+    return;
+  }
   for (std::uint32_t i = list.begin; i < list.end; ++i) {
     const Rest& rest = rests_[i];
-    const Time link = run.share * holds[rest.link * stride];
-    const Time bottleneck = std::max({time, rest.bottleneck, link});
-    const std::size_t stages = rest.stages + std::size_t{1};
-    if (bottleneck > limit(stages + (cut > 0 ? 1 : 0))) continue;
-    const std::int64_t held = in_flight(run, rest);
+    const Time bottleneck = std::max({time, rest.bottleneck, run.share * rest.hold});
+    if (bottleneck > limits[rest.stages]) continue;
+    const std::int64_t held = in_flight(run, rest.stages, rest.held);
     if (held > most) continue;
     keep({.bottleneck = bottleneck,
           .held = static_cast<std::uint32_t>(run.replicas * held),
           .rest = i,
-          .stages = static_cast<std::uint16_t>(stages),
+          .stages = static_cast<std::uint16_t>(rest.stages + 1),
           .cut = static_cast<std::uint16_t>(next),
           .begin = static_cast<std::uint16_t>(stage.begin),
           .end = static_cast<std::uint16_t>(stage.end)});
   }
 }
 
+SplitSearch::Prospect SplitSearch::prospect(const RestList& list, const RunClass& run, Time time,
+                                            const Time* limits) {
+  Prospect all;
+  for (std::uint32_t g = list.first_group; g < list.last_group; ++g) {
+    const RestGroup& group = rest_groups_[g];
+    const Time most = limits[group.stages];
+    if (time > most) break;  // and so it is for more stages
+    const Time* const first = rest_bottlenecks_.data() + group.begin;
+    const Time* last = rest_bottlenecks_.data() + group.end;
+    while (last != first && *(last - 1) > most) --last;
+    if (last == first) continue;
+    all.within += static_cast<std::uint64_t>(last - first);
+    all.least_limit = most;
+    if (all.has_news) continue;
+    const std::size_t stages = group.stages + std::size_t{1};
+    const std::int64_t held = run.replicas * in_flight(run, group.stages, group.least_held);
+    all.has_news = least_held_[stages] > held && !is_beaten(std::max(time, *first), stages, held);
+  }
+  return all;
+}
+
+void SplitSearch::clear_front(Time least) {
+  front_.clear();
+  least_ = least;
+  least_held_.assign(last_cut() + 2, std::numeric_limits<std::int64_t>::max());
+}
+
+bool SplitSearch::is_beaten(Time bottleneck, std::size_t stages, std::int64_t held) {
+  const auto beats = [&](const Answer& a) {
+    return a.bottleneck <= bottleneck && a.stages <= stages && a.held <= held;
+  };
+  if (beater_ < front_.size() && beats(front_[beater_])) return true;
+  for (std::size_t i = 0; i < front_.size(); ++i) {
+    if (!beats(front_[i])) continue;
+    beater_ = i;
+    return true;
+  }
+  return false;
+}
+
 void SplitSearch::keep(const Answer& fresh) {
   compared_ += 1 + front_.size();
-  for (const Answer& a : front_) {
-    if (a.bottleneck <= fresh.bottleneck && a.stages <= fresh.stages && a.held <= fresh.held) return;
+  if (least_held_[fresh.stages] <= fresh.held) return;
+  if (is_beaten(fresh.bottleneck, fresh.stages, fresh.held)) return;
+  for (std::size_t s = fresh.stages; s < least_held_.size() && fresh.bottleneck <= least_; ++s) {
+    least_held_[s] = std::min<std::int64_t>(least_held_[s], fresh.held);
   }
   std::erase_if(front_, [&](const Answer& a) {
     return fresh.bottleneck <= a.bottleneck && fresh.stages <= a.stages && fresh.held <= a.held;
@@ -310,11 +379,11 @@ SplitSearch::List SplitSearch::store_front() {
 void SplitSearch::connect(std::size_t cut) {
   // The device of a pinned stage that begins here; where there is none, there are no such answers either.
   const std::size_t pin_here = next_pinned_[cut] < last_cut() ? *pin_of_[next_pinned_[cut]] : 0;
-  rest_front_.clear();
   for (std::size_t free = row_.size(); free > 0; --free) {  // the run before ends with device free - 1
     const std::size_t from = free - 1;
     if (free == row_.size() || links_repeat_[from] == 0) {
       rest_front_.clear();
+      is_stored_ = false;
       for (std::size_t d = free; d < row_.size(); ++d) {
         add_rests(cut, runs_from_[at(cut, d)], row_links_[from * row_.size() + d]);
       }
@@ -324,12 +393,13 @@ void SplitSearch::connect(std::size_t cut) {
     if (!pinned_.empty()) {
       add_rests(cut, pinned_from_[at(cut, free)], links_to_pin_[from * pinned_.size() + pin_here]);
     }
-    after_run_[at(cut, free)] = store_rests();
+    after_run_[rests_at(free, cut)] = store_rests();
     if (!rest_front_.empty()) first_rest_[free] = cut;
   }
   if (!pin_before_[cut]) return;
   const std::size_t from = *pin_before_[cut];
   rest_front_.clear();
+  is_stored_ = false;
   for (std::size_t free = row_.size() + 1; free-- > 0;) {
     if (free < row_.size()) {
       add_rests(cut, runs_from_[at(cut, free)], pin_links_[from * row_.size() + free]);
@@ -337,31 +407,52 @@ void SplitSearch::connect(std::size_t cut) {
     if (from != pin_here) {
       add_rests(cut, pinned_from_[at(cut, free)], pin_to_pin_links_[from * pinned_.size() + pin_here]);
     }
-    after_pinned_[at(cut, free)] = store_rests();
+    after_pinned_[rests_at(free, cut)] = store_rests();
   }
 }
 
 void SplitSearch::add_rests(std::size_t cut, List answers, std::uint16_t link) {
-  const auto hold = [&](std::uint16_t of) { return link_holds_[of * cuts_.size() + cut]; };
-  const auto beats = [&](const Rest& a, const Rest& b) {
-    return a.bottleneck <= b.bottleneck && a.stages <= b.stages && a.held <= b.held &&
-           (a.link == b.link || hold(a.link) <= hold(b.link));
+  const Time hold = link_holds_[link * cuts_.size() + cut];
+  const auto beats = [](const Rest& a, const Rest& b) {
+    return a.bottleneck <= b.bottleneck && a.stages <= b.stages && a.held <= b.held && a.hold <= b.hold;
   };
   for (std::uint32_t i = answers.begin; i < answers.end; ++i) {
     const Answer& answer = answers_[i];
-    const Rest fresh{answer.bottleneck, answer.held, i, answer.stages, link};
+    const Rest fresh{answer.bottleneck, hold, answer.held, i, answer.stages};
     if (std::any_of(rest_front_.begin(), rest_front_.end(), [&](const Rest& a) { return beats(a, fresh); })) {
       continue;
     }
     std::erase_if(rest_front_, [&](const Rest& a) { return beats(fresh, a); });
     rest_front_.push_back(fresh);
+    is_stored_ = false;
   }
 }
 
-SplitSearch::List SplitSearch::store_rests() {
-  const List list{narrow(rests_.size()), narrow(rests_.size() + rest_front_.size())};
+SplitSearch::RestList SplitSearch::store_rests() {
+  if (is_stored_) return stored_;
+  RestList list{.begin = narrow(rests_.size()),
+                .end = narrow(rests_.size() + rest_front_.size()),
+                .first_group = narrow(rest_groups_.size())};
+  by_stages_ = rest_front_;
+  std::sort(by_stages_.begin(), by_stages_.end(), [](const Rest& a, const Rest& b) {
+    return std::tuple(a.stages, a.bottleneck) < std::tuple(b.stages, b.bottleneck);
+  });
+  for (const Rest& rest : by_stages_) {
+    if (rest_groups_.size() == list.first_group || rest_groups_.back().stages != rest.stages) {
+      const std::uint32_t begin = narrow(rest_bottlenecks_.size());
+      rest_groups_.push_back({begin, begin, rest.held, rest.stages});
+    }
+    RestGroup& group = rest_groups_.back();
+    ++group.end;
+    group.least_held = std::min(group.least_held, rest.held);
+    rest_bottlenecks_.push_back(rest.bottleneck);
+    list.most_held = std::max(list.most_held, rest.held);
+    list.most_hold = std::max(list.most_hold, rest.hold);
+  }
+  list.last_group = narrow(rest_groups_.size());
   rests_.insert(rests_.end(), rest_front_.begin(), rest_front_.end());
-  return list;
+  is_stored_ = true;
+  return stored_ = list;
 }
 
 std::vector<ChainSplit> SplitSearch::front() {
@@ -396,56 +487,70 @@ ChainSplit SplitSearch::split_of(const Answer& answer) const {
   }
 }
 
+std::size_t& SplitSearch::too_long(std::size_t cut, std::uint32_t run_class) {
+  if (times_of_[run_class] != cut) {
+    times_of_[run_class] = cut;
+    too_long_[run_class] = cuts_.size();
+    Time* const known = times_.data() + run_class * cuts_.size();
+    std::fill(known + cut, known + cuts_.size(), kUnknown);
+  }
+  return too_long_[run_class];
+}
+
 SplitSearch::Time SplitSearch::stage_time(std::size_t cut, std::size_t next, std::uint32_t run_class) {
-  constexpr Time kUnknown = -1;
-  std::vector<Time>& known = times_[run_class];
-  if (known.empty()) known.assign(cuts_.size(), kUnknown);
-  Time& time = known[next];
-  if (time != kUnknown) return time;
-  const RunClass& run = row_.classes()[run_class];
-  time = compute_time(cut, next, run);
-  if (time == kNever || time > limit(cut, next)) return time = kNever;
-  const Bytes trainable = chain_.price(cuts_[cut], cuts_[next]).trainable;
-  time = 0;
-  for (const RunClass::Load& load : run.loads) {
-    const ComputeClass& compute = row_.table().classes()[load.compute];
+  std::size_t& first_too_long = too_long(cut, run_class);
+  Time& known = times_[run_class * cuts_.size() + next];
+  if (known == kUnknown) known = new_stage_time(cut, next, row_.classes()[run_class], first_too_long);
+  return known;
+}
+
+// All but what the stage sends on is the same or more in a longer stage: work, parameters, what it receives.
+SplitSearch::Time SplitSearch::new_stage_time(std::size_t cut, std::size_t next, const RunClass& run,
+                                              std::size_t& first_too_long) const {
+  const DeviceTable& table = row_.table();
+  const Time most = limit(1 + (cut > 0 ? 1 : 0));
+  const auto received_and_done = [&](const RunClass::Load& load) {
     const std::size_t base = load.compute * cuts_.size();
-    const Time each = work(load.compute, next) - work(load.compute, cut) + compute.actions.count() +
-                      messages_before_[base + cut] + messages_behind_[base + next];
-    time = std::max(time, load.share * each + row_.table().update(compute.kind, trainable).count());
-  }
-  return time += run.all_reduce(row_.table(), trainable).count();
-}
-
-SplitSearch::Time SplitSearch::compute_time(std::size_t cut, std::size_t next, const RunClass& run) const {
-  Time longest = 0;
+    return load.share * (work_[base + next] - work_[base + cut] + messages_before_[base + cut] +
+                         table.classes()[load.compute].actions.count());
+  };
   for (const RunClass::Load& load : run.loads) {
-    const ComputeClass& compute = row_.table().classes()[load.compute];
-    if (!chain_.can_run(compute.kind, cuts_[cut], cuts_[next])) return kNever;
-    longest = std::max(longest, load.share * (work(load.compute, next) - work(load.compute, cut)));
+    const bool can = chain_.can_run(table.classes()[load.compute].kind, cuts_[cut], cuts_[next]);
+    if (can && received_and_done(load) <= most) continue;
+    first_too_long = next;
+    return kNever;
   }
-  return longest;
+  const Bytes trainable = chain_.price(cuts_[cut], cuts_[next]).trainable;
+  Time time = 0, least_of_longer = 0;
+  for (const RunClass::Load& load : run.loads) {
+    const Time all =
+        received_and_done(load) + table.update(table.classes()[load.compute].kind, trainable).count();
+    least_of_longer = std::max(least_of_longer, all);
+    time = std::max(time, all + load.share * messages_behind_[load.compute * cuts_.size() + next]);
+  }
+  const Time sum = run.all_reduce(table, trainable).count();
+  if (least_of_longer + sum > most) first_too_long = next;
+  return time + sum;
 }
 
-std::int64_t SplitSearch::most_in_flight(std::size_t cut, std::size_t next, Bytes memory) {
-  auto at = std::find_if(in_flight_.begin(), in_flight_.end(),
-                         [&](const auto& known) { return known.first == memory; });
-  if (at == in_flight_.end()) {
-    in_flight_.emplace_back(memory, std::vector<std::int64_t>(cuts_.size(), -1));
-    at = in_flight_.end() - 1;
+std::int64_t SplitSearch::most_in_flight(std::size_t cut, std::size_t next, std::uint32_t run_class) {
+  const std::uint32_t memory = memory_of_[run_class];
+  std::int64_t* const known = in_flight_.data() + memory * cuts_.size();
+  if (in_flight_of_[memory] != cut) {
+    in_flight_of_[memory] = cut;
+    std::fill(known + cut, known + cuts_.size(), kUnknown);
   }
-  std::int64_t& most = at->second[next];
-  if (most >= 0) return most;
+  if (known[next] != kUnknown) return known[next];
   const BlockPrice& price = chain_.price(cuts_[cut], cuts_[next]);
-  const std::int64_t left = (percent_of(memory, options_.memory_percent) - price.base).count(),
-                     each = price.per_in_flight.count();
-  return most = left < 0 ? 0 : each <= 0 ? micro_batches_ : left / each;
+  const Bytes usable = percent_of(row_.classes()[run_class].memory, options_.memory_percent);
+  const std::int64_t left = (usable - price.base).count(), each = price.per_in_flight.count();
+  return known[next] = left < 0 ? 0 : each <= 0 ? micro_batches_ : left / each;
 }
 
-std::int64_t SplitSearch::in_flight(const RunClass& run, const Rest& rest) const {
+std::int64_t SplitSearch::in_flight(const RunClass& run, std::size_t stages, std::uint32_t held) const {
   if (options_.schedule.kind == ScheduleKind::kGPipe) return run.share;
-  if (rest.stages == 0) return std::min(run.share, group_);
-  return std::min(run.share, (group_ * run.replicas + rest.held + run.replicas - 1) / run.replicas);
+  if (stages == 0) return std::min(run.share, group_);
+  return std::min(run.share, (group_ * run.replicas + held + run.replicas - 1) / run.replicas);
 }
 
 }  // namespace espalier::internal

@@ -1,0 +1,66 @@
+#include "espalier/planners/pipeline/part_splits.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "espalier/planners/toy_for_tests.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// A chain of six operators on two fast and two slow devices.
+Toy chain_on_unequal_devices() {
+  std::string graph = "x = input() : f32[b]\n", previous = "x";
+  for (const std::string n : {"1", "2", "3", "4", "5", "6"}) {
+    const std::string before = previous;
+    previous = "h" + n;
+    graph += previous + " = f(" + before + ") : f32[" + (n == "6" ? "" : "b") + "] @class=c" + n + "\n";
+  }
+  const std::string devices =
+      "kind fast 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1 speed=2\n"
+      "kind slow 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\n"
+      "group network latency=500us lanes=unlimited\n"
+      "device a fast in network\ndevice b fast in network\n"
+      "device c slow in network\ndevice d slow in network\n";
+  return Toy(graph + "return h6\n", devices, 8);
+}
+
+TEST(PartSplits, ThatTakeAnotherRowAnswerAsIfTheyHadBegunWithIt) {
+  const Toy toy = chain_on_unequal_devices();
+  const Problem problem = toy.problem();
+  const Linearization line(problem, chain_order(problem.graph));
+  const DeviceTable table(problem);
+  const OperatorCosts costs(problem.graph, problem.cluster, problem.costs, BatchSize(1));
+  const std::vector<DeviceId> forwards{DeviceId(0), DeviceId(1), DeviceId(2), DeviceId(3)};
+  const std::vector<DeviceId> backwards(forwards.rbegin(), forwards.rend());
+  Context context;
+  PartSplits taken(line, table, forwards, BatchSize(1), costs, {}),
+      begun(line, table, backwards, BatchSize(1), costs, {});
+  std::vector<std::vector<PartSplits::Question>> questions(2);
+  for (PartSplits* const parts : {&taken, &begun}) {
+    for (const Places& places : {Places{0, 3}, Places{3, 6}, Places{0, 6}}) {
+      const std::size_t part = parts->part({places});
+      for (std::size_t first = 0; first < 4; ++first) {
+        questions[parts == &begun].push_back({part, first, std::min<std::size_t>(2, 4 - first)});
+      }
+    }
+  }
+  taken.answer(questions[0], milliseconds(1), context);  // nothing is as fast as that
+  EXPECT_THAT(taken.splits(questions[0].front(), context), IsEmpty());
+  taken.take_row(backwards);
+  for (PartSplits* const parts : {&taken, &begun}) {
+    parts->answer(questions[parts == &begun], Duration::max(), context);
+  }
+  for (std::size_t q = 0; q < questions[0].size(); ++q) {
+    const auto& splits = taken.splits(questions[0][q], context);
+    ASSERT_THAT(splits, Not(IsEmpty()));
+    EXPECT_EQ(splits, begun.splits(questions[1][q], context));
+    EXPECT_EQ(taken.drafts(questions[0][q], splits.front()), begun.drafts(questions[1][q], splits.front()));
+  }
+}
+
+}  // namespace
+}  // namespace espalier
