@@ -87,9 +87,8 @@ Placed cross_entropy(const PlacerInput& input, const CrossEntropyOptions& option
   ProbabilityTable table(task.input(), options.least);
   BestSoFar seen;
   for (std::uint64_t i = 0; i < options.iterations && !context.stop(); ++i) {
-    const std::uint64_t left =
-        context.budget.max_states - std::min(context.budget.max_states, context.states);
-    const std::size_t count = std::min<std::uint64_t>(options.samples, std::max<std::uint64_t>(1, left));
+    const std::size_t count =
+        std::min<std::uint64_t>(options.samples, std::max<std::uint64_t>(1, context.left()));
     if (!context.take_states(count)) break;
     const std::vector<Sample> samples =
         judge(task, draw(table.rows(), task.input().devices, count, stream_key(input.seed, {8, i})),

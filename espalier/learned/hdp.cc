@@ -212,8 +212,8 @@ void HdpLearner::learn(const at::Tensor& grouping, const HdpNet::Placements& pla
 }
 
 bool HdpLearner::update(Context& context) {
-  const std::uint64_t left = context.budget.max_states - std::min(context.budget.max_states, context.states);
-  const std::size_t count = std::min<std::uint64_t>(options_.rollouts, std::max<std::uint64_t>(1, left));
+  const std::size_t count =
+      std::min<std::uint64_t>(options_.rollouts, std::max<std::uint64_t>(1, context.left()));
   if (context.stop() || !context.take_states(count)) return false;
   std::optional<LogitNoise> noise;
   if (published() && updates_ <= kNoisyUpdates) noise.emplace(kNoise, stream_key(seed_, {9, updates_}));

@@ -242,8 +242,8 @@ void PlacetoLearner::learn(const Episode& episode) {
 }
 
 void PlacetoLearner::run(Context& context) {
-  const std::uint64_t left = context.budget.max_states - std::min(context.budget.max_states, context.states);
-  episodes_ = options_.episodes > 0 ? options_.episodes : (left + graph_.nodes) / (graph_.nodes + 1);
+  episodes_ =
+      options_.episodes > 0 ? options_.episodes : (context.left() + graph_.nodes) / (graph_.nodes + 1);
   if (!context.take_state()) return;
   NodeDevices first;
   for (std::size_t n = 0; n < graph_.nodes; ++n) {
@@ -334,8 +334,7 @@ Placed placeto_in_order(const Graph& graph, const Engine& engine, const PlacetoO
   how.episodes = 0;
   Context own = context;
   own.states = 0;
-  const std::uint64_t spent = std::min(context.states, context.budget.max_states);
-  own.budget.max_states = std::min(ordered.looks, context.budget.max_states - spent);
+  own.budget.max_states = std::min(ordered.looks, context.left());
   Placed placed = place_by_learning(
       {.graph = graph, .instance = engine.instance(), .order = ordered.order, .seed = ordered.seed}, engine,
       how, own);

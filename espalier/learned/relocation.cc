@@ -235,9 +235,7 @@ class Relocation {
       best_.see({{}, walk_->assignment(), walk_->view().evaluated, {}});
       in_vain_ = 0;
     }
-    const std::uint64_t left =
-        context.budget.max_states - std::min(context.budget.max_states, context.states);
-    const std::size_t count = std::min<std::uint64_t>(proposals_, left);
+    const std::size_t count = std::min<std::uint64_t>(proposals_, context.left());
     if (count == 0 || !context.take_states(count)) return false;
     walk_->step(net_, edges_, count, rng_, context.pool,
                 [&](const Assignment& assignment, const Evaluated& evaluated) {

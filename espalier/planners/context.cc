@@ -59,10 +59,10 @@ void SearchWatch::count(const SearchStats& more) {
 }
 
 void Context::for_each(std::size_t count, const std::function<void(std::size_t, Context&)>& f) {
-  const std::uint64_t left = budget.max_states > states ? budget.max_states - states : 0;
+  const std::uint64_t all = left();
   std::vector<Context> parts(count, *this);
   for (std::size_t i = 0; i < count; ++i) {
-    parts[i].budget.max_states = left / count + (i < left % count ? 1 : 0);
+    parts[i].budget.max_states = all / count + (i < all % count ? 1 : 0);
     parts[i].states = 0;
     parts[i].budget_spent = false;
   }

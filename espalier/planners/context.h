@@ -70,6 +70,7 @@ struct Context {
   std::uint64_t states = 0;                      // looked at so far
   bool budget_spent = false;                     // a search wanted to look at more
 
+  std::uint64_t left() const { return budget.max_states > states ? budget.max_states - states : 0; }
   // Counts one more state; false once the budget is spent.
   bool take_state() { return take_states(1); }
   // The same for several at once: all or none.

@@ -38,7 +38,7 @@ struct Listed {
 Listed with_lists(const Space& space, const Proposal& proposal, Context& context) {
   const Problem& problem = space.problem();
   const std::uint64_t charge = charge_of(space, proposal);
-  const std::uint64_t left = context.budget.max_states - context.states;
+  const std::uint64_t left = context.left();
   if (left < 2 * kBeginnings * charge) return {};
   const auto runs = problem.oracle->rules().complete(proposal.stages, problem.training.batch,
                                                      proposal.micro_batch, proposal.schedule);

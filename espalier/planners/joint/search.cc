@@ -109,7 +109,7 @@ class Search {
     }
     std::uint64_t rounds = 0;
     while (std::size_t{1} << rounds < tracks.size()) ++rounds;
-    const std::uint64_t left = context_.budget.max_states - context_.states;
+    const std::uint64_t left = context_.left();
     while (tracks.size() > 1 && goes_on()) {
       const std::uint64_t share = left / kPartOfSizes / rounds / tracks.size();
       for (Beam& track : tracks) {

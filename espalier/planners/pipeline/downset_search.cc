@@ -80,8 +80,8 @@ std::vector<DownsetTail> DownsetSearch::run(std::int64_t most) {
   std::vector<std::size_t> places;
   for (std::size_t set = downsets_.size() - 1; set-- > 0;) {
     places.clear();
-    for (std::size_t place = 0; place <= (set == 0 ? 0 : row_.size());
-         ++place) {  // plans begin with the first
+    const std::size_t last_place = set == 0 ? 0 : row_.size();  // plans begin with the first device
+    for (std::size_t place = 0; place <= last_place; ++place) {
       if (is_possible(set, place)) places.push_back(place);
     }
     for (std::size_t larger = set + 1; larger < downsets_.size() && !places.empty(); ++larger) {

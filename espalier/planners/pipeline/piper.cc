@@ -179,8 +179,7 @@ class Piper {
     }
     if (number == 0) return all;
     const std::uint64_t now = levels_[number].downsets.size(), before = levels_[number - 1].downsets.size();
-    const std::uint64_t left =
-        context_.budget.max_states - std::min(context_.states, context_.budget.max_states);
+    const std::uint64_t left = context_.left();
     const auto expected = [&](const Search& search) {
       return search.states * now / before * now / before * kGrowthPercent / 100;
     };

@@ -135,15 +135,14 @@ class PhasedSearch {
   }
 
   Placed run_all() {
-    const std::uint64_t all =
-        context_.budget.max_states - std::min(context_.states, context_.budget.max_states);
+    const std::uint64_t all = context_.left();
     judge_starts();
     if (units_.around.movable().empty()) return result();
     double share_left = 1;
     for (const Phase& phase : phases(all)) {
       run_phase(phase, share_left);
       share_left -= phase.share;
-      context_.report(1 - static_cast<double>(context_.budget.max_states - context_.states) /
+      context_.report(1 - static_cast<double>(context_.left()) /
                               static_cast<double>(std::max<std::uint64_t>(1, all)));
     }
     return result();
@@ -209,7 +208,7 @@ class PhasedSearch {
   std::vector<Assignment> run_chains(const Phase& phase, double share_left, const Movable& movable,
                                      std::vector<Assignment> at, const Clusters* clusters = nullptr) {
     Context part = context_;
-    const std::uint64_t left = context_.budget.max_states - context_.states;
+    const std::uint64_t left = context_.left();
     const double of_left = std::min(1.0, phase.share / std::max(share_left, 1e-9));
     part.budget.max_states =
         context_.states +

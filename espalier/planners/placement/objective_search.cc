@@ -61,8 +61,7 @@ class Climb {
   bool look_at_all() {
     const Instance& instance = judge_.instance();
     std::uint64_t count = 1;
-    const std::uint64_t left =
-        context_.budget.max_states - std::min(context_.states, context_.budget.max_states);
+    const std::uint64_t left = context_.left();
     for (std::size_t u = 0; u < instance.units(); ++u) {
       const std::uint64_t places = instance.allowed[u].size();
       if (places == 0 || count > left / places) return false;

@@ -134,8 +134,8 @@ Placed list_in_order(const Engine& engine, OrderSource& order, Context& context)
   Scratch scratch;
   Placed best;
   for (std::uint64_t pass = 0; pass == 0 || order.draws_again(); ++pass) {
-    if (pass > 0 && (context.stop() || context.budget.max_states - context.states < looks)) break;
-    context.take_states(std::min(looks, context.budget.max_states - context.states));
+    if (pass > 0 && (context.stop() || context.left() < looks)) break;
+    context.take_states(std::min(looks, context.left()));
     Placed placed = list_pass(instance, engine.rules().sends, order.operators(pass));
     if (!placed.assignment) {
       if (!best.assignment) best = std::move(placed);
@@ -172,8 +172,7 @@ Placed place_in_order(const Graph& graph, const Engine& engine, OrderedPlacer pl
   OrderSource order(graph, instance, options);
   Context own = context;
   own.states = 0;
-  const std::uint64_t spent = std::min(context.states, context.budget.max_states);
-  own.budget.max_states = std::min(options.looks, context.budget.max_states - spent);
+  own.budget.max_states = std::min(options.looks, context.left());
   Placed placed;
   if (placer == OrderedPlacer::kList) {
     placed = list_in_order(engine, order, own);

@@ -44,7 +44,7 @@ std::vector<Assignment> placer_starts(const PlacerInput& input, const Rules& rul
   std::vector<Assignment> starts;
   Context part = context;
   part.states = 0;
-  part.budget.max_states = (context.budget.max_states - context.states) / kPartOfStarts;
+  part.budget.max_states = context.left() / kPartOfStarts;
   for (const std::string_view name : kStarts) {
     if (context.stop() && !starts.empty()) break;
     const Placer& placer = find_placer(name);
