@@ -296,6 +296,14 @@ Learning with(const std::function<void(Learning&)>& change) {
   return how;
 }
 
+// Groups drawn by the policy, of so many clusters; none: the usual ones.
+Method coarsening(Coarsening which, std::optional<std::size_t> clusters) {
+  return learning(with([&](Learning& l) {
+    l.shape.coarsening = which;
+    l.clusters = clusters;
+  }));
+}
+
 const std::map<std::string, Method>& methods() {
   static const std::map<std::string, Method> kMethods{
       {"expert",
@@ -341,6 +349,11 @@ const std::map<std::string, Method>& methods() {
          l.by_upward_rank = true;
        }))},
       {"gdp-spectral", learning(with([](Learning& l) { l.shape.spectral = 8; }))},
+      {"gdp-coarsening", coarsening(Coarsening::kLearned, 1024)},
+      {"gdp-coarsening-256", coarsening(Coarsening::kLearned, {})},
+      {"coarsening-random", coarsening(Coarsening::kRandom, 1024)},
+      {"coarsening-random-256", coarsening(Coarsening::kRandom, {})},
+      {"gdp-1024-clusters", coarsening(Coarsening::kNone, 1024)},
       {"gdp-contrast", learning(with([](Learning& l) { l.contrast = 200; }))},
       {"gdp-order-alpha", learning(with([](Learning& l) { l.order = TraversalOrder::kAlpha; }))},
       {"gdp-order-dfs_preorder", learning(with([](Learning& l) { l.order = TraversalOrder::kDfsPreorder; }))},

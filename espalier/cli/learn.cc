@@ -54,6 +54,11 @@ void add_learn(Program& program) {
                    "pretrain: superposition by each node (GDP), by the graph (GO) or none; default: graph")
       ->type_name("NAME")
       ->check(CLI::IsMember({"none", "node", "graph"}));
+  verb->add_option("--coarsening", flags->coarsening,
+                   "pretrain: groups that are placed as one: none, learned (HSDAG: the net scores edges that "
+                   "nodes keep) or random (drawn, never learnt); default: none")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"none", "learned", "random"}));
   verb->add_option("--rounds", flags->rounds, "pretrain: rounds of imitating the targets; default: 60")
       ->type_name("N");
   verb->add_option("--updates", flags->updates, "updates by reinforcement; default: 3000, finetune: 50")

@@ -77,6 +77,7 @@ struct LearnFlags {
   // Of a net that is trained from nothing (PolicyShape).
   std::int64_t width = 64, segment = 128, attention_layers = 1, refinements = 0, spectral = 0;
   std::string gate = "graph";
+  std::string coarsening = "none";
   SearchFlags search;
 };
 

@@ -11,6 +11,7 @@
 #include "espalier/base/json.h"
 #include "espalier/base/rng.h"
 #include "espalier/learned/policy_parts.h"
+#include "espalier/learned/rollout_objective.h"
 #include "espalier/learned/torch_threads.h"
 
 namespace espalier::placement {
@@ -23,62 +24,10 @@ double published_reward(const Evaluated& evaluated) {
   return evaluated.fits ? -std::sqrt(to_seconds(evaluated.time)) : -10;
 }
 
-// What an update needs of its rollouts: by node and entry of a head the advantages of those that chose it.
-struct Choices {
-  at::Tensor gained, lost;  // [nodes, entries]: sums of positive and of negative advantages
-};
-
-// `chosen`: by rollout, an entry for each node; empty: it chose none.
-Choices choices_of(std::span<const std::vector<std::int64_t>> chosen, std::span<const double> advantage,
-                   const at::Tensor& like) {
-  const auto nodes = static_cast<std::size_t>(like.size(0)), entries = static_cast<std::size_t>(like.size(1));
-  std::vector<float> gained(nodes * entries), lost(nodes * entries);
-  const double share = 1 / static_cast<double>(chosen.size() * nodes);
-  for (std::size_t i = 0; i < chosen.size(); ++i) {
-    if (chosen[i].empty()) continue;
-    std::vector<float>& sums = advantage[i] > 0 ? gained : lost;
-    const auto each = static_cast<float>(advantage[i] * share);
-    for (std::size_t n = 0; n < nodes; ++n)
-      sums[n * entries + static_cast<std::size_t>(chosen[i][n])] += each;
-  }
-  return {at::from_blob(gained.data(), like.sizes(), at::kFloat).clone().to(like.device()),
-          at::from_blob(lost.data(), like.sizes(), at::kFloat).clone().to(like.device())};
-}
-
-// What PPO maximises, for one head.
-at::Tensor clipped_gain(const Choices& choices, const at::Tensor& now, const at::Tensor& old, double clip) {
-  const at::Tensor chance = at::exp(now - old);
-  return (choices.gained * at::clamp_max(chance, 1 + clip) + choices.lost * at::clamp_min(chance, 1 - clip))
-      .sum();
-}
-
-// Zero where a device is barred: its probability is 0 and its logarithm -inf, which no gradient may meet.
-at::Tensor log_probabilities(const at::Tensor& logits) {
-  const at::Tensor all = at::log_softmax(logits, 1);
-  return at::where(at::isfinite(all), all, at::zeros_like(all));
-}
-
-at::Tensor entropy_of(const at::Tensor& log_probability, const at::Tensor& logits) {
-  return -(at::softmax(logits, 1) * log_probability).sum(1).mean();
-}
-
-std::vector<std::int64_t> indices(const NodeDevices& devices) {
-  std::vector<std::int64_t> result;
-  for (const DeviceId device : devices) result.push_back(static_cast<std::int64_t>(device.index()));
-  return result;
-}
-
 std::vector<float> rows_of(const at::Tensor& logits) {
   const at::Tensor rows = at::softmax(logits, 1).to(at::kCPU).contiguous();
   return {rows.const_data_ptr<float>(), rows.const_data_ptr<float>() + rows.numel()};
 }
-
-// One head and what the rollouts chose of it.
-struct Head {
-  at::Tensor HeadLogits::*logits;
-  at::Tensor old;  // log probabilities that the rollouts were drawn from
-  Choices choices;
-};
 
 }  // namespace
 
@@ -108,6 +57,9 @@ struct Learner::State {
 
   at::Tensor logits(std::size_t task) { return policy.parts().logits(tasks[task]->input()); }
   HeadLogits heads(std::size_t task) { return policy.parts().heads(tasks[task]->input()); }
+  const JoinInput* join_input(std::size_t task) const {
+    return policy.parts().join_input(tasks[task]->input());
+  }
   at::Device device() const {
     return policy.parts().net ? policy.parts().net->device() : at::Device(at::kCPU);
   }
@@ -156,52 +108,40 @@ struct Learner::State {
     if (sample.evaluated.fits && (!best || sample.evaluated.time < best->evaluated.time)) best = sample;
   }
 
-  // `old`: what the rollouts were drawn from.
-  std::vector<Head> heads_of(std::span<const Sample> samples, std::span<const double> advantage,
-                             const HeadLogits& old) const {
-    std::vector<std::vector<std::int64_t>> devices, levels;
-    for (const Sample& sample : samples) {
-      devices.push_back(indices(sample.devices));
-      levels.emplace_back(sample.levels.begin(), sample.levels.end());
-    }
-    std::vector<Head> heads;
-    heads.push_back(
-        {&HeadLogits::devices, log_probabilities(old.devices), choices_of(devices, advantage, old.devices)});
-    if (old.levels.defined()) {
-      heads.push_back(
-          {&HeadLogits::levels, log_probabilities(old.levels), choices_of(levels, advantage, old.levels)});
-    }
-    return heads;
-  }
-
-  void learn_from(std::size_t task, const std::vector<Head>& of_rollouts) {
+  void learn_from(std::size_t task, const RolloutObjective& of_rollouts) {
     const double part = done();
     const double rate =
         options.learning_rate * std::pow(options.last_learning_rate / options.learning_rate, part);
     const double entropy_weight = options.entropy * (1 - part);
     for (std::size_t epoch = 0; epoch < options.epochs; ++epoch) {
-      const HeadLogits raw = heads(task);
-      at::Tensor loss;
-      for (const Head& head : of_rollouts) {
-        const at::Tensor now = log_probabilities(raw.*head.logits);
-        at::Tensor own = -clipped_gain(head.choices, now, head.old, options.clip);
-        if (entropy_weight > 0) own = own - entropy_weight * entropy_of(now, raw.*head.logits);
-        loss = loss.defined() ? loss + own : own;
-      }
+      const at::Tensor loss = of_rollouts.loss(heads(task), options.clip, entropy_weight);
       adam.step(loss, rate, options.most_norm);
     }
   }
 
   // Placements as the heads have it, judged.
   std::vector<Sample> rollouts(std::size_t task, const HeadLogits& drawn_from, ThreadPool* pool) const {
-    std::vector<NodeDevices> devices = draw(rows_of(drawn_from.devices), tasks[task]->input().devices,
-                                            options.rollouts, stream_key(options.seed, {2, updates}));
+    const std::uint64_t of_devices = stream_key(options.seed, {2, updates});
+    const std::size_t columns = tasks[task]->input().devices;
+    std::vector<NodeDevices> devices;
     std::vector<NodeLevels> levels(options.rollouts);
-    if (drawn_from.levels.defined()) {
-      levels = draw_levels(rows_of(drawn_from.levels), static_cast<std::size_t>(drawn_from.levels.size(1)),
-                           options.rollouts, stream_key(options.seed, {4, updates}));
+    std::vector<NodeChoices> joins(options.rollouts);
+    const auto entries = [&](const at::Tensor& logits, std::uint64_t stream) {
+      return draw_entries(rows_of(logits), static_cast<std::size_t>(logits.size(1)), options.rollouts,
+                          stream_key(options.seed, {stream, updates}));
+    };
+    if (drawn_from.levels.defined()) levels = entries(drawn_from.levels, 4);
+    if (const JoinInput* join = join_input(task)) {
+      joins = entries(drawn_from.joins, 5);
+      const Groups groups = make_groups(*join, groupings_of(*join, joins));
+      devices = draw_groups(rows_of(pooled(drawn_from.devices, groups)), columns, groups, of_devices);
+    } else {
+      devices = draw(rows_of(drawn_from.devices), columns, options.rollouts, of_devices);
     }
-    return judge(*tasks[task], std::move(devices), std::move(levels), options.repairs, pool);
+    std::vector<Sample> samples =
+        judge(*tasks[task], std::move(devices), std::move(levels), options.repairs, pool);
+    for (std::size_t i = 0; i < samples.size(); ++i) samples[i].choices = std::move(joins[i]);
+    return samples;
   }
 
   Policy& policy;
@@ -241,7 +181,7 @@ bool Learner::update(Context& context) {
   if (own.best) point.best = score(task, own.best->evaluated);
   own.curve.push_back(point);
   if (state.options.repeat_best && own.best) samples.push_back(*own.best);
-  state.learn_from(turn, state.heads_of(samples, state.advantages(turn, samples), old));
+  state.learn_from(turn, {samples, state.advantages(turn, samples), old, state.join_input(turn)});
   ++state.updates;
   return true;
 }
@@ -259,13 +199,17 @@ void Learner::imitate(const std::vector<NodeDevices>& targets, std::uint64_t ste
         at::from_blob(wanted.data(), {static_cast<std::int64_t>(wanted.size())}, at::kLong)
             .clone()
             .to(state.device());
-    const at::Tensor now = log_probabilities(state.logits(turn));
+    const HeadLogits raw = state.heads(turn);
+    const at::Tensor now = log_probabilities(raw.devices);
     const auto devices = static_cast<double>(task.input().devices);
     const double rest = devices > 1 ? (1 - confidence) / (devices - 1) : 0;
     const at::Tensor chosen = now.gather(1, target.unsqueeze(1)).squeeze(1);
     // Nodes count by their work, and each a little: a wrong large one costs most.
     const at::Tensor weight = state.policy.parts().weight_of(task.input());
-    const at::Tensor loss = -((chosen * (confidence - rest) + now.sum(1) * rest) * weight).sum();
+    at::Tensor value = chosen * (confidence - rest) + now.sum(1) * rest;
+    if (raw.joins.defined() && raw.joins.requires_grad())
+      value = value + kept_together(raw.joins, *state.join_input(turn), wanted);
+    const at::Tensor loss = -(value * weight).sum();
     state.adam.step(loss, learning_rate, state.options.most_norm);
   }
 }
@@ -303,6 +247,7 @@ void Learner::save(const std::string& path) const {
               {"devices", indices(own.best->devices)},
               {"units", indices(own.best->assignment)}};
       if (!own.best->levels.empty()) best["levels"] = own.best->levels;
+      if (!own.best->choices.empty()) best["choices"] = own.best->choices;
     }
     tasks.push_back({{"calls", own.calls}, {"reward_sum", own.reward_sum}, {"best", best}, {"curve", curve}});
   }
@@ -331,11 +276,16 @@ std::vector<LearningPoint> parse_curve(const JsonCursor& json) {
   return curve;
 }
 
-NodeLevels parse_levels(const JsonCursor& json, std::size_t nodes) {
-  if (json.size() != nodes) json.fail("expected " + std::to_string(nodes) + " levels: another graph's");
-  NodeLevels levels;
-  for (std::size_t i = 0; i < nodes; ++i) levels.push_back(narrow(json.at(i).integer(0, 63)));
-  return levels;
+// A number below `end` for each node.
+std::vector<std::uint32_t> parse_entries(const JsonCursor& best, const char* key, std::size_t nodes,
+                                         std::size_t end) {
+  std::vector<std::uint32_t> entries;
+  if (!best.has(key)) return entries;
+  const JsonCursor json = best.at(key);
+  if (json.size() != nodes) json.fail("expected " + std::to_string(nodes) + " " + key + ": another graph's");
+  const auto last = static_cast<std::int64_t>(end) - 1;
+  for (std::size_t i = 0; i < nodes; ++i) entries.push_back(narrow(json.at(i).integer(0, last)));
+  return entries;
 }
 
 TaskProgress parse_progress(const JsonCursor& json, const PlacementTask& task) {
@@ -358,7 +308,8 @@ TaskProgress parse_progress(const JsonCursor& json, const PlacementTask& task) {
   sample.devices = devices(best.at("devices"), task.input().nodes);
   sample.assignment = devices(best.at("units"), task.instance().units());
   sample.evaluated.time = best.at("time").duration();
-  if (best.has("levels")) sample.levels = parse_levels(best.at("levels"), task.input().nodes);
+  sample.levels = parse_entries(best, "levels", task.input().nodes, 64);
+  sample.choices = parse_entries(best, "choices", task.input().nodes, kJoinEntries);
   own.best = std::move(sample);
   return own;
 }

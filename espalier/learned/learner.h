@@ -17,6 +17,11 @@
 // A policy with levels of schedule priority (PolicyShape::priorities) draws one for each node too. Devices
 // and levels are parts of one action: they share its advantage, and each is clipped by itself.
 //
+// A policy that coarsens (coarsening.h) draws for each node whom it joins, and then a device for each group.
+// Each node's choice and each group's device are parts that are clipped by themselves; a device's logits are
+// pooled over its group, so each rollout has rows of its own. Imitation steps down the nodes' cross entropy
+// as ever, and the chance that a node joins one of another target device.
+//
 // The same seed gives the same bytes on one machine, for any number of pool threads.
 
 #include <cstdint>

@@ -148,6 +148,7 @@ NetInput::NetInput(const PolicyInput& input, const PolicyShape& shape, at::Devic
     }
   }
   kinds = tensor_of(average, {devices, devices}, device);
+  if (shape.coarsening != Coarsening::kNone) join.emplace(input, device);
 }
 
 at::Tensor Net::make(const std::string& name, std::initializer_list<std::int64_t> sizes, double scale) {
@@ -194,6 +195,14 @@ Net::Net(const PolicyShape& shape, std::uint64_t seed, at::Device device)
   head_ = make_linear("head", width, width, 0.1);
   speed_ = make_linear("speed", width, 1, 0.1);
   if (shape.priorities > 0) level_head_ = make_level_head();
+  if (shape.coarsening == Coarsening::kLearned) {
+    join_head_ = {make_norm("join.before", width),
+                  make_linear("join.from", width, width),
+                  make_linear("join.to", width, width),
+                  make_linear("join.edge", static_cast<std::int64_t>(kJoinNumbers), width),
+                  make_linear("join.out", width, 1, 0.1),
+                  make_linear("join.own", width, 1, 0.1)};
+  }
 }
 
 Net::Attention Net::make_attention(const std::string& name) {
@@ -289,6 +298,19 @@ at::Tensor Net::levels(const NetInput& input, const NetAnswer& answer, const at:
   const at::Tensor x =
       attend(level_head_.attention, answer.nodes + level_head_.placed(placed), answer.context, input);
   return level_head_.out(level_head_.last(x));
+}
+
+at::Tensor Net::joins(const NetInput& input, const NetAnswer& answer) const {
+  const JoinInput& join = input.join.value();
+  if (shape_.coarsening == Coarsening::kRandom) return join.prior;
+  const at::Tensor x = join_head_.before(answer.nodes);
+  const at::Tensor hidden =
+      at::relu(join_head_.from(x).index_select(0, join.from) + join_head_.to(x).index_select(0, join.to) +
+               join_head_.edge(join.numbers));
+  const at::Tensor scores = at::cat({join_head_.own(x), join_head_.out(hidden)}, 0).squeeze(1);
+  return join.prior + at::zeros({join.prior.numel()}, scores.options())
+                          .index_add(0, join.slots, scores)
+                          .view_as(join.prior);
 }
 
 }  // namespace espalier::placement

@@ -21,15 +21,21 @@
 // Gradients of levels reach what is shared, not the probabilities of devices. In the beginning most nodes are
 // of the middle level, so that devices mostly run by the order of the graph.
 //
+// By another option a head scores edges that nodes keep, and components are placed as one (coarsening.h):
+//
+//   x, edges ─▶ w · ReLU(A x_from + B x_to + C edge)     of itself: w x + what is most probable at first
+//
 // Includes libtorch; learned/ only.
 
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "espalier/learned/coarsening.h"
 #include "espalier/learned/policy_input.h"
 #include "espalier/learned/policy_shape.h"
 
@@ -53,6 +59,7 @@ struct NetInput {
   at::Tensor work;            // [n, 1]
   at::Tensor kinds;           // [D, D]: row d averages over the devices that are equal to d
   bool any_barred = false;
+  std::optional<JoinInput> join;  // of a shape that coarsens
 };
 
 // What a net says of a graph, and what a later head reads of it.
@@ -77,6 +84,9 @@ class Net {
 
   // [n, priorities]: logits of levels. `logits`: of devices, those of the answer with what is added to them.
   at::Tensor levels(const NetInput& input, const NetAnswer& answer, const at::Tensor& logits) const;
+
+  // [n, kJoinEntries]: logits of whom each node joins. Random coarsening: as they are in the beginning.
+  at::Tensor joins(const NetInput& input, const NetAnswer& answer) const;
 
   // [n, d]: what GraphSAGE makes of each node, before any attention.
   at::Tensor embed(const NetInput& input) const;
@@ -112,6 +122,10 @@ class Net {
     Norm last;
     Linear out;
   };
+  struct JoinHead {
+    Norm before;
+    Linear from, to, edge, out, own;
+  };
   Attention make_attention(const std::string& name);
   LevelHead make_level_head();
 
@@ -128,6 +142,7 @@ class Net {
   std::vector<Attention> attentions_;
   Norm last_;
   LevelHead level_head_;
+  JoinHead join_head_;
 };
 
 // Logits less the mean of each device's over the work, but for what devices that are alike have in common:

@@ -48,19 +48,19 @@ void judge_all(const PlacementTask& task, std::vector<Sample>& samples, Repairs 
 
 // A row of probabilities for each node; an entry of each, `count` times.
 template <class Entry>
-std::vector<std::vector<Entry>> draw_entries(std::span<const float> probability, std::size_t columns,
-                                             std::size_t count, std::uint64_t seed) {
+std::vector<std::vector<Entry>> drawn(std::span<const float> probability, std::size_t columns,
+                                      std::size_t count, std::uint64_t seed) {
   const std::size_t nodes = probability.size() / columns;
-  std::vector<std::vector<Entry>> drawn(count);
+  std::vector<std::vector<Entry>> result(count);
   for (std::size_t i = 0; i < count; ++i) {
     Rng rng(stream_key(seed, {i}));
-    drawn[i].reserve(nodes);
+    result[i].reserve(nodes);
     for (std::size_t n = 0; n < nodes; ++n) {
       const std::size_t entry = drawn_entry(probability.subspan(n * columns, columns), rng.unit());
-      drawn[i].emplace_back(narrow(entry));
+      result[i].emplace_back(narrow(entry));
     }
   }
-  return drawn;
+  return result;
 }
 
 }  // namespace
@@ -150,12 +150,12 @@ std::size_t drawn_entry(std::span<const float> row, double uniform) {
 
 std::vector<NodeDevices> draw(std::span<const float> probability, std::size_t devices, std::size_t count,
                               std::uint64_t seed) {
-  return draw_entries<DeviceId>(probability, devices, count, seed);
+  return drawn<DeviceId>(probability, devices, count, seed);
 }
 
-std::vector<NodeLevels> draw_levels(std::span<const float> probability, std::size_t levels, std::size_t count,
-                                    std::uint64_t seed) {
-  return draw_entries<std::uint32_t>(probability, levels, count, seed);
+std::vector<std::vector<std::uint32_t>> draw_entries(std::span<const float> probability, std::size_t columns,
+                                                     std::size_t count, std::uint64_t seed) {
+  return drawn<std::uint32_t>(probability, columns, count, seed);
 }
 
 NodeDevices most_probable(std::span<const float> probability, std::size_t devices) {

@@ -52,11 +52,15 @@ using NodeDevices = std::vector<DeviceId>;
 // A level of schedule priority for each node, smaller first; empty: nodes run by the task's own order.
 using NodeLevels = std::vector<std::uint32_t>;
 
+// By node whom it joins, as an entry of its choices (coarsening.h); empty: each node stands by itself.
+using NodeChoices = std::vector<std::uint32_t>;
+
 struct Sample {
   NodeDevices devices;
   Assignment assignment;  // of units: that of the nodes, or what repair made of it
   Evaluated evaluated;
   NodeLevels levels = {};
+  NodeChoices choices = {};
 };
 
 // What devices run by where nodes have levels: operators by the level of their node, then by the task's own
@@ -97,9 +101,9 @@ std::vector<Sample> judge_units(const PlacementTask& task, std::vector<Assignmen
 std::vector<NodeDevices> draw(std::span<const float> probability, std::size_t devices, std::size_t count,
                               std::uint64_t seed);
 
-// Draws levels of nodes in the same way.
-std::vector<NodeLevels> draw_levels(std::span<const float> probability, std::size_t levels, std::size_t count,
-                                    std::uint64_t seed);
+// Draws an entry of each row in the same way: levels, or whom nodes join.
+std::vector<std::vector<std::uint32_t>> draw_entries(std::span<const float> probability, std::size_t columns,
+                                                     std::size_t count, std::uint64_t seed);
 
 // The entry of a row of probabilities that a uniform number in [0, 1) falls on; never one of probability 0.
 std::size_t drawn_entry(std::span<const float> row, double uniform);

@@ -17,6 +17,25 @@ namespace {
 constexpr const char* kFormat = "espalier.policy/1";
 constexpr std::array<std::pair<Gate, std::string_view>, 3> kGates{
     {{Gate::kNone, "none"}, {Gate::kNode, "node"}, {Gate::kGraph, "graph"}}};
+constexpr std::array<std::pair<Coarsening, std::string_view>, 3> kCoarsenings{
+    {{Coarsening::kNone, "none"}, {Coarsening::kLearned, "learned"}, {Coarsening::kRandom, "random"}}};
+
+template <class Names, class Value>
+std::string_view text_in(const Names& names, Value value) {
+  for (const auto& [each, text] : names) {
+    if (each == value) return text;
+  }
+  ESP_CHECK(false);
+  return {};
+}
+
+template <class Names>
+auto parsed_in(const Names& names, std::string_view text) -> std::optional<decltype(names[0].first)> {
+  for (const auto& [each, name] : names) {
+    if (name == text) return each;
+  }
+  return std::nullopt;
+}
 
 at::Device device_named(const std::string& text) {
   std::optional<at::Device> device;
@@ -42,6 +61,7 @@ std::string text_of(const PolicyShape& shape) {
                {"centred", shape.centred}};
   if (shape.spectral != 0) json["spectral"] = shape.spectral;
   if (shape.priorities != 0) json["priorities"] = shape.priorities;
+  if (shape.coarsening != Coarsening::kNone) json["coarsening"] = to_text(shape.coarsening);
   return json.dump();
 }
 
@@ -50,7 +70,7 @@ PolicyShape parse_shape(const std::string& text, const std::string& where) {
   const JsonCursor cursor(json, where);
   cursor.expect_format(kFormat);
   cursor.only({"format", "width", "sage_layers", "attention_layers", "heads", "segment", "refinements",
-               "gate", "centred", "spectral", "priorities"});
+               "gate", "centred", "spectral", "priorities", "coarsening"});
   PolicyShape shape;
   shape.width = cursor.at("width").integer(1, 4096);
   shape.sage_layers = cursor.at("sage_layers").integer(0, 64);
@@ -64,6 +84,11 @@ PolicyShape parse_shape(const std::string& text, const std::string& where) {
   shape.centred = cursor.at("centred").boolean();
   if (cursor.has("spectral")) shape.spectral = cursor.at("spectral").integer(0, 64);
   if (cursor.has("priorities")) shape.priorities = cursor.at("priorities").integer(0, 64);
+  if (cursor.has("coarsening")) {
+    const std::optional<Coarsening> coarsening = parse_coarsening(cursor.at("coarsening").string());
+    if (!coarsening) cursor.at("coarsening").fail("expected none, learned or random");
+    shape.coarsening = *coarsening;
+  }
   if (shape.width % shape.heads != 0) cursor.at("heads").fail("expected a divisor of width");
   return shape;
 }
@@ -71,18 +96,17 @@ PolicyShape parse_shape(const std::string& text, const std::string& where) {
 }  // namespace
 
 std::string_view to_text(Gate gate) {
-  for (const auto& [each, text] : kGates) {
-    if (each == gate) return text;
-  }
-  ESP_CHECK(false);
-  return {};
+  return text_in(kGates, gate);
+}
+std::optional<Gate> parse_gate(std::string_view text) {
+  return parsed_in(kGates, text);
 }
 
-std::optional<Gate> parse_gate(std::string_view text) {
-  for (const auto& [gate, name] : kGates) {
-    if (name == text) return gate;
-  }
-  return std::nullopt;
+std::string_view to_text(Coarsening coarsening) {
+  return text_in(kCoarsenings, coarsening);
+}
+std::optional<Coarsening> parse_coarsening(std::string_view text) {
+  return parsed_in(kCoarsenings, text);
 }
 
 Policy::Parts::Entry& Policy::Parts::entry(const PolicyInput& input) {
@@ -91,13 +115,15 @@ Policy::Parts::Entry& Policy::Parts::entry(const PolicyInput& input) {
   }
   const at::Device device = net ? net->device() : at::Device(at::kCPU);
   const PolicyShape shape = net ? net->shape() : PolicyShape{};
-  Entry& made = entries_.emplace_back(Entry{&input, {input, shape, device}, {}, {}});
+  Entry& made = entries_.emplace_back(Entry{&input, {input, shape, device}, {}, {}, {}});
   const auto empty_table = [&](std::int64_t columns) {
     return at::zeros({made.input.nodes, columns}, at::TensorOptions(at::kFloat).device(device))
         .set_requires_grad(true);
   };
   if (!net || with_tables) made.table = empty_table(made.input.devices);
   if (net && with_tables && shape.priorities > 0) made.level_table = empty_table(shape.priorities);
+  if (net && with_tables && shape.coarsening == Coarsening::kLearned)
+    made.join_table = empty_table(static_cast<std::int64_t>(kJoinEntries));
   return made;
 }
 
@@ -114,13 +140,30 @@ at::Tensor Policy::Parts::logits(const PolicyInput& input) {
 }
 
 HeadLogits Policy::Parts::heads(const PolicyInput& input) {
-  if (!net || net->shape().priorities == 0) return {logits(input), {}};
+  if (!net || (net->shape().priorities == 0 && net->shape().coarsening == Coarsening::kNone))
+    return {logits(input), {}, {}};
   const Entry& known = entry(input);
   const NetAnswer answer = net->answer(known.input);
-  HeadLogits heads{device_logits(known, answer.logits), {}};
-  heads.levels = net->levels(known.input, answer, heads.devices);
+  HeadLogits heads{device_logits(known, answer.logits), {}, {}};
+  if (net->shape().priorities > 0) heads.levels = net->levels(known.input, answer, heads.devices);
   if (known.level_table.defined()) heads.levels = heads.levels + known.level_table;
+  if (net->shape().coarsening != Coarsening::kNone) heads.joins = net->joins(known.input, answer);
+  if (known.join_table.defined()) heads.joins = heads.joins + known.join_table;
   return heads;
+}
+
+const JoinInput* Policy::Parts::join_input(const PolicyInput& input) {
+  const std::optional<JoinInput>& known = entry(input).input.join;
+  return known ? &*known : nullptr;
+}
+
+at::Tensor Policy::Parts::most_probable_rows(const PolicyInput& input) {
+  const JoinInput* join = join_input(input);
+  if (!join) return at::softmax(logits(input), 1);
+  const HeadLogits all = heads(input);
+  Grouping grouping = groups_of(join->target, best_choices(all.joins));
+  const Groups groups = make_groups(*join, {std::move(grouping)});
+  return at::softmax(pooled(all.devices, groups), 1).index_select(0, groups.of_node);
 }
 
 at::Tensor Policy::Parts::weight_of(const PolicyInput& input) {
@@ -140,6 +183,7 @@ NamedTensors Policy::Parts::weights() const {
     const std::string name = "table." + std::to_string(tables++);
     all.emplace_back(name, entry.table);
     if (entry.level_table.defined()) all.emplace_back(name + ".levels", entry.level_table);
+    if (entry.join_table.defined()) all.emplace_back(name + ".joins", entry.join_table);
   }
   return all;
 }
@@ -218,7 +262,7 @@ std::vector<float> Policy::probabilities(const PolicyInput& input) const {
   const FewTorchThreads few(input.nodes);
   at::NoGradGuard guard;
   const bool kept = is_table();
-  const at::Tensor rows = at::softmax(parts_->logits(input), 1).to(at::kCPU, at::kFloat).contiguous();
+  const at::Tensor rows = parts_->most_probable_rows(input).to(at::kCPU, at::kFloat).contiguous();
   if (!kept) parts_->forget(input);
   const float* begin = rows.const_data_ptr<float>();
   return {begin, begin + rows.numel()};

@@ -41,7 +41,8 @@ class Policy {
   const std::string& device() const;  // as it was given
   std::size_t weights() const;        // numbers that it has learnt
 
-  // nodes × devices; rows add up to 1. One forward pass.
+  // nodes × devices; rows add up to 1. One forward pass. Of a policy that coarsens: each node's row is that
+  // of its group where each node makes its most probable choice, so the most probable placement is of groups.
   std::vector<float> probabilities(const PolicyInput& input) const;
 
   // Another one with the same weights that learns apart.

@@ -119,27 +119,31 @@ class InputBuilder {
   }
 
   void connect_nodes() {
-    std::vector<std::pair<std::uint32_t, std::uint32_t>> edges;
+    // Both ways of each edge; time of messages that go this way.
+    std::map<std::pair<std::uint32_t, std::uint32_t>, double> edges;
     for (std::size_t v = 0; v < instance_.values(); ++v) {
       const std::uint32_t from = node_of(instance_.producer[v]);
+      std::vector<std::uint32_t> to;
       for (const TaskId reader : instance_.readers[v]) {
-        if (node_of(reader) != from) edges.emplace_back(from, node_of(reader));
+        if (node_of(reader) != from) to.push_back(node_of(reader));
       }
+      std::sort(to.begin(), to.end());
+      to.erase(std::unique(to.begin(), to.end()), to.end());
+      for (const std::uint32_t node : to) edges[{from, node}] += count_of(mean_.message[v]);
     }
-    std::sort(edges.begin(), edges.end());
-    edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
-    for (const auto& [from, to] : edges) {
-      sums_[from].takers += 1;
-      sums_[to].givers += 1;
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> backward;
+    for (const auto& [edge, time] : edges) {
+      sums_[edge.first].takers += 1;
+      sums_[edge.second].givers += 1;
+      backward.emplace_back(edge.second, edge.first);
     }
-    const std::size_t one_way = edges.size();
-    for (std::size_t e = 0; e < one_way; ++e) edges.emplace_back(edges[e].second, edges[e].first);
-    std::sort(edges.begin(), edges.end());
-    edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
-    std::size_t e = 0;
+    for (const auto& edge : backward) edges.try_emplace(edge, 0);
+    auto edge = edges.begin();
     for (std::uint32_t node = 0; node < made_.nodes; ++node) {
-      for (; e < edges.size() && edges[e].first == node; ++e)
-        made_.neighbours.items.push_back(edges[e].second);
+      for (; edge != edges.end() && edge->first.first == node; ++edge) {
+        made_.neighbours.items.push_back(edge->first.second);
+        made_.given.push_back(static_cast<float>(edge->second / work_));
+      }
       made_.neighbours.close();
     }
   }

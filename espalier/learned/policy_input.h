@@ -28,6 +28,7 @@ struct PolicyInput {
   Lists<std::uint32_t> types;           // by node: types of its operators, each once, ascending
   std::vector<float> type_share;        // as types.items: that type's part of the node's work
   Lists<std::uint32_t> neighbours;      // by node: whoever it reads from or gives to, ascending
+  std::vector<float> given;             // as neighbours.items: time of messages to it, as a part of all work
   std::vector<std::uint32_t> order;     // nodes as segments take them
   std::vector<float> work;              // by node: its part of all work; they add up to 1
   std::vector<std::uint32_t> layer;     // by node: the layer of its first unit (layers_of)

@@ -15,6 +15,7 @@ namespace espalier::placement {
 struct HeadLogits {
   at::Tensor devices;  // [nodes, devices]
   at::Tensor levels;   // [nodes, priorities]; undefined where the policy has no such head
+  at::Tensor joins;    // [nodes, kJoinEntries]: of coarsening, the same
 };
 
 struct Policy::Parts {
@@ -27,6 +28,11 @@ struct Policy::Parts {
   // before it dies.
   HeadLogits heads(const PolicyInput& input);
   at::Tensor logits(const PolicyInput& input);  // of devices
+  // Whom nodes may join; null where the policy does not coarsen. Valid until forget().
+  const JoinInput* join_input(const PolicyInput& input);
+  // [nodes, devices]: probabilities; of a policy that coarsens those of the group of each node's most
+  // probable choices.
+  at::Tensor most_probable_rows(const PolicyInput& input);
   // [nodes]: how much a node's error counts where a target is imitated; they add up to 1.
   at::Tensor weight_of(const PolicyInput& input);
   void forget(const PolicyInput& input);
@@ -36,7 +42,7 @@ struct Policy::Parts {
   struct Entry {
     const PolicyInput* of;
     NetInput input;
-    at::Tensor table, level_table;  // zeros at first; undefined where there is none
+    at::Tensor table, level_table, join_table;  // zeros at first; undefined where there is none
   };
   at::Tensor device_logits(const Entry& known, const at::Tensor& of_net) const;
   Entry& entry(const PolicyInput& input);

@@ -17,6 +17,15 @@ enum class Gate : std::uint8_t {
 std::string_view to_text(Gate gate);  // "none", "node", "graph"
 std::optional<Gate> parse_gate(std::string_view text);
 
+// What is placed as one (coarsening.h).
+enum class Coarsening : std::uint8_t {
+  kNone,     // each node by itself
+  kLearned,  // groups that the policy draws: a net scores the edges that nodes may keep
+  kRandom,   // groups drawn as they are before anything is learnt, which stays so: the control
+};
+std::string_view to_text(Coarsening coarsening);  // "none", "learned", "random"
+std::optional<Coarsening> parse_coarsening(std::string_view text);
+
 struct PolicyShape {
   std::int64_t width = 64;
   std::int64_t sage_layers = 2;
@@ -30,6 +39,7 @@ struct PolicyShape {
   // Levels of schedule priority that a second head chooses among for each node (GO, arXiv 2010.12438); 0:
   // there is none, and devices run by the order of the graph.
   std::int64_t priorities = 0;
+  Coarsening coarsening = Coarsening::kNone;
   friend bool operator==(const PolicyShape&, const PolicyShape&) = default;
 };
 

@@ -84,6 +84,7 @@ PolicyShape shape_of(const LearnFlags& flags) {
   shape.gate = parse_gate(flags.gate).value();
   shape.refinements = flags.refinements;
   shape.spectral = flags.spectral;
+  shape.coarsening = parse_coarsening(flags.coarsening).value();
   return shape;
 }
 

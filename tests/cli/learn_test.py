@@ -117,6 +117,10 @@ class Learned(Command):
         self.espalier("learn", "finetune", *MODEL, "--policy", "small.safetensors", "--updates", "2", "-o", "tuned.safetensors")
         self.assertEqual(self.planned("--policy", "tuned.safetensors")["status"], "feasible")
         self.refused("learn", "pretrain", *LITTLE, "--width", "30", "-o", "mine.safetensors", says="--width: 30 is not a multiple of 4")
+        self.espalier("learn", "pretrain", *LITTLE, "--coarsening", "learned", "-o", "grouping.safetensors")
+        self.assertEqual(self.planned("--policy", "grouping.safetensors")["status"], "feasible")
+        self.assertEqual(self.planned("--policy", "grouping.safetensors", "--fine-tune", "2")["status"], "feasible")
+        self.refused("learn", "pretrain", *LITTLE, "--coarsening", "fine", "-o", "mine.safetensors", says="fine not in")
         self.refused("learn", "pretrain", *LITTLE, "--gate", "door", "-o", "mine.safetensors", says="door not in")
 
     def test_a_killed_training_goes_on_to_the_same_bytes(self):
