@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 
 #include <array>
 
@@ -44,8 +45,12 @@ at::Device device_named(const std::string& text) {
   } catch (const c10::Error&) {
     throw InputError("there is no device '" + text + "'; expected cpu, cuda or cuda:N");
   }
-  const bool known = device->is_cpu() || (device->is_cuda() && at::hasCUDA());
-  if (!known) throw InputError("this machine has no device '" + text + "'; expected cpu");
+  const int gpus = at::hasCUDA() ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0;
+  const bool known = device->is_cpu() || (device->is_cuda() && device->index() < gpus && gpus > 0);
+  if (!known) {
+    throw InputError("this machine has no device '" + text + "'; expected cpu" +
+                     (gpus > 0 ? " or cuda:0 … cuda:" + std::to_string(gpus - 1) : ""));
+  }
   return *device;
 }
 

@@ -58,10 +58,9 @@ TrainingSet make_training_set(const TrainingSetOptions& options, ThreadPool* poo
   return set;
 }
 
-Policy pretrain(const TrainingSet& set, const PretrainingOptions& options, Context& context,
-                const std::function<void(const PretrainingStep&)>& told) {
+void pretrain(Policy& policy, const TrainingSet& set, const PretrainingOptions& options, Context& context,
+              const std::function<void(const PretrainingStep&)>& told) {
   ESP_CHECK(!set.empty());
-  Policy policy(options.shape, options.seed);
   std::vector<const PlacementTask*> tasks;
   std::vector<NodeDevices> targets;
   for (const std::unique_ptr<TrainingGraph>& graph : set) {
@@ -76,35 +75,31 @@ Policy pretrain(const TrainingSet& set, const PretrainingOptions& options, Conte
     std::vector<const PolicyInput*> inputs;
     for (const PlacementTask* task : tasks) inputs.push_back(&task->input());
     contrast(policy, inputs, {.epochs = options.contrast, .seed = options.seed}, context);
-    if (context.stop()) return policy;
+    if (context.stop()) return;
   }
-  {
-    Learner learner(policy, tasks, learning);
-    if (goes_on) learner.restore(options.checkpoint);
-    const std::uint64_t imitations = options.rounds * set.size(), steps = imitations + options.updates;
-    while (!context.stop()) {
-      const std::uint64_t step = learner.imitated() + learner.updates();
-      if (step >= steps) break;
-      PretrainingStep now{step + 1, steps, step < imitations};
-      if (now.imitates) {
-        const double part = static_cast<double>(step) / static_cast<double>(imitations);
-        const double rate =
-            options.imitation_rate * std::pow(options.last_imitation_rate / options.imitation_rate, part);
-        learner.imitate(targets, 1, options.confidence, rate);
-      } else {
-        const std::size_t turn = learner.next_task();
-        if (!learner.update(context)) break;
-        const LearningPoint& point = learner.progress(turn).curve.back();
-        now.valid = point.valid;
-        now.mean_over_target = point.mean / set[turn]->target_score;
-      }
-      if (!options.checkpoint.empty() && (step + 1) % options.save_every == 0)
-        learner.save(options.checkpoint);
-      if (told) told(now);
+  Learner learner(policy, tasks, learning);
+  if (goes_on) learner.restore(options.checkpoint);
+  const std::uint64_t imitations = options.rounds * set.size(), steps = imitations + options.updates;
+  while (!context.stop()) {
+    const std::uint64_t step = learner.imitated() + learner.updates();
+    if (step >= steps) break;
+    PretrainingStep now{step + 1, steps, step < imitations};
+    if (now.imitates) {
+      const double part = static_cast<double>(step) / static_cast<double>(imitations);
+      const double rate =
+          options.imitation_rate * std::pow(options.last_imitation_rate / options.imitation_rate, part);
+      learner.imitate(targets, 1, options.confidence, rate);
+    } else {
+      const std::size_t turn = learner.next_task();
+      if (!learner.update(context)) break;
+      const LearningPoint& point = learner.progress(turn).curve.back();
+      now.valid = point.valid;
+      now.mean_over_target = point.mean / set[turn]->target_score;
     }
-    if (!options.checkpoint.empty()) learner.save(options.checkpoint);
+    if (!options.checkpoint.empty() && (step + 1) % options.save_every == 0) learner.save(options.checkpoint);
+    if (told) told(now);
   }
-  return policy;
+  if (!options.checkpoint.empty()) learner.save(options.checkpoint);
 }
 
 }  // namespace espalier::placement

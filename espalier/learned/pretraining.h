@@ -48,7 +48,6 @@ TrainingSet make_training_set(const TrainingSetOptions& options, ThreadPool* poo
 std::optional<Sample> searched_placement(const PlacementTask& task, std::uint64_t looks, std::uint64_t seed);
 
 struct PretrainingOptions {
-  PolicyShape shape = {};
   std::uint64_t contrast = 0;     // epochs of contrastive learning before all else (contrastive.h)
   std::uint64_t rounds = 30;      // of imitation: a step for each graph
   double confidence = 0.8;        // in a target
@@ -66,9 +65,10 @@ struct PretrainingStep {
   double valid = 0, mean_over_target = 0;  // of this update's rollouts, if it is one
 };
 
-// Trains on a set. Goes on from the checkpoint where there is one, to the same bytes. Ends early, with the
-// policy as it is, where the context wants it. Throws InputError for a checkpoint of another call.
-Policy pretrain(const TrainingSet& set, const PretrainingOptions& options, Context& context,
-                const std::function<void(const PretrainingStep&)>& told = {});
+// Trains a policy, fresh from the same seed, on a set. Goes on from the checkpoint where there is one, to the
+// same bytes. Ends early, with the policy as it is, where the context wants it. Throws InputError for a
+// checkpoint of another call.
+void pretrain(Policy& policy, const TrainingSet& set, const PretrainingOptions& options, Context& context,
+              const std::function<void(const PretrainingStep&)>& told = {});
 
 }  // namespace espalier::placement

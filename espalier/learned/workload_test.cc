@@ -88,9 +88,9 @@ TEST(Pretraining, LearnsWhatSearchesFound) {
   ASSERT_GE(set.size(), 6U);
   Context context;
   context.budget.max_states = ~std::uint64_t{0};
-  PretrainingOptions options{.shape = {.width = 32}, .rounds = 12, .updates = 20};
-  const Policy trained = pretrain(set, options, context);
-  const Policy fresh(options.shape, options.seed);
+  Policy trained(PolicyShape{.width = 32}, 1);
+  const Policy fresh = trained.clone();
+  pretrain(trained, set, {.rounds = 12, .updates = 20}, context);
   double gained = 0;
   for (const std::unique_ptr<TrainingGraph>& graph : set) {
     const auto expected = [&](const Policy& policy) {

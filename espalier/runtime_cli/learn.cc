@@ -74,24 +74,24 @@ std::unique_ptr<Asked> asked(Program& program, const LearnFlags& flags) {
 
 PolicyShape shape_of(const LearnFlags& flags) {
   PolicyShape shape;
-  if (flags.width % shape.heads != 0) {
+  shape.width = flags.width.value_or(shape.width);
+  if (shape.width % shape.heads != 0) {
     throw InputError(
-        fmt::format("--width: {} is not a multiple of {}, the heads of attention", flags.width, shape.heads));
+        fmt::format("--width: {} is not a multiple of {}, the heads of attention", shape.width, shape.heads));
   }
-  shape.width = flags.width;
-  shape.segment = flags.segment;
-  shape.attention_layers = flags.attention_layers;
-  shape.gate = parse_gate(flags.gate).value();
-  shape.refinements = flags.refinements;
-  shape.spectral = flags.spectral;
-  shape.coarsening = parse_coarsening(flags.coarsening).value();
+  shape.segment = flags.segment.value_or(shape.segment);
+  shape.attention_layers = flags.attention_layers.value_or(shape.attention_layers);
+  shape.refinements = flags.refinements.value_or(shape.refinements);
+  shape.spectral = flags.spectral.value_or(shape.spectral);
+  if (flags.gate) shape.gate = parse_gate(*flags.gate).value();
+  if (flags.coarsening) shape.coarsening = parse_coarsening(*flags.coarsening).value();
   return shape;
 }
 
 int pretrain_verb(Program& program, const LearnFlags& flags) {
   expect_output(flags);
+  Policy policy(shape_of(flags), flags.seed, flags.device.empty() ? "cpu" : flags.device);
   PretrainingOptions options;
-  options.shape = shape_of(flags);
   Console& console = program.console;
   for (const std::string& name : flags.without) find_zoo_model(name);
   const SearchOptions search = flags.search.options(console);
@@ -113,7 +113,7 @@ int pretrain_verb(Program& program, const LearnFlags& flags) {
   context.cancelled = search.cancelled;
   double over = 0, valid = 0;
   std::uint64_t counted = 0;
-  const Policy policy = pretrain(set, options, context, [&](const PretrainingStep& step) {
+  pretrain(policy, set, options, context, [&](const PretrainingStep& step) {
     if (!step.imitates) {
       // Of the last some hundred updates.
       const double share = counted < 200 ? 1.0 / static_cast<double>(++counted) : 1.0 / 200;

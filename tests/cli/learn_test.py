@@ -144,7 +144,8 @@ class Learned(Command):
         self.refused("learn", "pretrain", "-o", "p", "--without", "gnmtt", says="did you mean 'gnmt'")
         self.refused("learn", "finetune", "-o", "p", says="expected a file")
         self.refused("learn", "curve", "x.safetensors", says="x.safetensors")
-        self.refused("learn", "apply", *MODEL, "--device", "tpu", says="tpu")
+        self.refused("learn", "apply", *MODEL, "--device", "tpu", says="there is no device 'tpu'; expected cpu, cuda or cuda:N")
+        self.refused("learn", "pretrain", "-o", "p", "--device", "cuda:99", says="no device 'cuda:99'; expected cpu")
 
 
 if __name__ == "__main__":
