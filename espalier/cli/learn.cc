@@ -38,7 +38,8 @@ void add_learn(Program& program) {
                    "pretrain, finetune: epochs in which the net learns to tell graphs from shuffled ones "
                    "before it places any; default: 0")
       ->type_name("N");
-  const auto add_size = [verb](const char* name, std::optional<std::int64_t>& size, const char* what, int least, int most) {
+  const auto add_size = [verb](const char* name, std::optional<std::int64_t>& size, const char* what,
+                               int least, int most) {
     verb->add_option(name, size, what)->type_name("N")->check(CLI::Range(least, most));
   };
   add_size("--width", flags->width, "pretrain: of the net's layers, a multiple of 4; default: 64", 4, 1024);
