@@ -71,7 +71,7 @@ struct LearnFlags {
   JobFlags job;        // the model: of finetune and apply; of curve a checkpoint
   LearnedFlags learned;
   std::vector<std::string> without;
-  std::string output, checkpoint, svg, device;
+  std::string output, checkpoint, svg, device = "cpu";
   std::uint64_t graphs = 400, rounds = 60, looks = 6000, samples = 32, seed = 1, contrast = 0;
   std::optional<std::uint64_t> updates;  // none: as many as usual for the action
   // Of a net that is trained from nothing; none: as PolicyShape has it.

@@ -136,12 +136,11 @@ JoinInput::JoinInput(const PolicyInput& input, at::Device device) {
   JoinOptions options = join_options(input);
   const std::size_t nodes = input.nodes;
   std::vector<std::int64_t> node_of, neighbour, slot;
-  std::vector<float> begins(nodes * kJoinEntries, kNobody), counts;
+  std::vector<float> begins(nodes * kJoinEntries, kNobody);
   for (std::size_t n = 0; n < nodes; ++n) {
     slot.push_back(static_cast<std::int64_t>(n * kJoinEntries));
     const double others = options.count[n] * kOfItself / (1 - kOfItself);
     begins[n * kJoinEntries] = options.count[n] > 0 ? static_cast<float>(std::log(others)) : 0;
-    counts.push_back((input.work[n] + 1.0F / static_cast<float>(nodes)) / 2);
   }
   for (std::size_t n = 0; n < nodes; ++n) {
     for (std::size_t i = 1; i <= options.count[n]; ++i) {
@@ -161,7 +160,7 @@ JoinInput::JoinInput(const PolicyInput& input, at::Device device) {
   prior = at::tensor(begins, at::kFloat)
               .view({static_cast<std::int64_t>(nodes), static_cast<std::int64_t>(kJoinEntries)})
               .to(device);
-  weight = at::tensor(counts, at::kFloat).to(device);
+  weight = at::tensor(node_weights(input), at::kFloat).to(device);
 }
 
 Groups make_groups(const JoinInput& input, std::vector<Grouping> groupings) {

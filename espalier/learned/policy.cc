@@ -172,8 +172,7 @@ at::Tensor Policy::Parts::most_probable_rows(const PolicyInput& input) {
 }
 
 at::Tensor Policy::Parts::weight_of(const PolicyInput& input) {
-  const NetInput& known = entry(input).input;
-  return (known.work.squeeze(1) + 1.0 / static_cast<double>(known.nodes)) / 2;
+  return at::tensor(node_weights(input), at::kFloat).to(entry(input).input.work.device());
 }
 
 void Policy::Parts::forget(const PolicyInput& input) {

@@ -374,6 +374,13 @@ PolicyInput make_policy_input(const Instance& instance, const Graph& graph, cons
   return InputBuilder(instance, graph, clusters).build(order);
 }
 
+std::vector<float> node_weights(const PolicyInput& input) {
+  const auto even = static_cast<float>(1.0 / static_cast<double>(input.nodes));
+  std::vector<float> weights;
+  for (const float work : input.work) weights.push_back((work + even) / 2);
+  return weights;
+}
+
 std::vector<DeviceId> canonical(const PolicyInput& input, std::span<const DeviceId> of_node) {
   std::vector<double> level(input.devices), work(input.devices);
   for (std::size_t n = 0; n < input.nodes; ++n) {

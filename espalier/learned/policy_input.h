@@ -43,6 +43,10 @@ struct PolicyInput {
 PolicyInput make_policy_input(const Instance& instance, const Graph& graph, const Clusters& clusters,
                               TraversalOrder order = TraversalOrder::kTopoGenerations);
 
+// By node how much it counts where nodes are averaged: half by its work, half as any other, so that none
+// counts for nothing. They add up to 1.
+std::vector<float> node_weights(const PolicyInput& input);
+
 // The same placement with equal devices renamed: those of one class by the mean level of their work, earlier
 // levels first. What a policy imitates is always in this form, for it cannot tell equal devices apart.
 std::vector<DeviceId> canonical(const PolicyInput& input, std::span<const DeviceId> of_node);

@@ -33,8 +33,7 @@ namespace {
 using namespace placement;  // NOLINT(google-build-using-namespace): this file is about nothing else
 
 Policy policy_of(const LearnedFlags& flags, const std::string& device) {
-  const std::string where = device.empty() ? "cpu" : device;
-  return flags.policy.empty() ? pretrained_policy(where) : Policy::read(flags.policy, where);
+  return flags.policy.empty() ? pretrained_policy(device) : Policy::read(flags.policy, device);
 }
 
 void expect_output(const LearnFlags& flags) {
@@ -90,7 +89,7 @@ PolicyShape shape_of(const LearnFlags& flags) {
 
 int pretrain_verb(Program& program, const LearnFlags& flags) {
   expect_output(flags);
-  Policy policy(shape_of(flags), flags.seed, flags.device.empty() ? "cpu" : flags.device);
+  Policy policy(shape_of(flags), flags.seed, flags.device);
   PretrainingOptions options;
   Console& console = program.console;
   for (const std::string& name : flags.without) find_zoo_model(name);

@@ -115,6 +115,17 @@ struct RandomChain {
   }
 };
 
+// One with all that a search of its splits takes.
+struct Whole {
+  RandomChain random;
+  Problem problem = random.problem();
+  Linearization line{problem, chain_order(random.graph)};
+  Chain chain{line, BatchSize(1)};
+  DeviceTable table{problem};
+
+  Whole(Rng& rng, std::size_t operators, bool pinned) : random(rng, operators, pinned) {}
+};
+
 // Every split that chain_split.h speaks of, its bottleneck from first principles.
 class AllSplits {
  public:
@@ -338,12 +349,9 @@ TEST(LongMinMaxSplits, EqualAllSplitsOfManyRandomChains) {
 TEST(MinMaxSplits, RefinementLosesNothing) {
   Rng rng(12);
   for (int trial = 0; trial < 6; ++trial) {
-    const RandomChain random(rng, 19, false);
-    const Problem problem = random.problem();
-    const Linearization line(problem, chain_order(random.graph));
-    const Chain chain(line, BatchSize(1));
+    const Whole whole(rng, 19, false);
+    const auto& [random, problem, line, chain, table] = whole;
     if (chain.blocks() < 18) continue;
-    const DeviceTable table(problem);
     const std::vector<DeviceId> row{DeviceId(0), DeviceId(1)};
     const std::int64_t m = random.training.batch.count();
     Context context;
@@ -360,11 +368,8 @@ TEST(MinMaxSplits, ALimitAtTheLeastBottleneckLosesNothingAndOneBelowItAll) {
   Rng rng(13);
   int feasible = 0;
   for (int trial = 0; trial < 200; ++trial) {
-    const RandomChain random(rng, 1 + rng.below(9), trial % 3 == 0);
-    const Problem problem = random.problem();
-    const Linearization line(problem, chain_order(random.graph));
-    const Chain chain(line, BatchSize(1));
-    const DeviceTable table(problem);
+    const Whole whole(rng, 1 + rng.below(9), trial % 3 == 0);
+    const auto& [random, problem, line, chain, table] = whole;
     const std::vector<DeviceId> row = unpinned_devices(problem);
     const std::int64_t m = random.training.batch.count();
     Context context;
@@ -385,10 +390,8 @@ TEST(MinMaxSplits, ALimitAtTheLeastBottleneckLosesNothingAndOneBelowItAll) {
 TEST(MinMaxSplits, LongerStagesHaveNoFewerParameters) {
   Rng rng(14);
   for (int trial = 0; trial < 40; ++trial) {
-    const RandomChain random(rng, 12, false);
-    const Problem problem = random.problem();
-    const Linearization line(problem, chain_order(random.graph));
-    const Chain chain(line, BatchSize(1));
+    const Whole whole(rng, 12, false);
+    const auto& [random, problem, line, chain, table] = whole;
     for (std::size_t first = 0; first < chain.blocks(); ++first) {
       for (std::size_t last = first + 1; last < chain.blocks(); ++last) {
         EXPECT_LE(chain.price(first, last).trainable, chain.price(first, last + 1).trainable);
@@ -399,14 +402,12 @@ TEST(MinMaxSplits, LongerStagesHaveNoFewerParameters) {
 
 TEST(MinMaxSplits, ASpentBudgetGivesNothingOrWhatACoarserChainGave) {
   Rng rng(3);
-  const RandomChain random(rng, 5, false);
-  const Problem problem = random.problem();
-  const Linearization line(problem, chain_order(random.graph));
-  const Chain chain(line, BatchSize(1));
+  const Whole whole(rng, 5, false);
+  const auto& [random, problem, line, chain, table] = whole;
   Context context;
   context.budget.max_states = 1;
-  const auto splits = min_max_splits(chain, DeviceTable(problem), unpinned_devices(problem),
-                                     random.training.batch.count(), {}, context);
+  const auto splits =
+      min_max_splits(chain, table, unpinned_devices(problem), random.training.batch.count(), {}, context);
   EXPECT_THAT(splits, IsEmpty());
   EXPECT_TRUE(context.budget_spent);
 }

@@ -9,6 +9,7 @@
 //     0-1, 2-3, 4-5, 6-7, 1-2, 5-6    one class: two replicas over the inner link
 //     3-4                             another: over the network
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -74,6 +75,12 @@ struct RunClass {
   std::vector<std::uint32_t> ring;  // hops of an all-reduce among them, ascending, each once
   Bytes memory;                     // of the device with least
   friend auto operator<=>(const RunClass&, const RunClass&) = default;
+
+  // in_flight_before (plan.h) of one micro-batch size: of a stage here, in groups of k micro-batches, before
+  // `stages` others, the next of which holds so many; at most the largest share.
+  std::int64_t in_flight(std::int64_t k, std::size_t stages, std::int64_t held) const {
+    return std::min(share, stages == 0 ? k : (k * replicas + held + replicas - 1) / replicas);
+  }
 
   // What the replicas add up their gradients in: all_reduce_cost of the run, hold and latency.
   Duration all_reduce(const DeviceTable& table, Bytes bytes) const;

@@ -470,8 +470,7 @@ std::int64_t DownsetSearch::reduced(const Candidate& stage, std::size_t way, std
 
 std::int64_t DownsetSearch::in_flight(const RunClass& on, std::uint32_t stages, std::int64_t held) const {
   if (options_.schedule.kind == ScheduleKind::kGPipe) return on.share;
-  if (stages == 0) return std::min(on.share, group_);
-  return std::min(on.share, (group_ * on.replicas + held + on.replicas - 1) / on.replicas);
+  return on.in_flight(group_, stages, held);
 }
 
 void DownsetSearch::add(const DownsetTail& fresh, std::vector<DownsetTail>& front) {

@@ -549,8 +549,7 @@ std::int64_t SplitSearch::most_in_flight(std::size_t cut, std::size_t next, std:
 
 std::int64_t SplitSearch::in_flight(const RunClass& run, std::size_t stages, std::uint32_t held) const {
   if (options_.schedule.kind == ScheduleKind::kGPipe) return run.share;
-  if (stages == 0) return std::min(run.share, group_);
-  return std::min(run.share, (group_ * run.replicas + held + run.replicas - 1) / run.replicas);
+  return run.in_flight(group_, stages, held);
 }
 
 }  // namespace espalier::internal
