@@ -88,11 +88,12 @@ file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/torch_pch.cc CONTENT "// Only carries
 add_library(espalier_torch_pch OBJECT ${PROJECT_BINARY_DIR}/torch_pch.cc)
 target_include_directories(espalier_torch_pch PRIVATE ${PROJECT_SOURCE_DIR})
 target_link_libraries(espalier_torch_pch PRIVATE espalier_libtorch)
-target_compile_options(espalier_torch_pch PRIVATE ${ESPALIER_WARNINGS})
+target_compile_options(espalier_torch_pch PRIVATE ${ESPALIER_WARNINGS} ${ESPALIER_TORCH_OPTIONS})
 set_target_properties(espalier_torch_pch PROPERTIES UNITY_BUILD OFF)
 target_precompile_headers(espalier_torch_pch PRIVATE <espalier/runtime/torch_pch.h>)
 
 function(esp_use_torch target)
   target_link_libraries(${target} PRIVATE espalier_libtorch nlohmann_json::nlohmann_json)
+  target_compile_options(${target} PRIVATE ${ESPALIER_TORCH_OPTIONS})
   target_precompile_headers(${target} REUSE_FROM espalier_torch_pch)
 endfunction()

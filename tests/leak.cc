@@ -3,7 +3,7 @@
 #include <vector>
 
 int main() {
-  volatile auto* lost = new std::vector<int>(100);
+  std::vector<int>* volatile lost = new std::vector<int>(100);  // volatile: else the compiler leaves it out
   lost = nullptr;
   return lost == nullptr ? 0 : 1;
 }
