@@ -502,14 +502,31 @@ TEST_F(Edited, MistakesAreNamedWithTheirPlace) {
   EXPECT_THAT(refused("[[\"img\"]]", "[[\"txt\"]]"), HasSubstr("'txt' stands in stages["));
   EXPECT_THAT(refused("\"devices\": [\"dev0\"]", "\"devices\": [\"dev9\"]"),
               HasSubstr("stages[0].devices[0]: 'dev9' is no device"));
-  EXPECT_THAT(refused("\"devices\": [\"dev0\"]", "\"devices\": [\"dev1\"]"),
-              HasSubstr("dev1 is in stages[0], too"));
   EXPECT_THAT(refused("\"name\": \"img\"", "\"name\": \"txt\""),
               HasSubstr("stages[1].name: 'txt' is stages[0]'s, too"));
   EXPECT_THAT(refused("\"after\": []", "\"after\": [\"nobody\"]"),
               HasSubstr("stages[0].after[0]: there is no stage 'nobody'"));
   EXPECT_THAT(refused("\"micro_batch\": 1", "\"micro_batch\": 3"),
               HasSubstr("stages[0].micro_batch: 3 does not divide the batch 4"));
+}
+
+TEST_F(Edited, StagesMayShareADevice) {
+  const PlanningJob job = prepare_job(start_from(edit("\"devices\": [\"dev0\"]", "\"devices\": [\"dev1\"]")));
+  ASSERT_TRUE(job.start.has_value());
+  std::size_t on_dev1 = 0;
+  for (const Stage& stage : job.start->stages) on_dev1 += stage.replicas[0].devices[0] == DeviceId(1) ? 1 : 0;
+  EXPECT_EQ(on_dev1, 2U);
+  const Planned planned = plan_model(job, {.budget = kSmall});
+  ASSERT_TRUE(planned.judged.has_value()) << planned.outcome.why;
+  EXPECT_THAT(check_plan(job.graph, job.cluster, planned.judged->plan), ::testing::IsEmpty());
+}
+
+// What a search found is begun with as it stands: shares of replicas, samples in flight, stages on one
+// device.
+TEST_F(Edited, AnUneditedPlanIsTheStart) {
+  const PlanningJob job = prepare_job(start_from(path("plan.json")));
+  ASSERT_TRUE(job.start.has_value());
+  EXPECT_EQ(*job.start, resolve_plan(open_plan(path("plan.json")).file, job.graph));
 }
 
 // The fixtures: two_tower has a contrastive loss, resnet BatchNorm.

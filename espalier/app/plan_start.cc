@@ -8,20 +8,34 @@
 #include <utility>
 
 #include "espalier/base/check.h"
+#include "espalier/base/files.h"
 #include "espalier/planners/candidate.h"
 #include "espalier/planners/pipeline/locked.h"
 
 namespace espalier {
 namespace {
 
-// The start as a whole plan: every operator once, a device for one stage, one micro-batch. Throws InputError
+// The start as it stands, where nothing that it rests on has changed: shares of replicas, samples in flight
+// and micro-batches of several sizes are kept.
+std::optional<PipelinePlan> unchanged_plan(const EditedPlan& start, const std::string& path,
+                                           const PlanningJob& job) {
+  if (!start.edited.empty() || start.had_lists || start.file.training.batch != job.training.batch ||
+      !(Cluster(start.file.cluster) == job.cluster))
+    return std::nullopt;
+  try {
+    return resolve_plan(parse_plan_file(read_file(path), path), job.graph);
+  } catch (const InputError&) {  // somebody has changed what is derived from the stages
+    return std::nullopt;
+  }
+}
+
+// The start as a whole plan that drafts describe: every operator once, one micro-batch. Throws InputError
 // naming the place where it is none.
 PipelinePlan whole_plan(const PlanFile& start, const std::vector<Stage>& stages, const std::string& path,
                         const PlanningJob& job) {
   const auto place = [&](std::size_t x) { return fmt::format("{}: stages[{}]", path, x); };
   std::vector<StageDraft> drafts;
   std::map<OperatorId, std::size_t> holder;
-  std::map<DeviceId, std::size_t> user;
   std::map<std::string, std::size_t> named;
   for (std::size_t x = 0; x < stages.size(); ++x) named.emplace(stages[x].name, x);
   for (std::size_t x = 0; x < stages.size(); ++x) {
@@ -32,19 +46,14 @@ PipelinePlan whole_plan(const PlanFile& start, const std::vector<Stage>& stages,
       throw InputError(fmt::format("{}.operators: '{}' stands in stages[{}], too", place(x),
                                    job.graph.op(op).name, it->second));
     }
-    for (std::size_t r = 0; r < stages[x].replicas.size(); ++r) {
-      const DeviceId device = stages[x].replicas[r].devices.front();
-      const auto [it, fresh] = user.emplace(device, x);
-      if (!fresh) {
-        throw InputError(
-            fmt::format("{}.devices[{}]: {} is in stages[{}], too; planners give a device one stage",
-                        place(x), r, job.cluster.device(device).name, it->second));
-      }
-      draft.devices.push_back(device);
+    for (const Replica& replica : stages[x].replicas) {
+      draft.devices.insert(draft.devices.end(), replica.devices.begin(), replica.devices.end());
+      draft.degree = static_cast<std::uint32_t>(replica.devices.size());
+      draft.weights.push_back(static_cast<std::uint32_t>(replica.micro_batches.size()));
     }
     if (stages[x].micro_batch != stages.front().micro_batch) {
       throw InputError(
-          fmt::format("{}.micro_batch: {}, but stages[0] has {}; a run uses one size for all stages",
+          fmt::format("{}.micro_batch: {}, but stages[0] has {}; an edited plan has one size for all stages",
                       place(x), stages[x].micro_batch.count(), stages.front().micro_batch.count()));
     }
     for (std::size_t i = 0; i < start.stages[x].after.size(); ++i) {
@@ -143,7 +152,8 @@ void add_start(const EditedPlan& start, const std::string& path, PlanningJob& jo
   }
   if (same_model) {
     try {
-      job.start = whole_plan(file, stages, path, job);
+      job.start = job.locked.empty() ? unchanged_plan(start, path, job) : std::nullopt;
+      if (!job.start) job.start = whole_plan(file, stages, path, job);
     } catch (const InputError&) {
       if (job.locked.empty()) throw;  // else the rest is planned anyway
     }
