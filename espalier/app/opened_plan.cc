@@ -93,13 +93,17 @@ std::string orders_text(const OpenedPlan& opened, const std::string& path) {
   return print_order_lists(lists_of(model, opened.schedule), order_names(model, opened.cluster));
 }
 
+ImportOptions as_planned(const OpenedPlan& opened) {
+  return {.frozen = opened.file.training.frozen, .dims = opened.file.training.dims};
+}
+
 OpenedPlan with_costs(const OpenedPlan& opened, const std::string& cost_file) {
   std::error_code ignored;
   if (opened.model.empty() || !fs::exists(opened.model, ignored)) {
     throw InputError(opened.path + ": other costs need the model, which is not at '" + opened.model + "'");
   }
   refuse_precision_of_costs(opened.file.training.precision, cost_file);
-  const Imported imported = import_file(opened.model);
+  const Imported imported = import_file(opened.model, as_planned(opened));
   const PipelinePlan plan = resolve_plan(opened.file, imported.graph);
   CostTable costs = load_costs(cost_file);
   const std::vector<CostRow>& rows = costs.parts().rows;
@@ -152,10 +156,11 @@ std::variant<ModelAndCosts, std::string> model_and_costs(const OpenedPlan& opene
     return who + " needs the model, which is not at '" + opened.model + "'";
   }
   try {
-    Imported imported = import_file(opened.model, {.frozen = opened.file.training.frozen});
+    ImportOptions options = as_planned(opened);
+    Imported imported = import_file(opened.model, options);
     if (opened.file.cost_file.empty() && imported.costs && imported.costs->hash() != opened.file.cost_hash) {
-      imported =
-          import_file(opened.model, {.repair = Repair::kLiteral, .frozen = opened.file.training.frozen});
+      options.repair = Repair::kLiteral;
+      imported = import_file(opened.model, options);
     }
     const Precision precision = opened.file.training.precision;
     imported.graph = with_precision(imported.graph, precision);

@@ -48,6 +48,9 @@ std::string orders_text(const OpenedPlan& opened, const std::string& path);
 // model is gone or has changed, or where the costs know none of the plan's device kinds.
 OpenedPlan with_costs(const OpenedPlan& opened, const std::string& cost_file);
 
+// How the plan's model was read: which parameters are frozen, how large its open sizes are.
+ImportOptions as_planned(const OpenedPlan& opened);
+
 // A plan's model and costs as it was made with them; the costs are complete for `sizes`. Else why there are
 // none: "<who> needs the model, which is not at 'm.json'".
 struct ModelAndCosts {

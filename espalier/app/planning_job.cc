@@ -159,7 +159,8 @@ void warn_of_operators(const Graph& graph, std::vector<std::string>& warnings) {
 std::string batch_text(const BatchRange& range) {
   constexpr std::int64_t kNoLimit = std::int64_t{1} << 20;  // what frontends write for an open range
   if (range.fixed()) return fmt::format("{} sample{}", range.min.count(), range.min.count() == 1 ? "" : "s");
-  if (range.max.count() >= kNoLimit) return fmt::format("{} samples or more", range.min.count());
+  if (range.max.count() >= kNoLimit)
+    return fmt::format("{} sample{} or more", range.min.count(), range.min.count() == 1 ? "" : "s");
   return fmt::format("{} to {} samples", range.min.count(), range.max.count());
 }
 
@@ -277,6 +278,7 @@ PlanningJob prepare_job(const JobOptions& options) {
 
   ImportOptions import = options.import;
   if (import.frozen.empty() && start) import.frozen = start->file.training.frozen;
+  if (import.dims.empty() && start) import.dims = start->file.training.dims;
   Imported imported = import_file(options.model, import);
   const Precision precision =
       options.precision.value_or(start ? start->file.training.precision : Precision::kF32);
@@ -358,6 +360,7 @@ PlanningJob prepare_job(const JobOptions& options) {
   training.precision = precision;
   training.optimizer.master_weights = precision == Precision::kBF16;
   training.frozen = import.frozen;
+  training.dims = import.dims;
   check_patterns(graph, training.optimizer);
   check_batch(graph, training.batch, training.micro_batches);
 

@@ -239,8 +239,9 @@ void diff_of_plans(Console& console, const Side& a, const Side& b) {
   const auto known =
       model_and_costs(*a.plan, a.path + ": the share of the work that moved", {work_size(*a.plan)});
   const auto* priced = std::get_if<ModelAndCosts>(&known);
-  const PlanDifference difference = priced ? diff_plans(*a.plan, *b.plan, priced->graph, &priced->costs)
-                                           : diff_plans(*a.plan, *b.plan, import_file(a.plan->model).graph);
+  const PlanDifference difference =
+      priced ? diff_plans(*a.plan, *b.plan, priced->graph, &priced->costs)
+             : diff_plans(*a.plan, *b.plan, import_file(a.plan->model, as_planned(*a.plan)).graph);
   if (console.json) {
     print_json_line(console, to_json(difference));
     return;

@@ -83,6 +83,7 @@ int call(const std::vector<std::string>& arguments, Console& console, const Mach
   app.require_subcommand(0, 1);
   app.footer(
       "Start with:\n  espalier inspect model.pt2\n  espalier plan model.pt2\n\n"
+      "No colours: --no-color, or NO_COLOR in the environment.\n"
       "Exit codes: 0 done, 1 verify found a difference or a run broke off, 2 wrong input, 3 no feasible "
       "answer, 4 out of memory, 70 our bug, 130 interrupted.");
   app.formatter(std::make_shared<HelpFormatter>());

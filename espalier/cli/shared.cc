@@ -24,8 +24,7 @@ CLI::App* add_verb(Program& program, const std::string& name, const std::string&
                    const std::string& example) {
   CLI::App* verb = program.app.add_subcommand(name, what);
   verb->add_flag("--json", program.console.json, "JSON on standard output");
-  verb->add_flag("--no-color", program.console.no_colour,
-                 "no colours (NO_COLOR in the environment does the same)");
+  verb->add_flag("--no-color", program.console.no_colour)->group("");  // the program's own help names it
   verb->footer("Example:\n  " + example);
   return verb;
 }
@@ -48,13 +47,17 @@ CLI::Validator worker_count() {
 }
 
 void JobFlags::add_model(CLI::App* verb) {
-  verb->add_option("model", options.model, "a .pt2 file, a published profile or an Espalier graph")
+  verb->add_option("model", options.model, "a .pt2 or ONNX file, a published profile or an Espalier graph")
       ->required()
       ->type_name("FILE");
   verb->add_option("--loss", options.import.loss, "the output that is the loss, if there are several scalars")
       ->type_name("NAME");
   verb->add_flag("--literal", literal, "read a published file exactly as it is, without repairs");
   training.add_frozen(verb);
+  verb->add_option("--dim", dims,
+                   "how large a size is that an ONNX file leaves open, such as seq=128; repeatable")
+      ->type_name("NAME=SIZE")
+      ->allow_extra_args(false);
 }
 
 void JobFlags::add_planning(CLI::App* verb) {
@@ -113,6 +116,18 @@ JobOptions JobFlags::to_options(const Machine& machine) const {
   if (literal) result.import.repair = Repair::kLiteral;
   result.optimizer = training.over({});
   result.import.frozen = training.frozen();
+  for (const std::string& dim : dims) {
+    const auto equals = dim.find('=');
+    if (equals == 0 || equals == std::string::npos)
+      throw InputError("--dim " + dim + ": expected NAME=SIZE, such as seq=128");
+    try {
+      const SizeExpr size = parse_size_expr(std::string_view(dim).substr(equals + 1));
+      if (size.at(BatchSize(1)) < 1) throw InputError("is below 1");
+      result.import.dims.insert_or_assign(dim.substr(0, equals), size);
+    } catch (const InputError& error) {
+      throw InputError("--dim " + dim + ": expected NAME=SIZE, such as seq=128 (" + error.what() + ")");
+    }
+  }
   return result;
 }
 

@@ -67,6 +67,7 @@ struct JobFlags {
   JobOptions options;
   std::int64_t batch = 0;
   std::vector<std::int64_t> micro_batches;
+  std::vector<std::string> dims;
   std::string precision;
   bool literal = false;
   bool replicate_buffers = false;

@@ -192,7 +192,13 @@ class Measure {
     }
     const Tensor& out = graph_.tensor(op_.outputs.empty() ? op_.inputs[0] : op_.outputs[0]);
     const double width = size(out, 1);
-    const double rows = width > 0 ? output_elements() / width : 0;
+    double rows = width > 0 ? output_elements() / width : 0;
+    // ONNX's recurrent layers: weights are inputs 1 and 2, computed ones too, [directions, gates, width], and
+    // the output keeps the directions apart.
+    if (op_.inputs.size() > 2 && out.sizes.size() == 4 && input(1).sizes.size() == 3) {
+      weights = elements(op_.inputs[1]) + elements(op_.inputs[2]);
+      rows /= std::max(1.0, size(input(1), 3));
+    }
     if (width <= 0 || weights <= 0) return;
     product(1, rows, width, weights / width);
     work_.weight_gradient_flops = work_.input_gradient_flops = work_.forward_flops;

@@ -224,7 +224,7 @@ TEST(Hostile, OtherKindsOfFilesGetARecipe) {
   EXPECT_THAT(zip("data.pkl"), HasSubstr("pickle of weights"));
   EXPECT_THAT(zip("hello"), HasSubstr("no exported program"));
   EXPECT_THAT(answer(std::string("\x80\x02}q\x00. and more", 15)).message, HasSubstr("Python pickle"));
-  EXPECT_THAT(answer(std::string("\x08\x08\x12\x07pytorch\x1a", 12)).message, HasSubstr("ONNX"));
+  EXPECT_THAT(answer(std::string("\x08\x08\x12\x07pytorch\x1a", 12)).message, HasSubstr("damaged ONNX"));
   EXPECT_THAT(answer(std::string("\x10\0\0\0\0\0\0\0{\"w\":1}", 15)).message, HasSubstr("safetensors"));
   for (const std::string& message :
        {zip("data.pkl"), zip("constants.pkl"), zip("serialized_exported_program.json")}) {

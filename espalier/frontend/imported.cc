@@ -5,6 +5,7 @@
 #include "espalier/base/check.h"
 #include "espalier/base/json.h"
 #include "espalier/frontend/exported_program.h"
+#include "espalier/frontend/onnx_file.h"
 #include "espalier/frontend/recipes.h"
 #include "espalier/frontend/zip.h"
 #include "espalier/graph/json.h"
@@ -44,10 +45,17 @@ bool is_pipedream(std::string_view text) {
 }  // namespace
 
 Imported import_bytes(std::string_view bytes, const std::string& name, const ImportOptions& options) {
-  if (is_archive(bytes)) return std::move(read_exported_program(bytes, name, options).imported);
+  if (is_archive(bytes)) {
+    if (!options.dims.empty())
+      throw InputError(name + ": --dim is for ONNX files; an exported program leaves only its batch open");
+    return std::move(read_exported_program(bytes, name, options).imported);
+  }
+  if (is_onnx(bytes)) return import_onnx(bytes, name, options);
   refuse_other_files(bytes, name);
   if (!options.frozen.empty())
-    throw InputError(name + ": --freeze needs an exported program (.pt2), whose parameters have names");
+    throw InputError(name +
+                     ": --freeze needs an exported program (.pt2) or ONNX, whose parameters have names");
+  if (!options.dims.empty()) throw InputError(name + ": --dim is for ONNX files that leave sizes open");
   const std::string_view text = without_spaces(bytes);
   if (text.empty()) throw InputError(name + ": is empty");
   if (text.front() == '{') return import_json(bytes, name, options);
@@ -58,9 +66,10 @@ Imported import_bytes(std::string_view bytes, const std::string& name, const Imp
       bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(bytes.size(), 1000)),
       [](unsigned char c) { return c < 9 || (c > 13 && c < 32); });
   if (binary) {
-    throw InputError(name +
-                     ": is of no known kind: expected an exported program (.pt2), a PipeDream profile, a "
-                     "dnn-partitioning or Piper input, or a graph of Espalier");
+    throw InputError(
+        name +
+        ": is of no known kind: expected an exported program (.pt2), ONNX, a PipeDream profile, a "
+        "dnn-partitioning or Piper input, or a graph of Espalier");
   }
   try {
     return {.graph = parse_graph(bytes)};

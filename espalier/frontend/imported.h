@@ -3,6 +3,7 @@
 // What a frontend returns, and the one door to all of them. PipeDream, MSR and Piper files carry costs and a
 // cluster besides the graph, some a plan.
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,6 +31,9 @@ struct ImportOptions {
   // Parameters whose name matches one of these patterns are not trained. Of an exported program: gradients
   // flow no further than they must.
   std::vector<std::string> frozen = {};
+  // Of an ONNX file: how large a size is that it leaves open, by its name there ("seq"), or by input and
+  // dimension ("tokens.1") where it has none. May depend on the batch.
+  std::map<std::string, SizeExpr> dims = {};
 };
 
 struct Imported {
@@ -42,12 +46,19 @@ struct Imported {
   std::vector<std::string> warnings = {};  // one line each, for people
 };
 
-// By content, not by file name: a zip is .pt2, JSON is told by its keys (espalier.graph/1, MSR, Piper,
-// WfFormat), PipeDream and STG by their lines, an Espalier graph text by its. Files of known other kinds
-// (TorchScript, a pickled state dict, ONNX, old .pt2) get the recipe that makes a readable one. Throws
-// InputError, in bounded memory whatever the bytes.
+// By content, not by file name: a zip is .pt2, ONNX is told by its first fields, JSON by its keys
+// (espalier.graph/1, MSR, Piper, WfFormat), PipeDream and STG by their lines, an Espalier graph text by its.
+// Files of known other kinds (TorchScript, a pickled state dict, old .pt2) get the recipe that makes a
+// readable one. Throws InputError, in bounded memory whatever the bytes.
 Imported import_file(const std::string& path, const ImportOptions& options = {});
 Imported import_bytes(std::string_view bytes, const std::string& name, const ImportOptions& options = {});
+
+// An ONNX file: a graph to plan and simulate, in the file's evaluation mode. Its batch is the open size that
+// is called so ("batch", "N"), else the first dimension of the first input that leaves it open; without one
+// the batch is fixed. Sizes of all that lies between inputs and outputs are derived here (onnx_sizes.h), or
+// taken from the file where an operator is unknown. Weights are not read. Refused: Loop, Scan, an If that
+// data decide, functions of the file's own, sequences and maps, and values of which nobody tells the size.
+Imported import_onnx(std::string_view bytes, const std::string& name, const ImportOptions& options = {});
 
 // How costs of profiles are laid out: a fixed batch of one (one micro-batch of the file; PipeDream's samples
 // where they can be read off), tensors and weights of type kOpaque in bytes, one row per operator and device

@@ -57,12 +57,6 @@ void refuse_other_files(std::string_view bytes, const std::string& name) {
                      ": holds weights and no graph (safetensors); build the model in Python, load them and " +
                      kExport);
   }
-  // ONNX: field 1 (ir_version), then a field of ModelProto: producer, domain, version, graph, opsets.
-  constexpr std::string_view kFields = "\x12\x1a\x22\x28\x32\x3a\x42";
-  if (byte(0) == 0x08 && byte(1) >= 1 && byte(1) <= 30 && kFields.find(bytes[2]) != std::string_view::npos) {
-    throw InputError(name + ": looks like ONNX, which is not read here; take the PyTorch model and " +
-                     kExport);
-  }
 }
 
 }  // namespace espalier

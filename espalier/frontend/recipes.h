@@ -16,7 +16,7 @@ std::string no_loss_recipe();
 // Throws InputError with the recipe if the archive is an old .pt2, TorchScript or a pickled state dict.
 void refuse_other_archives(const ZipReader& archive, const std::string& name);
 
-// The same for files that are no zip: ONNX, safetensors, bare pickles. Returns if it is none of these.
+// The same for files that are no zip: safetensors, bare pickles. Returns if it is none of these.
 void refuse_other_files(std::string_view bytes, const std::string& name);
 
 }  // namespace espalier

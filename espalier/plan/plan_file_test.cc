@@ -46,6 +46,7 @@ struct SavedExample {
     training.optimizer.clip_norm = 1.5;
     training.optimizer.no_decay = {"*.bias"};
     training.frozen = {"vision.*"};
+    training.dims = {{"seq", 128}, {"tokens.1", 2 * SizeExpr::batch()}};
     const CostTable costs = complete_costs(graph, cluster, CostTable({}), training.micro_batches);
     PlanFile file =
         make_plan_file(graph, cluster, training, plan, stage_model(graph, cluster, costs, training, plan));

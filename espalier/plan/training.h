@@ -4,6 +4,7 @@
 // plan file carries it; the runtime obeys it.
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 
 #include "espalier/base/units.h"
 #include "espalier/cost/cost_table.h"
+#include "espalier/graph/size_expr.h"
 
 namespace espalier {
 
@@ -67,6 +69,8 @@ struct Training {
   // Parameters whose name matches one of these patterns stay as they are: they get no gradient. The model is
   // read with them, so graph and costs know it.
   std::vector<std::string> frozen = {};
+  // Sizes that an ONNX file leaves open, by their names there. The model is read with these, too.
+  std::map<std::string, SizeExpr> dims = {};
   Precision precision = Precision::kF32;  // that the plan supposes; a run computes in the model's types
   friend bool operator==(const Training&, const Training&) = default;
 };

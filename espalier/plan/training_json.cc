@@ -67,12 +67,13 @@ nlohmann::ordered_json training_to_json(const Training& training) {
                {"optimizer", optimizer_to_json(training.optimizer)},
                {"precision", to_text(training.precision)}};
   if (!training.frozen.empty()) json["frozen"] = training.frozen;
+  for (const auto& [name, size] : training.dims) json["dims"][name] = size.text();
   return json;
 }
 
 Training training_from_json(const nlohmann::ordered_json& value, const std::string& where) {
   const JsonCursor json(value, where);
-  json.only({"batch", "micro_batches", "optimizer", "precision", "frozen"});
+  json.only({"batch", "micro_batches", "optimizer", "precision", "frozen", "dims"});
   Training training;
   training.batch = BatchSize(json.at("batch").integer(1, kMostSteps));
   const JsonCursor sizes = json.at("micro_batches");
@@ -87,6 +88,10 @@ Training training_from_json(const nlohmann::ordered_json& value, const std::stri
   }
   training.optimizer = optimizer_from_json(json.at("optimizer"));
   if (json.has("frozen")) training.frozen = json.at("frozen").strings();
+  if (json.has("dims")) {
+    for (const auto& [name, size] : json.at("dims").members())
+      training.dims.emplace(name, size.parsed(parse_size_expr));
+  }
   const auto precision = parse_precision(json.at("precision").string());
   if (!precision) json.at("precision").fail("is not known; expected f32, tf32 or bf16");
   training.precision = *precision;
