@@ -430,10 +430,13 @@ class OnnxImporter {
     const auto first = std::find_if(node.outputs.begin(), node.outputs.end(),
                                     [](const auto& each) { return !each.empty(); });
     if (first == node.outputs.end()) fail(node, "has no output");
-    for (const std::string& candidate : {node.name, *first})
-      if (!candidate.empty() && names_.insert(candidate).second) return candidate;
-    for (std::size_t i = 2;; ++i)
-      if (const std::string next = *first + "_" + std::to_string(i); names_.insert(next).second) return next;
+    std::string name = node.name.empty() ? *first : node.name;
+    bool is_new = names_.insert(name).second;
+    for (std::size_t i = 1; !is_new; ++i) {
+      name = i == 1 ? *first : *first + "_" + std::to_string(i);
+      is_new = names_.insert(name).second;
+    }
+    return name;
   }
 
   void add_operator(const OnnxNode& node, std::vector<OnnxValue> outputs) {

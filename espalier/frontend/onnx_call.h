@@ -83,9 +83,9 @@ class OnnxCall {
   }
   // From an attribute (older versions) or an input; none if neither is there.
   std::optional<std::vector<std::int64_t>> list(const char* attribute, std::size_t input) const {
-    if (const auto given = node.integers(attribute)) return given;
-    if (!has(input)) return std::nullopt;
-    const auto given = numbers(input);
+    auto given = node.integers(attribute);
+    if (given || !has(input)) return given;
+    given = numbers(input);
     if (!given) throw Unknown();
     return given;
   }

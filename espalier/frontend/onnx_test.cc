@@ -144,6 +144,17 @@ TEST(Onnx, AModelByHand) {
   EXPECT_EQ(model.graph.batch().max, BatchSize(1048576));
 }
 
+// Names of nodes need not differ; those of values do.
+TEST(Onnx, OperatorsOfOneNameAreCalledByTheirOutputs) {
+  OnnxParts parts = two_layers();
+  parts.nodes[0] = onnx_node("Gemm", {"x", "w"}, {"h"}, {}, "r");
+  parts.nodes[2] = onnx_node("MatMul", {"r", "v"}, {"y"}, {}, "r");
+  std::string names;
+  const Imported model = read(parts);
+  for (const Operator& op : model.graph.operators()) names += op.name + ' ';
+  EXPECT_EQ(names, "r r_2 y ");
+}
+
 TEST(Onnx, FrozenParametersGetNoGradient) {
   ImportOptions options;
   options.frozen = {"w"};
