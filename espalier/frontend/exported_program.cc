@@ -200,6 +200,7 @@ std::vector<std::string> foreign_warnings(const FlatProgram& program) {
 
 ExportedProgram read_exported_program(std::string_view bytes, const std::string& name,
                                       const ImportOptions& options) {
+  refuse_what_is_only_planned(bytes, name);
   const ZipReader archive(bytes, name);
   refuse_other_archives(archive, name);
   expect_entry(archive, name, "archive_format", "pt2");

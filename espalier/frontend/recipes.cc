@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "espalier/base/check.h"
+#include "espalier/frontend/onnx_file.h"
 
 namespace espalier {
 namespace {
@@ -19,6 +20,12 @@ std::string no_loss_recipe() {
              "from espalier_export import export; export(model, inputs, \"model.pt2\", "
              "loss=\"cross_entropy\", "
              "targets={\"labels\": labels})");
+}
+
+void refuse_what_is_only_planned(std::string_view bytes, const std::string& name) {
+  if (is_onnx(bytes))
+    throw InputError(name + ": is ONNX, which is planned and not executed; take the PyTorch model and " +
+                     kExport);
 }
 
 void refuse_other_archives(const ZipReader& archive, const std::string& name) {

@@ -44,6 +44,8 @@ class Onnx(Command):
         self.espalier("plan", ONNX / "towers.onnx", "-c", "local:2", "-b", "16", "--planner", "even", "-o", "plan.json")
         if RUNTIME.exists():
             self.refused("run", "plan.json", says="is no exported program (.pt2), so nothing can execute it")
+            done = self.espalier("profile", ONNX / "towers.onnx", "--workers", "1", code=2)
+            self.assertIn("is ONNX, which is planned and not executed; take the PyTorch model and export", done.stderr)
         self.refused("plan", ONNX / "towers.onnx", "--dim", "batch", says="--dim batch: expected NAME=SIZE, such as seq=128")
         self.refused("plan", ONNX / "towers.onnx", "--dim", "seq=0", says="--dim seq=0: expected NAME=SIZE")
         self.refused("plan", ONNX / "towers.onnx", "--dim", "seq=3", says=["--dim seq: no input has a size of that name", "open are batch"])
