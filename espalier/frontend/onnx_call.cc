@@ -16,6 +16,9 @@ std::optional<SizeExpr> with_values(const ProbeValues& values) {
   const SizeExpr b = SizeExpr::batch();
   const std::int64_t first = kProbes[0], constant = values[0];
   if (all([&](std::int64_t) { return constant; })) return SizeExpr(constant);
+  constexpr std::int64_t kMost = std::int64_t{1} << 50;  // what follows multiplies by a batch, twice
+  if (std::any_of(values.begin(), values.end(), [](std::int64_t v) { return v > kMost || v < -kMost; }))
+    return std::nullopt;
   if (values[0] % first == 0) {
     const std::int64_t factor = values[0] / first;
     if (all([&](std::int64_t p) { return factor * p; })) return factor == 1 ? b : SizeExpr(factor) * b;

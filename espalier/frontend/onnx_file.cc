@@ -74,6 +74,13 @@ class WireReader {
     fail("field " + std::to_string(field.number) + " holds no real number");
   }
 
+  // Of an attribute or a constant: nobody means more than ±2^31 but "to the end", and rules may then
+  // multiply.
+  static std::int64_t bounded(std::int64_t number) {
+    constexpr std::int64_t kMost = std::int64_t{1} << 31;
+    return std::clamp(number, -kMost, kMost);
+  }
+
   // A repeated number: one of them, or all packed together.
   void add_integers(const WireField& field, std::vector<std::int64_t>& numbers) const {
     if (field.type != WireType::kBytes) {
@@ -181,6 +188,7 @@ void read_elements(std::string_view raw, std::vector<std::int64_t> integers, std
       return;
   }
   const bool whole = tensor.element != kOnnxFloat && tensor.element != kOnnxDouble;
+  for (std::int64_t& number : integers) number = WireReader::bounded(number);
   if (whole && integers.size() == count) tensor.integers = std::move(integers);
   if (!whole && reals.size() == count) tensor.reals = std::move(reals);
 }
@@ -243,7 +251,7 @@ OnnxAttribute read_attribute(WireReader reader, int depth) {
         attribute.real = reader.real(field);
         break;
       case 3:
-        attribute.integer = reader.integer(field);
+        attribute.integer = WireReader::bounded(reader.integer(field));
         break;
       case 4:
         attribute.text = reader.text(field);
@@ -259,6 +267,7 @@ OnnxAttribute read_attribute(WireReader reader, int depth) {
         break;
       case 8:
         reader.add_integers(field, attribute.integers);
+        for (std::int64_t& number : attribute.integers) number = WireReader::bounded(number);
         break;
       default:
         break;

@@ -75,7 +75,8 @@ namespace {
 
 // A window that slides over the dimensions behind the first two.
 struct Window {
-  std::vector<std::int64_t> kernel, strides, dilations, pads;  // pads: all begins, then all ends
+  static constexpr std::int64_t kLongest = std::int64_t{1} << 31;  // of a kernel
+  std::vector<std::int64_t> kernel, strides, dilations, pads;      // pads: all begins, then all ends
   std::string auto_pad;
   bool ceil = false;
 
@@ -93,7 +94,7 @@ struct Window {
     auto_pad = node.text("auto_pad");
     ceil = node.integer("ceil_mode", 0) != 0;
     for (std::size_t i = 0; i < kernel.size(); ++i)
-      if (kernel[i] < 1 || strides[i] < 1 || dilations[i] < 1) throw Unknown();
+      if (kernel[i] < 1 || kernel[i] > kLongest || strides[i] < 1 || dilations[i] < 1) throw Unknown();
   }
 
   std::int64_t reach(std::size_t i) const { return dilations[i] * (kernel[i] - 1) + 1; }
@@ -104,7 +105,8 @@ struct Window {
     const SizeExpr span = size + SizeExpr(padded - reach(i));
     const SizeExpr count = simplest(floor_div(ceil ? span + (strides[i] - 1) : span, strides[i]) + 1);
     const bool known = ceil && count.constant() && size.constant();
-    const bool begins_behind = known && (*count.constant() - 1) * strides[i] >= *size.constant() + pads[i];
+    const bool begins_behind =
+        known && *((count - 1) * strides[i]).constant() >= *(size + pads[i]).constant();
     return begins_behind ? SizeExpr(*count.constant() - 1)
                          : count;  // a window over padding alone is left out
   }

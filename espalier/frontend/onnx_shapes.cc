@@ -132,7 +132,7 @@ struct Cut {
 // `from[i]`. None where a size is not a plain number.
 std::optional<Sizes> picked(const OnnxValue& value, const std::vector<Cut>& cuts,
                             const std::vector<std::size_t>& from) {
-  if (!value.integers) return std::nullopt;
+  if (!value.integers || value.integers->empty()) return std::nullopt;  // so no size is above their number
   std::vector<std::int64_t> strides(value.sizes.size(), 1);
   for (std::size_t i = value.sizes.size(); i-- > 1;) {
     if (!value.sizes[i].constant()) return std::nullopt;
@@ -141,6 +141,7 @@ std::optional<Sizes> picked(const OnnxValue& value, const std::vector<Cut>& cuts
   std::vector<std::int64_t> places{0};
   for (std::size_t i = 0; i < cuts.size(); ++i) {
     if (!cuts[i].begin.constant() || !cuts[i].length.constant()) return std::nullopt;
+    if (std::abs(cuts[i].step) > kMostOnnxConstants && *cuts[i].length.constant() > 1) return std::nullopt;
     if (*cuts[i].length.constant() > kMostOnnxConstants) return std::nullopt;
     std::vector<std::int64_t> next;
     for (const std::int64_t place : places) {
@@ -308,7 +309,9 @@ void resize(OnnxCall& call) {
       SizeExpr& size = result[dim(i)];
       if (scales[i] == 1) continue;
       if (!size.constant() || !(scales[i] > 0 && scales[i] < 1e6)) throw Unknown();
-      size = static_cast<std::int64_t>(std::floor(static_cast<double>(*size.constant()) * scales[i]));
+      const double scaled = std::floor(static_cast<double>(*size.constant()) * scales[i]);
+      if (!(scaled < 9e15)) throw Unknown();
+      size = static_cast<std::int64_t>(scaled);
     }
   }
   call.give(std::move(result));
