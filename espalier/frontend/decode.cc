@@ -1,5 +1,7 @@
 #include "espalier/frontend/decode.h"
 
+#include <algorithm>
+
 #include "espalier/base/check.h"
 #include "espalier/frontend/srepr.h"
 
@@ -16,6 +18,21 @@ std::string one_line(std::string_view text) {
 std::string quote(std::string_view text) {
   constexpr std::size_t kMost = 80;
   return "'" + one_line(text.substr(0, kMost)) + (text.size() > kMost ? "…'" : "'");
+}
+
+std::vector<TraceFrame> trace_frames(std::string_view trace) {
+  constexpr std::string_view kFile = "File \"", kLine = "\", line ";
+  std::vector<TraceFrame> frames;
+  for (std::size_t at = 0; (at = trace.find(kFile, at)) != std::string_view::npos;) {
+    at += kFile.size();
+    const auto line = trace.find(kLine, at);
+    if (line == std::string_view::npos) break;
+    const std::string_view path = trace.substr(at, line - at);
+    at = line + kLine.size();
+    const auto end = std::min(trace.find_first_not_of("0123456789", at), trace.size());
+    frames.push_back({path, trace.substr(at, end - at)});
+  }
+  return frames;
 }
 
 void ProgramPlace::fail(const std::string& problem) const {

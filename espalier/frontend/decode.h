@@ -19,6 +19,13 @@ std::string quote(std::string_view text);
 // Control characters replaced, so that the text stays on one line wherever it is printed.
 std::string one_line(std::string_view text);
 
+// One frame of a printed stack trace: `File "m.py", line 9, in forward`.
+struct TraceFrame {
+  std::string_view path;
+  std::string_view line;  // digits
+};
+std::vector<TraceFrame> trace_frames(std::string_view trace);  // outermost first
+
 // Where in the program a message points: the file, the node, the user's source line.
 struct ProgramPlace {
   std::string file;

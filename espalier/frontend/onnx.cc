@@ -3,7 +3,6 @@
 // is a parameter.
 
 #include <algorithm>
-#include <deque>
 #include <map>
 #include <unordered_map>
 #include <unordered_set>
@@ -130,8 +129,10 @@ class OnnxImporter {
     return expression(symbol);
   }
 
-  // "128*batch", as exporters write sizes that they derived: numbers, known names, + - * // and brackets.
+  // A known name, or "128*batch", as exporters write sizes that they derived: numbers, known names, + - * //
+  // and brackets.
   std::optional<SizeExpr> expression(const std::string& symbol) const {
+    if (const auto known = sizes_.find(symbol); known != sizes_.end()) return known->second;
     std::string text;
     for (std::size_t at = 0; at < symbol.size();) {
       std::size_t end = at;
@@ -172,9 +173,8 @@ class OnnxImporter {
         value.sizes.emplace_back(*dim.value);
         continue;
       }
-      const auto known = sizes_.find(dim.symbol);
-      const auto size = known != sizes_.end() ? std::optional(known->second) : expression(dim.symbol);
-      if (dim.symbol.empty() || !size) return std::nullopt;
+      const auto size = expression(dim.symbol);
+      if (!size) return std::nullopt;
       value.sizes.push_back(*size);
     }
     return value;
@@ -533,7 +533,6 @@ class OnnxImporter {
 
   void finish() {
     parts_.name = file_stem(name_);
-    parts_.training_mode = false;
     parts_.batch = {BatchSize(1), BatchSize(kMostSamples)};
     for (const std::string& pattern : options_.frozen)
       if (!matched_.contains(pattern)) fail("--freeze '" + pattern + "' matches no parameter");
@@ -562,7 +561,7 @@ class OnnxImporter {
       for (const TensorId input : op.inputs) read[input.index()] = true;
     std::vector<TensorId> moved(parts_.tensors.size());
     std::unordered_map<std::size_t, StorageId> storages;
-    GraphParts kept{.name = parts_.name, .batch = parts_.batch};
+    GraphParts kept{.name = parts_.name, .batch = parts_.batch, .training_mode = false};
     for (std::size_t i = 0; i < parts_.tensors.size(); ++i) {
       Tensor& tensor = parts_.tensors[i];
       if (!read[i] && !tensor.producer && tensor.parameter) continue;
@@ -584,7 +583,6 @@ class OnnxImporter {
         kept.outputs.push_back(moved[output.index()]);
     if (parts_.loss) kept.loss = moved[parts_.loss->index()];
     kept.operators = std::move(parts_.operators);
-    kept.training_mode = false;
     parts_ = std::move(kept);
   }
 

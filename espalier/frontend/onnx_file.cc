@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "espalier/base/check.h"
 #include "espalier/frontend/decode.h"
@@ -19,6 +18,13 @@ struct WireField {
   std::uint64_t value = 0;
   std::string_view bytes = {};
 };
+
+std::uint64_t little_endian(std::string_view raw, std::size_t at, std::size_t size) {
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < size; ++i)
+    value |= static_cast<std::uint64_t>(static_cast<unsigned char>(raw[at + i])) << (8 * i);
+  return value;
+}
 
 // The fields of one message, in the order of the file. Every length is checked against the bytes there are.
 class WireReader {
@@ -120,11 +126,8 @@ class WireReader {
   }
   std::uint64_t fixed(std::size_t size) {
     if (message_.size() - at_ < size) fail("it ends within a number");
-    std::uint64_t value = 0;
-    for (std::size_t i = 0; i < size; ++i)
-      value |= static_cast<std::uint64_t>(static_cast<unsigned char>(message_[at_ + i])) << (8 * i);
     at_ += size;
-    return value;
+    return little_endian(message_, at_ - size, size);
   }
 
   std::string_view message_, file_;
@@ -140,13 +143,6 @@ enum OnnxElement : std::int64_t {
   kOnnxBool = 9,
   kOnnxDouble = 11,
 };
-
-std::uint64_t little_endian(std::string_view raw, std::size_t at, std::size_t size) {
-  std::uint64_t value = 0;
-  for (std::size_t i = 0; i < size; ++i)
-    value |= static_cast<std::uint64_t>(static_cast<unsigned char>(raw[at + i])) << (8 * i);
-  return value;
-}
 
 // The elements, where they are few and lie in the file.
 void read_elements(std::string_view raw, std::vector<std::int64_t> integers, std::vector<double> reals,
@@ -314,21 +310,15 @@ std::string module_of_name(std::string_view name) {
 // `File "m.py", line 9, in forward`: the innermost frame that is not PyTorch's own, else the outermost. Of an
 // installed package the path begins with its name.
 std::string source_of_trace(std::string_view trace) {
-  constexpr std::string_view kFile = "File \"", kLine = "\", line ";
   std::string source;
-  for (std::size_t at = 0; (at = trace.find(kFile, at)) != std::string_view::npos;) {
-    at += kFile.size();
-    const auto line = trace.find(kLine, at);
-    if (line == std::string_view::npos) break;
-    std::string_view path = trace.substr(at, line - at);
+  for (const TraceFrame& frame : trace_frames(trace)) {
+    std::string_view path = frame.path;
     for (const std::string_view folder : {"site-packages/", "dist-packages/"}) {
       const auto package = path.rfind(folder);
       if (package != std::string_view::npos) path.remove_prefix(package + folder.size());
     }
-    at = line + kLine.size();
-    const auto digits = std::min(trace.find_first_not_of("0123456789", at), trace.size());
     if (source.empty() || !path.starts_with("torch/"))
-      source = std::string(path) + ":" + std::string(trace.substr(at, digits - at));
+      source = std::string(path) + ":" + std::string(frame.line);
   }
   return source;
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "espalier/base/check.h"
+#include "espalier/base/words.h"
 #include "espalier/frontend/onnx_rules.h"
 
 namespace espalier {
@@ -347,13 +348,11 @@ struct Row {
 
 constexpr Row kOnnxRules[] = {
     {"Abs Acos Acosh Asin Asinh Atan Atanh Cos Cosh Erf Exp Log Sin Sinh Sqrt Tan Tanh Reciprocal Sign "
-     "Sigmoid Relu "
-     "LeakyRelu PRelu Elu Selu Celu ThresholdedRelu HardSigmoid HardSwish Softplus Softsign Mish Gelu "
-     "FastGelu BiasGelu "
-     "QuickGelu Swish Shrink Clip Softmax LogSoftmax Hardmax LpNormalization MeanVarianceNormalization LRN "
-     "InstanceNormalization GroupNormalization RMSNormalization SimplifiedLayerNormalization CumSum Trilu "
-     "BitwiseNot "
-     "ReverseSequence Scatter ScatterElements ScatterND RotaryEmbedding CumProd ImageScaler TensorScatter",
+     "Sigmoid Relu LeakyRelu PRelu Elu Selu Celu ThresholdedRelu HardSigmoid HardSwish Softplus Softsign "
+     "Mish Gelu FastGelu BiasGelu QuickGelu Swish Shrink Clip Softmax LogSoftmax Hardmax LpNormalization "
+     "MeanVarianceNormalization LRN InstanceNormalization GroupNormalization RMSNormalization "
+     "SimplifiedLayerNormalization CumSum Trilu BitwiseNot ReverseSequence Scatter ScatterElements ScatterND "
+     "RotaryEmbedding CumProd ImageScaler TensorScatter",
      like_first},
     {"Identity", same_value},
     {"Neg", negated},
@@ -415,16 +414,11 @@ constexpr Row kOnnxRules[] = {
     {"RoiAlign", roi_align},
 };
 
-const std::unordered_map<std::string_view, Rule>& onnx_rules() {
-  static const std::unordered_map<std::string_view, Rule> kByName = [] {
-    std::unordered_map<std::string_view, Rule> by_name;
-    for (const Row& row : kOnnxRules) {
-      for (std::string_view rest = row.names; !rest.empty();) {
-        const std::size_t end = std::min(rest.find(' '), rest.size());
-        by_name.emplace(rest.substr(0, end), row.rule);
-        rest.remove_prefix(std::min(end + 1, rest.size()));
-      }
-    }
+const std::unordered_map<std::string, Rule>& onnx_rules() {
+  static const std::unordered_map<std::string, Rule> kByName = [] {
+    std::unordered_map<std::string, Rule> by_name;
+    for (const Row& row : kOnnxRules)
+      for (const Word& name : split_words(row.names)) by_name.emplace(name.text, row.rule);
     return by_name;
   }();
   return kByName;

@@ -62,15 +62,9 @@ std::string innermost_module(const Json& metadata) {
 std::string source_line(const Json& metadata) {
   const Json* const trace = find_member(metadata, "stack_trace");
   if (trace == nullptr || !trace->is_string()) return {};
-  const std::string_view text = trace->get_ref<const std::string&>();
-  constexpr std::string_view kFile = "File \"", kLine = "\", line ";
-  const auto file = text.find(kFile);
-  if (file == std::string_view::npos) return {};
-  const auto line = text.find(kLine, file + kFile.size());
-  if (line == std::string_view::npos) return {};
-  const std::string_view path = text.substr(file + kFile.size(), line - file - kFile.size());
-  const auto digits = text.find_first_not_of("0123456789", line + kLine.size());
-  return one_line(path) + ":" + std::string(text.substr(line + kLine.size(), digits - line - kLine.size()));
+  const std::vector<TraceFrame> frames = trace_frames(trace->get_ref<const std::string&>());
+  if (frames.empty()) return {};
+  return one_line(frames.front().path) + ":" + std::string(frames.front().line);
 }
 
 class ProgramReader {
