@@ -4,6 +4,8 @@
   * a module includes only modules above it in ORDER; runtime/ never includes planners/ or learned/
   * only runtime/ and learned/ include libtorch, and their own public headers may stay free of it
   * fmt appears in no header; every header has #pragma once
+  * a header reaches what it names of the standard library by its own includes or those of our headers that it
+    includes (the build that compiles each header alone has all of the standard library, precompiled)
   * testing/ is included by tests, benchmarks and by testing/ only
   * a type of a named namespace has one definition: the linker would keep one of two and say nothing
   * no file names a place of one particular machine, nor does an entry of an archive
@@ -31,6 +33,53 @@ TYPE = re.compile(r"(?:template\s*<.*>\s*)?(?:struct|class|union|enum(?: class| 
 ALIAS = re.compile(r"using (\w+) = ")
 CONSTANT = re.compile(r"constexpr .*?\b(k[A-Z]\w*)(?:\[[^\]]*\])?(?: =|\{|$)")
 SOURCE = {".h", ".hpp", ".cc", ".cpp"}
+STANDARD_NAME = re.compile(r"\bstd::(?:(chrono|filesystem)::)?(\w+)")
+# Standard header: what it has of what our headers name.
+STANDARD = {
+    "algorithm": "any_of clamp erase find max max_element min none_of pop_heap push_heap sort unique",
+    "array": "array get size_t",
+    "atomic": "atomic memory_order_relaxed",
+    "bit": "bit_width",
+    "charconv": "from_chars to_chars",
+    "chrono": "chrono",
+    "cmath": "abs floor log10 pow",
+    "compare": "strong_ordering",
+    "condition_variable": "condition_variable",
+    "cstddef": "ptrdiff_t size_t",
+    "cstdint": "int16_t int32_t int64_t int8_t uint16_t uint32_t uint64_t uint8_t uintptr_t",
+    "deque": "deque erase",
+    "exception": "exception exception_ptr",
+    "filesystem": "filesystem",
+    "fstream": "ifstream ofstream ostream",
+    "functional": "function greater hash less",
+    "initializer_list": "initializer_list",
+    "iosfwd": "ostream",
+    "limits": "numeric_limits",
+    "map": "map pair size_t",
+    "memory": "make_shared make_unique shared_ptr unique_ptr weak_ptr",
+    "mutex": "lock_guard mutex unique_lock",
+    "numeric": "accumulate iota",
+    "optional": "nullopt optional",
+    "ostream": "ostream",
+    "queue": "priority_queue queue",
+    "set": "set size_t",
+    "span": "ptrdiff_t size_t span",
+    "sstream": "istringstream ostream ostringstream",
+    "stdexcept": "logic_error runtime_error",
+    "string": "hash size_t stod stoll string to_string",
+    "string_view": "hash size_t string_view",
+    "thread": "thread",
+    "tuple": "get tie tuple",
+    "unordered_map": "pair size_t unordered_map",
+    "unordered_set": "size_t unordered_set",
+    "utility": "declval exchange forward get move pair swap",
+    "variant": "get get_if holds_alternative monostate variant visit",
+    "vector": "erase size_t vector",
+}
+WITH_NAME = {}
+for has, names in STANDARD.items():
+    for name in names.split():
+        WITH_NAME.setdefault(name, set()).add(has)
 
 
 def module_of(path):
@@ -79,6 +128,35 @@ def check_source(path, text, root):
                 yield f"{where} {parts[1]}/ stands below {module}/; pass the missing piece down as a value"
         if parts[0] == "espalier" and not (root / name).exists():
             yield f"{where} no such file"
+
+
+def reached(root, path, known):
+    """Headers of others that a file of ours includes, itself or through ours."""
+    if path not in known:
+        known[path] = set()  # against a ring
+        text = (root / path).read_text(encoding="utf-8") if (root / path).is_file() else ""
+        for match in INCLUDE.finditer(text):
+            ours = match[1].split("/")[0] in ("espalier", "testing")
+            known[path] |= reached(root, pathlib.Path(match[1]), known) if ours else {match[1]}
+    return known[path]
+
+
+def check_standard_names(root, files):
+    known = {}
+    for path in sorted(files):
+        if path.suffix != ".h" or module_of(path) in {None, "tests", "bench", *TORCH_MODULES}:
+            continue
+        said = set()
+        for number, line in enumerate((root / path).read_text(encoding="utf-8").split("\n"), 1):
+            for match in STANDARD_NAME.finditer(line.split("//")[0]):
+                name = match[1] or match[2]
+                if name in said:
+                    continue
+                said.add(name)
+                if name not in WITH_NAME:
+                    yield f"{path}:{number}: std::{name} is in no row of STANDARD in tests/layers_test.py; add it"
+                elif not WITH_NAME[name] & reached(root, path, known):
+                    yield f"{path}:{number}: names std::{name} and reaches none of {', '.join(sorted(WITH_NAME[name]))}"
 
 
 def in_namespaces(text):
@@ -151,6 +229,7 @@ def check_tree(root, files):
     files = [path for path in files if (root / path).is_file()]
     yield from check_types(root, files)
     yield from check_unnamed(root, files)
+    yield from check_standard_names(root, files)
     for path in sorted(files):
         if path.suffix in SOURCE:
             yield from check_source(path, (root / path).read_text(encoding="utf-8"), root)
@@ -196,6 +275,8 @@ PLANTED = {
     "no such file": ("espalier/graph/x.cc", '#include "espalier/base/gone.h"\n'),
     "so does": ("espalier/cost/x.h", "#pragma once\nnamespace e {\nenum class C : char {\n};\n}  // namespace e\n"),
     "builds join": ("espalier/graph/x.cc", "namespace e {\nnamespace {\nenum class C : char {\n};\n}  // namespace\n}  // namespace e\n"),
+    "names std::map and reaches none of map": ("espalier/graph/x.h", '#pragma once\n#include "espalier/base/a.h"\nstd::map<int, std::vector<int>> x();\n'),
+    "in no row of STANDARD": ("espalier/graph/x.h", "#pragma once\nstd::nothing_yet x();\n"),
     "one particular machine": ("docs/x.md", "See " + "/home" + "/someone/file.\n"),
 }
 

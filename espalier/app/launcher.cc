@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -181,6 +183,17 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
+// In a worker that was just born: a group of its own, the launcher's signal mask as it was, nothing to read.
+// Only calls that are safe after fork.
+void become_worker(const sigset_t& mask) {
+  ::setpgid(0, 0);
+  ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+  const int null = ::open("/dev/null", O_RDONLY);
+  if (null < 0) return;
+  ::dup2(null, STDIN_FILENO);
+  if (null != STDIN_FILENO) ::close(null);
+}
+
 // fork and exec; a failed exec is reported through a pipe that a successful one closes. The worker inherits
 // one file beside the standard ones, if there is one.
 pid_t start(std::vector<std::string> command, std::vector<std::string> environment, const sigset_t& mask,
@@ -191,11 +204,8 @@ pid_t start(std::vector<std::string> command, std::vector<std::string> environme
   const std::vector<char*> arguments = pointers(command);
   const std::vector<char*> variables = pointers(environment);
   const pid_t pid = ::fork();
-  if (pid == 0) {  // only calls that are safe between fork and exec
-    ::setpgid(0, 0);
-    ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
-    const int null = ::open("/dev/null", O_RDONLY);
-    if (null >= 0) ::dup2(null, STDIN_FILENO);
+  if (pid == 0) {
+    become_worker(mask);
     if (inherited) ::fcntl(*inherited, F_SETFD, 0);
     ::execve(arguments[0], arguments.data(), variables.data());
     const int error = errno;
@@ -214,6 +224,24 @@ pid_t start(std::vector<std::string> command, std::vector<std::string> environme
   if (error == 0) return pid;
   if (pid > 0) ::waitpid(pid, nullptr, 0);
   throw InputError(command[0] + ": cannot start it as a worker: " + std::strerror(error));
+}
+
+// fork alone: the worker has what this process has loaded. It never returns from here, so nothing of the
+// launcher is destroyed in it.
+pid_t start_copy(const std::function<int()>& worker, const std::vector<std::string>& environment,
+                 const std::string& name, const sigset_t& mask) {
+  std::fflush(nullptr);  // what is buffered would be written twice
+  const pid_t pid = ::fork();
+  if (pid < 0) throw InputError(std::string("cannot start a worker: ") + std::strerror(errno));
+  if (pid > 0) return pid;
+  become_worker(mask);
+  ::prctl(PR_SET_NAME, name.c_str());
+  ::clearenv();
+  for (const std::string& variable : environment) {
+    const std::size_t equals = variable.find('=');
+    ::setenv(variable.substr(0, equals).c_str(), variable.substr(equals + 1).c_str(), 1);
+  }
+  std::exit(worker());
 }
 
 constexpr const char* kQuiet = "failed with exit status 1";
@@ -266,8 +294,11 @@ class Watch {
   void start_all() {
     ReservedPort port;
     for (std::uint32_t rank = 0; rank < options_.workers; ++rank) {
-      workers_[rank].pid = start(options_.command, worker_environment(options_, rank, port, folder_),
-                                 signals_.before(), rank == 0 ? std::optional(port.socket()) : std::nullopt);
+      const std::vector<std::string> environment = worker_environment(options_, rank, port, folder_);
+      workers_[rank].pid = options_.copy ? start_copy(options_.copy, environment,
+                                                      "espalier:" + std::to_string(rank), signals_.before())
+                                         : start(options_.command, environment, signals_.before(),
+                                                 rank == 0 ? std::optional(port.socket()) : std::nullopt);
       workers_[rank].running = true;
       if (rank == 0) port.release();
     }
@@ -392,7 +423,8 @@ class Watch {
 }  // namespace
 
 int launch(const LaunchOptions& options) {
-  ESP_CHECK(options.workers > 0 && !options.command.empty(), options.workers);
+  ESP_CHECK(options.workers > 0 && options.command.empty() == static_cast<bool>(options.copy),
+            options.workers);
   const ErrorFolder folder;
   Watch watch(options, folder);
   return watch.run();

@@ -49,12 +49,27 @@ struct Launched {
   }
 };
 
+class LaunchFolder {
+ public:
+  LaunchFolder() {
+    std::string name = ::testing::TempDir() + "/espalier-launch-XXXXXX";
+    EXPECT_NE(::mkdtemp(name.data()), nullptr);
+    path_ = name;
+  }
+  LaunchFolder(const LaunchFolder&) = delete;
+  LaunchFolder& operator=(const LaunchFolder&) = delete;
+  ~LaunchFolder() { std::filesystem::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
 TEST(Launch, AllWorkersGetTheVariablesOfTorchrun) {
-  const auto folder = std::filesystem::path(::testing::TempDir()) / ("launch-" + std::to_string(::getpid()));
-  std::filesystem::create_directory(folder);
+  const LaunchFolder folder;
   const Launched run(
       "echo $RANK/$WORLD_SIZE $MASTER_ADDR $LOCAL_RANK ${TORCHELASTIC_USE_AGENT_STORE-unset} > " +
-      folder.string() + "/$RANK");
+      folder / "$RANK");
   EXPECT_EQ(run.status, 0);
   for (const int rank : {0, 1}) {
     std::ifstream in(folder / std::to_string(rank));
@@ -62,7 +77,6 @@ TEST(Launch, AllWorkersGetTheVariablesOfTorchrun) {
     std::getline(in, line);
     EXPECT_EQ(line, std::to_string(rank) + "/2 127.0.0.1 " + std::to_string(rank) + " unset");
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Launch, TheFirstFailureIsNamedWithItsOwnWordsAndTheOthersEnd) {
@@ -88,27 +102,38 @@ TEST(Launch, AStoppedWorkerIsAFailure) {
   EXPECT_THAT(run.said.at(0), HasSubstr("worker 1 was stopped by a signal"));
 }
 
+// In a copy of this process: writes what it knows of itself to a file of its rank. Worker 1 fails.
+int say_who_i_am(const std::string& folder, const std::string& inherited) {
+  const char* rank = std::getenv("RANK");
+  const char* other = std::getenv("ESPALIER_TEST_INHERITED");
+  std::ofstream(folder + "/" + (rank != nullptr ? rank : "none"))
+      << std::getenv("WORLD_SIZE") << ' ' << inherited << ' ' << (other != nullptr ? other : "unset") << ' '
+      << std::getenv("OMP_NUM_THREADS") << ' ' << read_file("/proc/self/comm", 100);
+  return rank != nullptr && rank[0] == '1' ? 3 : 0;
+}
+
+TEST(Launch, CopiesOfThisProcessHaveItsMemoryAndTheirOwnVariables) {
+  const LaunchFolder folder;
+  const std::string inherited = "known before";
+  ::setenv("ESPALIER_TEST_INHERITED", "a=b", 1);
+  std::vector<std::string> said;
+  LaunchOptions options;
+  options.workers = 2;
+  options.copy = [&] { return say_who_i_am(folder / "", inherited); };
+  options.say = [&](const std::string& line) { said.push_back(line); };
+  EXPECT_EQ(launch(options), 3);
+  ::unsetenv("ESPALIER_TEST_INHERITED");
+  EXPECT_THAT(said, ElementsAre("worker 1 failed with exit status 3"));
+  EXPECT_EQ(read_file(folder / "0", 100), "2 known before a=b 1 espalier:0\n");
+  EXPECT_EQ(read_file(folder / "1", 100), "2 known before a=b 1 espalier:1\n");
+  EXPECT_EQ(std::getenv("RANK"), nullptr);
+}
+
 TEST(Launch, AnInterruptedRunIsNoFailure) {
   const Launched run("exit 130");
   EXPECT_EQ(run.status, 130);
   EXPECT_THAT(run.said, ElementsAre());
 }
-
-class LaunchFolder {
- public:
-  LaunchFolder() {
-    std::string name = ::testing::TempDir() + "/espalier-launch-XXXXXX";
-    EXPECT_NE(::mkdtemp(name.data()), nullptr);
-    path_ = name;
-  }
-  LaunchFolder(const LaunchFolder&) = delete;
-  LaunchFolder& operator=(const LaunchFolder&) = delete;
-  ~LaunchFolder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 bool comes_true(const std::function<bool()>& condition) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);

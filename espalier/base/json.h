@@ -5,10 +5,13 @@
 // (<nlohmann/json_fwd.hpp> is enough there).
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "espalier/base/check.h"
 #include "espalier/base/units.h"

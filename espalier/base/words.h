@@ -4,6 +4,7 @@
 // anything else (\" \\ \n \r \t inside); characters of `punctuation` are words of their own outside quotes.
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>

@@ -56,7 +56,7 @@ void calibrate_local(Program& program, JobOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   program.console.progress(0, "calibrating this machine");
   try {
-    start_workers(calibration_workers(program.machine),
+    start_workers(program, calibration_workers(program.machine),
                   {"calibrate", "--quiet", "--threads", std::to_string(options.threads)});
   } catch (const InputError&) {  // told below, whatever the reason
   }

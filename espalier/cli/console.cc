@@ -46,6 +46,11 @@ void Console::finish() {
   drawn_ = false;
 }
 
+void Console::flush() {
+  out_.flush();
+  err_.flush();
+}
+
 SearchWatch::Listener Console::search_listener() {
   if (!terminal_.err) return {};
   return [this](const SearchProgress& search) {

@@ -32,6 +32,8 @@ class Console {
       : out_(out), err_(err), terminal_(terminal) {}
 
   std::ostream& out() { return out_; }
+  std::ostream& err() { return err_; }
+  const Terminal& terminal() const { return terminal_; }
   int width() const { return terminal_.width; }
   Colour colour() const {
     return terminal_.out && terminal_.colours && !no_colour ? Colour::kAnsi : Colour::kNever;
@@ -45,6 +47,8 @@ class Console {
   // A line on `err` that is drawn again and again, if it is a terminal; else nothing. `finish` wipes it.
   void progress(double fraction, std::string_view text);
   void finish();
+  // What both streams still hold is written.
+  void flush();
   // A search's progress there, some twenty times a second.
   SearchWatch::Listener search_listener();
 

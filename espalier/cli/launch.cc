@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "espalier/base/check.h"
+#include "espalier/cli/runtime_program.h"
 #include "espalier/cli/verbs.h"
 #include "espalier/cli/workers.h"
 
@@ -22,13 +23,14 @@ void add_launch(Program& program) {
   verb->add_option("command", flags->command, "run, verify or profile, and its arguments, after --")
       ->required();
   verb->callback([&program, flags] {
-    program.chosen = [flags]() -> int {
+    program.chosen = [&program, flags]() -> int {
       const std::string& called = flags->command.front();
       if (called != "run" && called != "verify" && called != "profile") {
         throw InputError("launch: '" + called +
                          "' does not work in several processes; run, verify and profile do");
       }
-      return start_workers(flags->workers, flags->command);
+      if (program.runtime == nullptr) hand_over("launch", program.arguments);
+      return start_workers(program, flags->workers, flags->command);
     };
   });
 }

@@ -166,4 +166,10 @@ int run_program(const std::vector<std::string>& arguments, std::ostream& out, st
   }
 }
 
+int run_program_again(const Program& program, const std::vector<std::string>& arguments) {
+  Console& console = program.console;
+  return run_program(arguments, console.out(), console.err(), console.terminal(), program.machine,
+                     program.runtime);
+}
+
 }  // namespace espalier::cli

@@ -19,4 +19,9 @@ struct RuntimeVerbs;
 int run_program(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err,
                 const Terminal& terminal, const Machine& machine, const RuntimeVerbs* runtime);
 
+struct Program;
+
+// The same with other arguments and this process's streams, as a process of its own would.
+int run_program_again(const Program& program, const std::vector<std::string>& arguments);
+
 }  // namespace espalier::cli

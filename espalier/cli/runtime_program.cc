@@ -2,7 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
@@ -29,6 +32,12 @@ std::string runtime_program(const std::string& verb) {
 }
 
 void hand_over(const std::string& verb, const std::vector<std::string>& arguments) {
+  static constexpr std::array<std::string_view, 5> kOfWorkers{"run", "verify", "profile", "calibrate",
+                                                              "launch"};
+  if (std::find(kOfWorkers.begin(), kOfWorkers.end(), verb) != kOfWorkers.end()) {
+    // Read once, when libtorch is loaded. Threads that compute are told how many they have.
+    ::setenv("OMP_NUM_THREADS", "1", 0);
+  }
   std::vector<std::string> words{runtime_program(verb)};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;

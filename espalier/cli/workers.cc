@@ -1,13 +1,16 @@
 #include "espalier/cli/workers.h"
 
+#include <dlfcn.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 
 #include "espalier/app/launcher.h"
+#include "espalier/cli/program.h"
 #include "espalier/cli/runtime_program.h"
 
 namespace espalier::cli {
@@ -17,6 +20,18 @@ std::atomic<bool> interrupted{false};
 
 extern "C" void on_interrupt(int) {
   if (interrupted.exchange(true)) ::_exit(130);
+}
+
+bool has_one_thread() {
+  std::error_code error;
+  const std::filesystem::directory_iterator threads("/proc/self/task", error);
+  return !error && std::distance(begin(threads), end(threads)) == 1;
+}
+
+bool may_be_copied() {
+  void* const cuda = ::dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+  if (cuda != nullptr) ::dlclose(cuda);
+  return cuda == nullptr && std::getenv("OMP_NUM_THREADS") != nullptr && has_one_thread();
 }
 
 }  // namespace
@@ -33,11 +48,16 @@ const std::atomic<bool>& watch_for_interrupts() {
   return interrupted;
 }
 
-int start_workers(int count, const std::vector<std::string>& arguments) {
+int start_workers(const Program& program, int count, const std::vector<std::string>& arguments) {
   LaunchOptions options;
   options.workers = static_cast<std::uint32_t>(count);
-  options.command = {runtime_program("launch")};
-  options.command.insert(options.command.end(), arguments.begin(), arguments.end());
+  if (program.runtime != nullptr && may_be_copied()) {
+    program.console.flush();
+    options.copy = [&] { return run_program_again(program, arguments); };
+  } else {
+    options.command = {runtime_program("launch")};
+    options.command.insert(options.command.end(), arguments.begin(), arguments.end());
+  }
   options.say = [](const std::string& line) { std::cerr << "espalier: " << line << std::endl; };
   return launch(options);
 }

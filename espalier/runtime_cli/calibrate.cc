@@ -49,7 +49,7 @@ void print(Console& console, const Calibration& c, const std::string& path) {
 
 int calibrate(Program& program, const CalibrateFlags& flags) {
   const int workers = calibration_workers(program.machine);
-  if (workers > 1 && !is_worker()) return start_workers(workers, program.arguments);
+  if (workers > 1 && !is_worker()) return start_workers(program, workers, program.arguments);
   const World world = world_from_environment();
   prepare_process(world, flags.threads);
   const Calibration fresh = espalier::calibrate(world, flags.threads);

@@ -73,7 +73,7 @@ int profile(Program& program, const ProfileFlags& flags) {
   if (!is_worker()) check_micro_batches(flags.job.to_options(program.machine));
   const int gpus = gpus_of_device(flags.device);
   const int workers = flags.workers > 0 ? flags.workers : gpus > 0 ? gpus : program.machine.local.devices;
-  if (workers > 1 && !is_worker()) return start_workers(workers, program.arguments);
+  if (workers > 1 && !is_worker()) return start_workers(program, workers, program.arguments);
   Console& console = program.console;
   const JobOptions job = flags.job.to_options(program.machine);
   ProfileOptions options;

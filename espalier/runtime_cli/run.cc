@@ -296,7 +296,7 @@ int run(Program& program, const RunFlags& flags) {
   const OpenedPlan opened =
       flags.paced ? open_without_model(flags.execution) : open_with_model(flags.execution);
   const int workers = workers_for(flags.execution, opened.file);
-  if (workers > 1 && !is_worker()) return start_workers(workers, program.arguments);
+  if (workers > 1 && !is_worker()) return start_workers(program, workers, program.arguments);
   return flags.paced ? run_paced_worker(program, opened, flags) : run_worker(program, opened, flags);
 }
 

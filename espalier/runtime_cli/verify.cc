@@ -93,7 +93,7 @@ void print(Console& console, const VerifyResult& result) {
 int verify(Program& program, const VerifyFlags& flags) {
   const OpenedPlan opened = open_with_model(flags.execution);
   const int workers = workers_for(flags.execution, opened.file);
-  if (workers > 1 && !is_worker()) return start_workers(workers, program.arguments);
+  if (workers > 1 && !is_worker()) return start_workers(program, workers, program.arguments);
   VerifyOptions options;
   options.world = world_from_environment();
   options.on_stuck = end_stuck_worker;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "espalier/base/units.h"
 #include "espalier/planners/context.h"
