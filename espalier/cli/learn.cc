@@ -16,6 +16,7 @@ void add_learn(Program& program) {
       ->check(CLI::IsMember({"pretrain", "finetune", "apply", "curve"}));
   verb->add_option("model", flags->job.options.model, "finetune and apply: a model; curve: a checkpoint")
       ->type_name("FILE");
+  flags->job.add_reading(verb);
   flags->job.add_planning(verb);
   verb->add_option("-j,--jobs", flags->search.jobs, "threads; the result is the same; default: one per core")
       ->type_name("N")

@@ -224,6 +224,7 @@ void add_orders(Program& program) {
   verb->add_option("--members", flags->members, "graphs of a family, seeds 1 to N; default: 8")
       ->type_name("N")
       ->check(CLI::Range(1, 10'000));
+  flags->job.add_reading(verb);
   flags->job.add_planning(verb);
   verb->add_option("--orders", flags->orders, "only these, such as alpha,topo_lifo (see `espalier planners`)")
       ->delimiter(',')

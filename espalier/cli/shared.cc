@@ -50,6 +50,10 @@ void JobFlags::add_model(CLI::App* verb) {
   verb->add_option("model", options.model, "a .pt2 or ONNX file, a published profile or an Espalier graph")
       ->required()
       ->type_name("FILE");
+  add_reading(verb);
+}
+
+void JobFlags::add_reading(CLI::App* verb) {
   verb->add_option("--loss", options.import.loss, "the output that is the loss, if there are several scalars")
       ->type_name("NAME");
   verb->add_flag("--literal", literal, "read a published file exactly as it is, without repairs");

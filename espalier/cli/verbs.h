@@ -74,7 +74,8 @@ struct JobFlags {
   std::string order;
   TrainingFlags training;
 
-  void add_model(CLI::App* verb);
+  void add_model(CLI::App* verb);                       // the one that it takes, and how it is read
+  void add_reading(CLI::App* verb);                     // --loss, --literal, --freeze, --dim
   void add_planning(CLI::App* verb);                    // cluster, batch, micro-batch, costs, pins, threads
   void add_order(CLI::App* verb);                       // of placers
   void add_training(CLI::App* verb);                    // optimizer, lr, …, seed

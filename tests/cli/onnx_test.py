@@ -35,6 +35,15 @@ class Onnx(Command):
         inspected = self.espalier("inspect", ONNX / "towers_legacy.onnx").stdout
         self.assertIn("exported for 1 sample or more, eval mode; no loss output", inspected)
 
+    def test_studies_and_policies_read_it(self):
+        asked = ("-c", "2xV100-16GB", "-b", "16")
+        study = ("orders", ONNX / "bert_legacy.onnx", *asked, "--placer", "list", "--orders", "alpha,topo_generations", "--seeds", "1")
+        self.refused(*study, says="--dim tokens=128")
+        self.assertIn("placer list", self.espalier(*study, "--dim", "tokens=48").stdout)
+        if RUNTIME.exists():
+            answer = self.espalier("learn", "apply", ONNX / "bert_legacy.onnx", *asked, "--dim", "tokens=48").stdout
+            self.assertIn("policy, best of 32", answer)
+
     def test_frozen_parameters(self):
         whole = self.espalier("inspect", ONNX / "towers.onnx", "--json").stdout
         frozen = self.espalier("inspect", ONNX / "towers.onnx", "--freeze", "image.*", "--json").stdout
