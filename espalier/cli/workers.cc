@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <iterator>
 
 #include "espalier/app/launcher.h"
 #include "espalier/cli/program.h"
