@@ -152,15 +152,89 @@ std::int64_t largest_share(const Stage& stage) {
 
 }  // namespace
 
+// Replicas of one weight take turns, so of each weight only the next in turn is asked.
 std::vector<std::vector<std::uint32_t>> deal_micro_batches(std::uint32_t micro_batches,
                                                            std::span<const std::uint32_t> weights) {
+  struct Turn {
+    std::uint32_t weight = 0;
+    std::vector<std::size_t> replicas = {};  // ascending
+    std::size_t at = 0;                      // of these, the next
+    std::uint64_t with_it = 1;               // micro-batches that it would have
+  };
+  std::vector<Turn> turns;
+  for (std::size_t r = 0; r < weights.size(); ++r) {
+    const auto of_weight = [&](const Turn& turn) { return turn.weight == weights[r]; };
+    auto turn = std::find_if(turns.begin(), turns.end(), of_weight);
+    if (turn == turns.end()) turn = turns.insert(turn, {.weight = weights[r]});
+    turn->replicas.push_back(r);
+  }
   std::vector<std::vector<std::uint32_t>> shares(weights.size());
   for (std::uint32_t j = 0; j < micro_batches; ++j) {
-    std::size_t least = 0;
-    for (std::size_t r = 1; r < weights.size(); ++r) {
-      if ((shares[r].size() + 1) * weights[least] < (shares[least].size() + 1) * weights[r]) least = r;
+    Turn* least = &turns.front();
+    for (Turn& turn : turns) {
+      const std::uint64_t mine = turn.with_it * least->weight, others = least->with_it * turn.weight;
+      if (mine < others || (mine == others && turn.replicas[turn.at] < least->replicas[least->at])) {
+        least = &turn;
+      }
     }
-    shares[least].push_back(j);
+    shares[least->replicas[least->at]].push_back(j);
+    if (++least->at == least->replicas.size()) {
+      least->at = 0;
+      ++least->with_it;
+    }
+  }
+  return shares;
+}
+
+void deal_evenly(std::int64_t micro_batches, std::span<EqualReplicas> groups) {
+  const auto done_by = [](const EqualReplicas& group, std::int64_t end) {
+    return std::max<std::int64_t>(1, end / std::max<std::int64_t>(1, group.time.count()));
+  };
+  const auto dealt = [&](std::int64_t end) {
+    std::int64_t sum = 0;
+    for (const EqualReplicas& group : groups) sum += group.count * done_by(group, end);
+    return sum;
+  };
+  std::int64_t longest = 1;
+  for (const EqualReplicas& group : groups) longest = std::max(longest, group.time.count());
+  std::int64_t too_early = -1, end = micro_batches * longest;
+  while (too_early + 1 < end) {
+    const std::int64_t middle = too_early + (end - too_early) / 2;
+    (dealt(middle) < micro_batches ? too_early : end) = middle;
+  }
+  std::int64_t left = dealt(end) - micro_batches;  // what those that end last do too much
+  for (EqualReplicas& group : groups) {
+    group.most = done_by(group, end);
+    const bool ends_last = group.most > done_by(group, end - 1);
+    const std::int64_t less = ends_last ? std::min(left, group.count) : 0;
+    left -= less;
+    group.with_most = group.count - less;
+    if (group.with_most > 0) continue;
+    --group.most;
+    group.with_most = group.count;
+  }
+}
+
+std::vector<std::uint32_t> even_shares(std::int64_t micro_batches, std::span<const Duration> times) {
+  std::vector<EqualReplicas> groups;
+  std::vector<std::size_t> group_of;
+  for (const Duration time : times) {
+    const auto same = [&](const EqualReplicas& group) { return group.time == time; };
+    auto group = std::find_if(groups.begin(), groups.end(), same);
+    group_of.push_back(static_cast<std::size_t>(group - groups.begin()));
+    if (group == groups.end()) {
+      groups.push_back({.time = time});
+    } else {
+      ++group->count;
+    }
+  }
+  if (groups.size() < 2) return {};
+  deal_evenly(micro_batches, groups);
+  std::vector<std::uint32_t> shares;
+  for (const std::size_t g : group_of) {
+    EqualReplicas& group = groups[g];
+    shares.push_back(static_cast<std::uint32_t>(group.with_most > 0 ? group.most : group.most - 1));
+    --group.with_most;
   }
   return shares;
 }

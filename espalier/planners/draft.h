@@ -35,6 +35,20 @@ struct StageDraft {
 std::vector<std::vector<std::uint32_t>> deal_micro_batches(std::uint32_t micro_batches,
                                                            std::span<const std::uint32_t> weights);
 
+// Replicas that take equally long for a micro-batch: `with_most` of them get `most`, the others one less.
+struct EqualReplicas {
+  std::int64_t count = 1;
+  Duration time;  // of one micro-batch; none counts as 1 ns
+  std::int64_t most = 0, with_most = 0;
+};
+
+// Deals micro-batches, one at least to each replica, so that the last of them ends as early as can be. As
+// many micro-batches as replicas, or more; together they take less than 2^62 ns. O(groups · log time).
+void deal_evenly(std::int64_t micro_batches, std::span<EqualReplicas> groups);
+
+// The same by replica, as weights of deal_micro_batches; empty where all of them take equally long.
+std::vector<std::uint32_t> even_shares(std::int64_t micro_batches, std::span<const Duration> times);
+
 // A plan whose stages are runs: `frame` has all of a PipelinePlan but operators, and names of locked stages
 // only.
 struct RunPlan {

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "espalier/base/check.h"
@@ -31,6 +34,62 @@ TEST(OperatorSet, ListsAndRunsThatHoldTheSameAreEqual) {
   EXPECT_FALSE(listed.contains(OperatorId(4)));
   EXPECT_FALSE(OperatorSet().contains(OperatorId(0)));
   EXPECT_THAT(listed.operators(), ElementsAre(OperatorId(1), OperatorId(2), OperatorId(3), OperatorId(5)));
+}
+
+// All ways to deal so many, one at least to each.
+void for_each_deal(std::int64_t left, std::size_t replicas, std::vector<std::int64_t>& deal,
+                   const std::function<void()>& visit) {
+  if (deal.size() + 1 == replicas) {
+    deal.push_back(left);
+    visit();
+    deal.pop_back();
+    return;
+  }
+  const auto others = static_cast<std::int64_t>(replicas - deal.size() - 1);
+  for (std::int64_t mine = 1; mine + others <= left; ++mine) {
+    deal.push_back(mine);
+    for_each_deal(left - mine, replicas, deal, visit);
+    deal.pop_back();
+  }
+}
+
+TEST(EvenShares, EndAsEarlyAsAnyDealOfRandomReplicas) {
+  Rng rng(5);
+  int uneven = 0;
+  for (int trial = 0; trial < 400; ++trial) {
+    std::vector<Duration> times;
+    const std::size_t replicas = 1 + rng.below(4);
+    for (std::size_t r = 0; r < replicas; ++r)
+      times.push_back(nanoseconds(static_cast<std::int64_t>(1 + rng.below(7))));
+    const auto m = static_cast<std::int64_t>(replicas + rng.below(12));
+    const auto end_of = [&](const auto& shares) {
+      Duration end;
+      for (std::size_t r = 0; r < replicas; ++r) end = std::max(end, std::int64_t{shares[r]} * times[r]);
+      return end;
+    };
+    Duration least = Duration::max();
+    std::vector<std::int64_t> deal;
+    for_each_deal(m, replicas, deal, [&] { least = std::min(least, end_of(deal)); });
+    const std::vector<std::uint32_t> shares = even_shares(m, times);
+    if (shares.empty()) {
+      EXPECT_TRUE(std::ranges::adjacent_find(times, std::ranges::not_equal_to()) == times.end());
+      continue;
+    }
+    ++uneven;
+    ASSERT_EQ(shares.size(), replicas);
+    EXPECT_EQ(std::accumulate(shares.begin(), shares.end(), std::int64_t{0}), m);
+    EXPECT_GT(*std::ranges::min_element(shares), 0U);
+    EXPECT_EQ(end_of(shares), least) << ::testing::PrintToString(times) << m;
+    const auto dealt = deal_micro_batches(narrow(static_cast<std::size_t>(m)), shares);
+    for (std::size_t r = 0; r < replicas; ++r) EXPECT_EQ(dealt[r].size(), shares[r]);
+  }
+  EXPECT_GT(uneven, 200);
+}
+
+TEST(EvenShares, ALongStepIsNoTrouble) {
+  const std::vector<Duration> times{Duration(std::int64_t{1} << 40), Duration(std::int64_t{1} << 41)};
+  EXPECT_THAT(even_shares(std::int64_t{3} << 18, times),
+              ElementsAre(std::uint32_t{1} << 19, std::uint32_t{1} << 18));
 }
 
 struct RandomDrafts {

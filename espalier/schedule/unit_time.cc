@@ -64,23 +64,35 @@ class UnitTimeSimulation {
   static constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
   using Clocks = std::vector<std::size_t>;  // by place: of a stage's micro-batch
 
-  // What a replica may do changes when it, or a stage that it reads from or sends to, has done something:
-  // only then is it looked at, one clock later, and where its device was busy. So a model of 50,000 fragments
-  // costs what its crossings cost, not the square of its fragments.
+  // What a replica may do changes when it, a micro-batch that it reads from or a stage that it sends to has
+  // done something: only then is it looked at, one clock later, and where its device was busy. So a model of
+  // 50,000 fragments costs what its crossings cost, not the square of its fragments.
   void wake(std::uint32_t replica) {
     if (is_woken_[replica] != 0) return;
     is_woken_[replica] = 1;
     woken_.push_back(replica);
   }
-  void wake_around(StageId stage) {
-    const auto wake_all = [&](StageId other) {
-      for (const std::uint32_t replica : of_stage_[other.index()]) wake(replica);
-    };
-    wake_all(stage);
-    for (const Crossing* crossing : reads_[stage.index()]) wake_all(crossing->from);
-    for (const Crossing* crossing : sends_[stage.index()]) {
-      for (const Crossing::Reader& reader : crossing->readers) wake_all(reader.stage);
+  void wake_all(StageId stage) {
+    for (const std::uint32_t replica : of_stage_[stage.index()]) wake(replica);
+  }
+  // A forward pass feeds its readers. What frees a slot may let any replica go on that sends to the stage.
+  void wake_for(const Progress& replica, Next next, std::uint32_t j) {
+    wake(number_of(replica));
+    if (next != Next::kForward || slots_follow_saved_) {
+      for (const Crossing* crossing : reads_[replica.stage.index()]) wake_all(crossing->from);
     }
+    if (next != Next::kForward) return;
+    for (const Crossing* crossing : sends_[replica.stage.index()]) {
+      for (const Crossing::Reader& reader : crossing->readers) {
+        const auto range = overlapping(j, count(replica.stage), count(reader.stage));
+        for (std::uint32_t k = range.begin; k < range.end; ++k) {
+          wake(of_stage_[reader.stage.index()][owners_[reader.stage.index()][k].replica]);
+        }
+      }
+    }
+  }
+  std::uint32_t number_of(const Progress& replica) const {
+    return static_cast<std::uint32_t>(&replica - replicas_.data());
   }
 
   // Replicas whose next action of this sort could start now, the most urgent first.
@@ -120,7 +132,7 @@ class UnitTimeSimulation {
     const std::vector<DeviceId>& devices = replica.replica->devices;
     if (std::any_of(devices.begin(), devices.end(),
                     [&](DeviceId device) { return busy_until_[device.index()] > clock_; })) {
-      wake(static_cast<std::uint32_t>(&replica - replicas_.data()));
+      wake(number_of(replica));
       return;
     }
     for (const DeviceId device : devices) busy_until_[device.index()] = clock_ + 1;
@@ -131,7 +143,7 @@ class UnitTimeSimulation {
     if (next == Next::kWeights || (next == Next::kBackward && !replica.split)) set(end_done_);
     started.push_back({replica.replica, action});
     replica.advance(next);
-    wake_around(replica.stage);
+    wake_for(replica, next, action.micro_batch);
   }
 
   bool done(const Clocks& when, StageId stage, std::uint32_t j) const {

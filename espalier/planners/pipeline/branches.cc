@@ -26,7 +26,8 @@
 //
 // A shape says how many devices what stands before, the tracks and what stands behind get. The step takes at
 // least the work per device of each; so shapes are tried in that order, a few at a time, until many in a row
-// have brought nothing, and those at or above the best iteration found are not tried at all.
+// have brought nothing, fewer where the group is far behind another; those at or above the best iteration
+// found are not tried at all.
 //
 // Known bad cases: branches inside branches are one branch here; several groups in a row are planned one at a
 // time, the others as chains.
@@ -38,8 +39,9 @@ constexpr std::uint64_t kStatesForAShape = 40'000;  // of the budget
 constexpr std::uint64_t kFewestShapes = 16;
 constexpr std::uint64_t kPartOfMore = 20;  // of the budget: below 1/20 more groups are tried
 constexpr std::size_t kShapesAtOnce = 8;
-constexpr std::size_t kPatience = 96;  // shapes that bring nothing, in a row
-constexpr std::int64_t kNear = 125;    // per cent of the best iteration
+constexpr std::size_t kPatience = 96;               // shapes that bring nothing, in a row
+constexpr std::size_t kPatienceFar = 32;            // where no plan of the group is near the best
+constexpr std::int64_t kNear = 110, kNotFar = 125;  // per cent of the best iteration
 
 // A parallel part of the structure, as places in the linearization.
 struct BranchGroup {
@@ -138,7 +140,7 @@ class BranchSearch {
     const std::uint64_t most = std::max(kFewestShapes, context_.budget.max_states / kStatesForAShape);
     if (shapes.size() > most) shapes.resize(most);
     std::size_t idle = 0;  // shapes since the last improvement
-    for (std::size_t begin = 0; begin < shapes.size() && idle < kPatience; begin += kShapesAtOnce) {
+    for (std::size_t begin = 0; begin < shapes.size() && idle < patience(best); begin += kShapesAtOnce) {
       if (context_.stop() || context_.budget_spent || (best && shapes[begin].most > *best)) return;
       const std::size_t end = std::min(begin + kShapesAtOnce, shapes.size());
       const std::optional<Duration> before = best;
@@ -272,6 +274,11 @@ class BranchSearch {
     bool is_new = true;        // the choice
   };
 
+  std::size_t patience(const std::optional<Duration>& best) const {
+    const bool near = !best || (fastest_ && 100 * *fastest_ <= kNear * *best);
+    return near ? kPatience : kPatienceFar;
+  }
+
   // Each part with the least bottleneck; and, where that comes near the best, with the fewest stages that
   // keep every part below the largest of those, or a little above: fewer stages fill sooner.
   void consider(std::span<const Shape> shapes, std::optional<Duration>& best) {
@@ -285,12 +292,13 @@ class BranchSearch {
       const std::vector<std::optional<Duration>> iterations = judge_.iterations(std::move(proposals));
       for (const std::optional<Duration>& iteration : iterations) {
         if (iteration && (!best || *iteration < *best)) best = iteration;
+        if (iteration && (!fastest_ || *iteration < *fastest_)) fastest_ = iteration;
       }
       std::size_t next = 0;
       std::erase_if(tried, [&](const Tried& each) {
         if (!each.is_new) return false;
         const std::optional<Duration>& iteration = iterations[next++];
-        return best && (!iteration || 100 * *iteration > kNear * *best);
+        return best && (!iteration || 100 * *iteration > kNotFar * *best);
       });
     }
   }
@@ -314,8 +322,9 @@ class BranchSearch {
       }
       each.choice.assign(each.splits.size(), 0);
     }
-    std::erase_if(tried, [](const Tried& each) {
-      return std::ranges::any_of(each.splits, [](const auto* splits) { return splits->empty(); });
+    std::erase_if(tried, [&](const Tried& each) {
+      return std::ranges::any_of(each.splits, [](const auto* splits) { return splits->empty(); }) ||
+             (best && each.bottleneck > *best);
     });
     return tried;
   }
@@ -352,6 +361,7 @@ class BranchSearch {
   JudgedOnce& judge_;
   Context& context_;
   std::deque<Deal> deals_;
+  std::optional<Duration> fastest_;  // of this group's plans
 };
 
 // Parallel parts by the work that can run beside the heaviest branch, most first; those without any are left

@@ -28,13 +28,22 @@ std::vector<std::size_t> coarse_cuts(const Chain& chain, KindId kind, std::size_
   return cuts;
 }
 
+// Of a micro-batch of blocks, on a device of one class.
+Duration time_on(const ComputeClass& compute, const Chain& chain, std::size_t first, std::size_t last) {
+  return chain.work(compute.kind, compute.crowd, first, last) + compute.actions;
+}
+
 }  // namespace
 
 std::vector<ChainSplit> min_max_splits(const Chain& chain, const DeviceTable& table,
                                        const std::vector<DeviceId>& devices, std::int64_t micro_batches,
                                        const SplitOptions& options, Context& context) {
   if (chain.blocks() == 0) return {};
-  DeviceRow row(table, devices, micro_batches, options.most_replicas);
+  std::vector<Duration> times;
+  for (const ComputeClass& compute : table.classes()) {
+    times.push_back(time_on(compute, chain, 0, chain.blocks()));
+  }
+  DeviceRow row(table, devices, micro_batches, options.most_replicas, times);
   internal::SplitSearch search(chain, row, options, context);
   std::vector<std::size_t> all(chain.blocks() + 1);
   std::iota(all.begin(), all.end(), std::size_t{0});
@@ -64,6 +73,20 @@ std::vector<StageDraft> drafts_of(const Chain& chain, const ChainSplit& split) {
   std::vector<StageDraft> drafts;
   for (const ChainStage& stage : split.stages) {
     drafts.push_back({chain.set(stage.first_block, stage.last_block), stage.devices, {}});
+  }
+  return drafts;
+}
+
+std::vector<StageDraft> drafts_of(const Chain& chain, const ChainSplit& split, const DeviceTable& table) {
+  const std::int64_t m = chain.line().problem().training.batch.count() / chain.micro_batch().count();
+  std::vector<StageDraft> drafts = drafts_of(chain, split);
+  for (std::size_t s = 0; s < drafts.size(); ++s) {
+    std::vector<Duration> times;
+    for (const DeviceId device : drafts[s].devices) {
+      times.push_back(time_on(table.classes()[table.class_of(device)], chain, split.stages[s].first_block,
+                              split.stages[s].last_block));
+    }
+    drafts[s].weights = even_shares(m, times);
   }
   return drafts;
 }

@@ -40,9 +40,10 @@ struct SplitOptions {
 // their device alone, wherever that is, and all pinned blocks of a stage are that device's. A pinned device
 // may get several stages, no two in a row; it is not to be in `devices`. Minimised is the largest of, per
 // step,
-//   - a stage: over its replicas, micro-batches × (forward and backward, overhead of actions, endpoints of
-//     its border messages) + the update; + the all-reduce of its gradients; a pinned device in each of its
-//     stages with the work of its pinned blocks elsewhere;
+//   - a stage: over its replicas, micro-batches (dealt evenly by what the whole chain takes on each kind of
+//     device) × (forward and backward, overhead of actions, endpoints of its border messages) + the update; +
+//     the all-reduce of its gradients; a pinned device in each of its stages with the work of its pinned
+//     blocks elsewhere;
 //   - a link between neighbouring stages, from the last replica of the one to the first of the next: the
 //     first one's largest share × the longer of the two directions.
 // A stage fits if Chain::price says so for every replica. Ascending bottleneck, descending stages; empty if
@@ -61,7 +62,9 @@ std::vector<ChainSplit> closest_splits(const Chain& chain, const DeviceTable& ta
                                        const std::vector<DeviceId>& devices, std::int64_t micro_batches,
                                        SplitOptions options, Context& context);
 
-// The stages of a split, each without `after`.
+// The stages of a split, each without `after`; replicas get equal shares.
 std::vector<StageDraft> drafts_of(const Chain& chain, const ChainSplit& split);
+// The same, with shares by which the last of a stage's replicas ends as early as can be.
+std::vector<StageDraft> drafts_of(const Chain& chain, const ChainSplit& split, const DeviceTable& table);
 
 }  // namespace espalier

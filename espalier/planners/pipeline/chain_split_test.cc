@@ -200,9 +200,24 @@ class AllSplits {
     legal_.insert(key({stages_, worst}));
   }
 
+  // By what the whole chain takes on each device.
+  std::vector<std::uint32_t> shares(const ChainStage& stage) const {
+    std::vector<Duration> times;
+    for (const DeviceId device : stage.devices) {
+      const KindId kind = problem_.cluster.device(device).kind;
+      times.push_back(work(device, 0, chain_.blocks()) +
+                      2 * problem_.costs.overhead(problem_.cluster.kind(kind).name).per_action);
+    }
+    std::vector<std::uint32_t> shares = even_shares(m_, times);
+    for (std::size_t r = 0; shares.size() < stage.devices.size(); ++r) {
+      shares.push_back(
+          narrow(round_robin(narrow(static_cast<std::size_t>(m_)), r, stage.devices.size()).size()));
+    }
+    return shares;
+  }
   std::int64_t largest_share(const ChainStage& stage) const {
-    const auto replicas = static_cast<std::int64_t>(stage.devices.size());
-    return (m_ + replicas - 1) / replicas;
+    const std::vector<std::uint32_t> all = shares(stage);
+    return *std::max_element(all.begin(), all.end());
   }
 
   // In-flight limits as in docs/semantics.md, from the last stage on.
@@ -230,9 +245,7 @@ class AllSplits {
     Duration worst;
     for (std::int64_t r = 0; r < replicas; ++r) {
       const DeviceId device = stage.devices[static_cast<std::size_t>(r)];
-      const std::int64_t share = static_cast<std::int64_t>(
-          round_robin(narrow(static_cast<std::size_t>(m_)), static_cast<std::size_t>(r), stage.devices.size())
-              .size());
+      const std::int64_t share = shares(stage)[static_cast<std::size_t>(r)];
       const KindId kind = problem_.cluster.device(device).kind;
       const KindOverhead overhead = problem_.costs.overhead(problem_.cluster.kind(kind).name);
       const Group& host = problem_.cluster.group(problem_.cluster.device(device).group);

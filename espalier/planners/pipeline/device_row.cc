@@ -8,6 +8,7 @@
 
 #include "espalier/base/rng.h"
 #include "espalier/cost/training_times.h"
+#include "espalier/planners/draft.h"
 
 namespace espalier {
 namespace {
@@ -81,35 +82,26 @@ Duration RunClass::all_reduce(const DeviceTable& table, Bytes bytes) const {
 }
 
 DeviceRow::DeviceRow(const DeviceTable& table, std::vector<DeviceId> devices, std::int64_t micro_batches,
-                     std::size_t most_replicas)
+                     std::size_t most_replicas, const std::vector<Duration>& times)
     : table_(table),
       devices_(std::move(devices)),
       micro_batches_(micro_batches),
       longest_(std::min({devices_.size(), static_cast<std::size_t>(micro_batches), most_replicas})) {
   class_of_.resize(devices_.size() * longest_);
-  std::vector<std::uint32_t> ways;                              // between neighbours
-  std::vector<std::pair<std::uint32_t, std::int64_t>> leaders;  // of each compute class, its first replica
+  std::vector<std::uint32_t> ways;  // between neighbours
+  std::vector<Members> members;     // ascending compute class
   for (std::size_t begin = 0; begin < devices_.size(); ++begin) {
     ways.clear();
-    leaders.clear();
+    members.clear();
     Bytes memory = Bytes::max();
     for (std::size_t end = begin + 1; end <= std::min(devices_.size(), begin + longest_); ++end) {
       const DeviceId last = devices_[end - 1];
       const auto replicas = static_cast<std::int64_t>(end - begin);
       memory = std::min(memory, table.memory(last));
-      const std::uint32_t compute = table.class_of(last);
-      if (std::none_of(leaders.begin(), leaders.end(), [&](const auto& l) { return l.first == compute; })) {
-        leaders.emplace_back(compute, replicas - 1);
-      }
-      RunClass run{.replicas = replicas,
-                   .share = (micro_batches + replicas - 1) / replicas,
-                   .loads = {},
-                   .ring = {},
-                   .memory = memory};
-      for (const auto& [kind, first] : leaders) {
-        run.loads.push_back({kind, micro_batches / replicas + (first < micro_batches % replicas ? 1 : 0)});
-      }
-      std::sort(run.loads.begin(), run.loads.end());
+      add_member(table.class_of(last), times, members);
+      RunClass run{
+          .replicas = replicas, .share = 0, .loads = loads(members, times), .ring = {}, .memory = memory};
+      for (const RunClass::Load& load : run.loads) run.share = std::max(run.share, load.share);
       if (replicas > 1) {
         insert_sorted(ways, table.hop_of(devices_[end - 2], last));
         run.ring = ways;
@@ -118,6 +110,42 @@ DeviceRow::DeviceRow(const DeviceTable& table, std::vector<DeviceId> devices, st
       class_of_[begin * longest_ + end - begin - 1] = number(std::move(run));
     }
   }
+}
+
+void DeviceRow::add_member(std::uint32_t compute, const std::vector<Duration>& times,
+                           std::vector<Members>& run) const {
+  const auto at = std::ranges::lower_bound(run, compute, {}, &Members::compute);
+  if (at != run.end() && at->compute == compute) {
+    ++at->count;
+    return;
+  }
+  Members fresh{compute, 1, 0};
+  for (const Members& other : run) {
+    if (times.empty() || times[other.compute] == times[compute]) fresh.before += other.count;
+  }
+  run.insert(at, fresh);
+}
+
+std::vector<RunClass::Load> DeviceRow::loads(const std::vector<Members>& run,
+                                             const std::vector<Duration>& times) {
+  if (const auto known = mixtures_.find(run); known != mixtures_.end()) return known->second;
+  std::vector<EqualReplicas> groups;
+  std::vector<std::size_t> group_of;
+  for (const Members& members : run) {
+    const Duration time = times.empty() ? Duration() : times[members.compute];
+    auto group = std::ranges::find(groups, time, &EqualReplicas::time);
+    if (group == groups.end()) group = groups.insert(group, {.count = 0, .time = time});
+    group->count += members.count;
+    group_of.push_back(static_cast<std::size_t>(group - groups.begin()));
+  }
+  deal_evenly(micro_batches_, groups);
+  std::vector<RunClass::Load> loads;
+  for (std::size_t i = 0; i < run.size(); ++i) {
+    const EqualReplicas& group = groups[group_of[i]];
+    loads.push_back({run[i].compute, run[i].before < group.with_most ? group.most : group.most - 1});
+  }
+  mixtures_.emplace(run, loads);
+  return loads;
 }
 
 std::uint32_t DeviceRow::number(RunClass&& run) {

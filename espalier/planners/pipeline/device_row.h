@@ -11,7 +11,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "espalier/planners/pipeline/chain.h"
@@ -87,11 +89,12 @@ struct RunClass {
 };
 
 // A row with the classes of its runs, for a number of micro-batches. Runs have at most that many devices, and
-// at most `most_replicas`. O(devices²).
+// at most `most_replicas`. Replicas share micro-batches evenly by `times`, what one takes on a device of each
+// compute class (deal_evenly); without times they get equal numbers. O(devices² + mixtures · log time).
 class DeviceRow {
  public:
   DeviceRow(const DeviceTable& table, std::vector<DeviceId> devices, std::int64_t micro_batches,
-            std::size_t most_replicas = kMaxMicroBatches);
+            std::size_t most_replicas = kMaxMicroBatches, const std::vector<Duration>& times = {});
 
   const DeviceTable& table() const { return table_; }
   std::int64_t micro_batches() const { return micro_batches_; }
@@ -111,6 +114,14 @@ class DeviceRow {
 
  private:
   std::uint32_t number(RunClass&& run);
+  // A run's replicas of one compute class: how many, and how many that take as long stand before the first.
+  struct Members {
+    std::uint32_t compute = 0;
+    std::int64_t count = 0, before = 0;
+    friend auto operator<=>(const Members&, const Members&) = default;
+  };
+  void add_member(std::uint32_t compute, const std::vector<Duration>& times, std::vector<Members>& run) const;
+  std::vector<RunClass::Load> loads(const std::vector<Members>& run, const std::vector<Duration>& times);
 
   const DeviceTable& table_;
   std::vector<DeviceId> devices_;
@@ -118,7 +129,8 @@ class DeviceRow {
   std::size_t longest_;
   std::vector<std::uint32_t> class_of_;
   std::vector<RunClass> classes_;
-  std::vector<std::pair<std::uint64_t, std::uint32_t>> by_hash_;  // ascending
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> by_hash_;          // ascending
+  std::map<std::vector<Members>, std::vector<RunClass::Load>> mixtures_;  // as dealt
 };
 
 // Rows that are worth a try: the devices of `devices`, hosts kept together.

@@ -33,7 +33,6 @@ PartSplits::PartSplits(const Linearization& line, const DeviceTable& table, std:
       table_(table),
       row_(std::move(row)),
       micro_batch_(micro_batch),
-      first_limit_(options.limit),
       options_(std::move(options)) {
   std::map<KindId, std::int64_t> kinds;
   for (const DeviceId device : row_) ++kinds[line.problem().cluster.device(device).kind];
@@ -52,10 +51,6 @@ PartSplits::PartSplits(const Linearization& line, const DeviceTable& table, std:
 void PartSplits::take_row(std::vector<DeviceId> row) {
   ESP_CHECK(row.size() == row_.size(), row.size(), row_.size());
   row_ = std::move(row);
-  options_.limit = first_limit_;
-  likes_.clear();
-  splits_.clear();
-  for (Part& part : parts_) part.like.reset();
 }
 
 Duration PartSplits::work(const Places& places) const {
@@ -131,47 +126,46 @@ std::size_t PartSplits::first_like(std::size_t number) {
   return *part.like;
 }
 
-bool PartSplits::alike(std::size_t a, std::size_t b, std::size_t count) const {
-  for (std::size_t i = 0; i < count; ++i) {
-    const DeviceId x = row_[a + i], y = row_[b + i];
-    if (table_.class_of(x) != table_.class_of(y) || table_.memory(x) != table_.memory(y)) return false;
+bool PartSplits::alike(const Run& a, const Run& b) const {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (table_.class_of(a[i]) != table_.class_of(b[i]) || table_.memory(a[i]) != table_.memory(b[i]))
+      return false;
     for (std::size_t j = 0; j < i; ++j) {
-      if (table_.hop_of(x, row_[a + j]) != table_.hop_of(y, row_[b + j])) return false;
-      if (table_.hop_of(row_[a + j], x) != table_.hop_of(row_[b + j], y)) return false;
+      if (table_.hop_of(a[i], a[j]) != table_.hop_of(b[i], b[j])) return false;
+      if (table_.hop_of(a[j], a[i]) != table_.hop_of(b[j], b[i])) return false;
     }
   }
   return true;
 }
 
-std::size_t PartSplits::like(std::size_t first, std::size_t count) {
-  std::vector<std::size_t>& places = likes_[count];
-  for (const std::size_t place : places) {
-    if (place == first || alike(place, first, count)) return place;
+std::size_t PartSplits::run_like(const Question& question, bool must_be_it) {
+  const auto begin = row_.begin() + static_cast<std::ptrdiff_t>(question.first);
+  Run run(begin, begin + static_cast<std::ptrdiff_t>(question.count));
+  for (std::size_t i = 0; i < runs_.size(); ++i) {
+    if (runs_[i] == run || (!must_be_it && alike(runs_[i], run))) return i;
   }
-  places.push_back(first);
-  return first;
+  runs_.push_back(std::move(run));
+  return runs_.size() - 1;
 }
 
 PartSplits::Key PartSplits::key_of(const Question& question) {
   // The links of a pinned device to runs that are alike may differ.
   const bool pinned = parts_[question.part].pinned > 0;
-  const std::size_t place = pinned ? question.first : like(question.first, question.count);
-  return {first_like(question.part), place, question.count};
+  return {first_like(question.part), run_like(question, pinned)};
 }
 
 std::vector<ChainSplit> PartSplits::solve(const Key& key, Context& context) const {
-  const auto [part, place, count] = key;
+  const auto [part, run] = key;
   const std::int64_t m = line_.problem().training.batch.count() / micro_batch_.count();
-  const std::vector<DeviceId> devices(row_.begin() + static_cast<std::ptrdiff_t>(place),
-                                      row_.begin() + static_cast<std::ptrdiff_t>(place + count));
-  return min_max_splits(*parts_[part].chain, table_, devices, m, options_, context);
+  return min_max_splits(*parts_[part].chain, table_, runs_[run], m, options_, context);
 }
 
 const std::vector<ChainSplit>& PartSplits::splits(const Question& question, Context& context) {
   const Key key = key_of(question);
   const auto [it, fresh] = splits_.try_emplace(key);
   if (fresh) {
-    chain_of(std::get<0>(key));
+    chain_of(key.first);
     it->second = solve(key, context);
   }
   return it->second;
@@ -197,20 +191,19 @@ void PartSplits::answer(const std::vector<Question>& questions, Duration limit, 
 void PartSplits::price_chains(const std::vector<Key>& keys, Context& context) {
   std::vector<const Chain*> chains;
   for (const Key& key : keys) {
-    Part& part = parts_[std::get<0>(key)];
-    if (!std::exchange(part.priced, true)) chains.push_back(&chain_of(std::get<0>(key)));
+    Part& part = parts_[key.first];
+    if (!std::exchange(part.priced, true)) chains.push_back(&chain_of(key.first));
   }
   on_threads(context.pool, chains.size(), [&](std::size_t i) { chains[i]->price_all(); });
 }
 
 std::vector<StageDraft> PartSplits::drafts(const Question& question, const ChainSplit& split) {
-  const std::size_t place = std::get<1>(key_of(question));
-  std::vector<StageDraft> drafts = drafts_of(chain_of(question.part), split);
-  if (place == question.first) return drafts;
+  const Run& run = runs_[key_of(question).second];
+  std::vector<StageDraft> drafts = drafts_of(chain_of(question.part), split, table_);
   for (StageDraft& draft : drafts) {
     for (DeviceId& device : draft.devices) {
-      const auto at = std::find(row_.begin(), row_.end(), device);
-      device = row_[static_cast<std::size_t>(at - row_.begin()) - place + question.first];
+      const auto at = std::find(run.begin(), run.end(), device);
+      if (at != run.end()) device = row_[question.first + static_cast<std::size_t>(at - run.begin())];
     }
   }
   return drafts;

@@ -8,7 +8,7 @@
 #include <deque>
 #include <map>
 #include <set>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "espalier/planners/candidate.h"
@@ -30,8 +30,8 @@ class PartSplits {
   // Keeps references to line, table and costs; they hold at this micro-batch.
   PartSplits(const Linearization& line, const DeviceTable& table, std::vector<DeviceId> row,
              BatchSize micro_batch, const OperatorCosts& costs, SplitOptions options);
-  // From now on over another row of as many devices of each kind: parts keep their numbers and what is known
-  // of them, splits are forgotten.
+  // From now on over another row of as many devices of each kind: parts keep their numbers, and what is known
+  // of them and of their splits over runs of devices that both rows have.
   void take_row(std::vector<DeviceId> row);
 
   BatchSize micro_batch() const { return micro_batch_; }
@@ -57,7 +57,7 @@ class PartSplits {
   // fits. The run may stand for another that is like it: drafts() puts that right.
   const std::vector<ChainSplit>& splits(const Question& question, Context& context);
   // Answers several at a time, on all threads, with equal shares of the budget. No bottleneck above `limit`
-  // is looked for, here and in later calls, which may lower it.
+  // is looked for, here and in later calls, which may lower it; what was found before may have one.
   void answer(const std::vector<Question>& questions, Duration limit, Context& context);
   // The stages of one of them.
   std::vector<StageDraft> drafts(const Question& question, const ChainSplit& split);
@@ -72,27 +72,27 @@ class PartSplits {
     bool priced = false;                   // the whole chain
     std::optional<std::size_t> like = {};  // the first part whose chain is like this one's
   };
-  using Key = std::tuple<std::size_t, std::size_t, std::size_t>;  // first part like it, place, length
+  using Run = std::vector<DeviceId>;
+  using Key = std::pair<std::size_t, std::size_t>;  // the first part like it, the first run like it
   Key key_of(const Question& question);
   std::vector<ChainSplit> solve(const Key& key, Context& context) const;
   const Chain& chain_of(std::size_t part);
   void price_chains(const std::vector<Key>& keys, Context& context);
   std::size_t first_like(std::size_t part);
-  // The first place whose run of that length is like the one at `first`.
-  std::size_t like(std::size_t first, std::size_t count);
-  bool alike(std::size_t a, std::size_t b, std::size_t count) const;
+  // The first run that is like this one of the row, or is this one.
+  std::size_t run_like(const Question& question, bool must_be_it);
+  bool alike(const Run& a, const Run& b) const;
 
   const Linearization& line_;
   const DeviceTable& table_;
   std::vector<DeviceId> row_;
   BatchSize micro_batch_;
-  const Duration first_limit_;
   SplitOptions options_;
   std::vector<std::vector<Duration>> before_;  // by kind with devices in the row or a pin; by place
   std::vector<std::int64_t> devices_of_kind_;  // by those kinds
   std::deque<Part> parts_;
   std::map<std::vector<std::uint32_t>, std::size_t> numbers_;
-  std::map<std::size_t, std::vector<std::size_t>> likes_;  // by length: places of runs that differ
+  std::vector<Run> runs_;  // that differ, of any row
   std::map<Key, std::vector<ChainSplit>> splits_;
 };
 

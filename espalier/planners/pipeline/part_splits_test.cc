@@ -48,18 +48,37 @@ TEST(PartSplits, ThatTakeAnotherRowAnswerAsIfTheyHadBegunWithIt) {
       }
     }
   }
-  taken.answer(questions[0], milliseconds(1), context);  // nothing is as fast as that
-  EXPECT_THAT(taken.splits(questions[0].front(), context), IsEmpty());
+  const std::vector<PartSplits::Question> of_first_row = questions[0];
+  taken.answer(of_first_row, Duration::max(), context);
+  const auto drafts = taken.drafts(of_first_row.front(), taken.splits(of_first_row.front(), context).front());
   taken.take_row(backwards);
   for (PartSplits* const parts : {&taken, &begun}) {
     parts->answer(questions[parts == &begun], Duration::max(), context);
   }
   for (std::size_t q = 0; q < questions[0].size(); ++q) {
-    const auto& splits = taken.splits(questions[0][q], context);
-    ASSERT_THAT(splits, Not(IsEmpty()));
-    EXPECT_EQ(splits, begun.splits(questions[1][q], context));
-    EXPECT_EQ(taken.drafts(questions[0][q], splits.front()), begun.drafts(questions[1][q], splits.front()));
+    const auto &again = taken.splits(questions[0][q], context),
+               &fresh = begun.splits(questions[1][q], context);
+    ASSERT_THAT(again, Not(IsEmpty()));
+    ASSERT_EQ(again.size(), fresh.size());
+    for (std::size_t s = 0; s < again.size(); ++s) {
+      EXPECT_EQ(again[s].bottleneck, fresh[s].bottleneck);
+      EXPECT_EQ(taken.drafts(questions[0][q], again[s]), begun.drafts(questions[1][q], fresh[s]));
+    }
   }
+  EXPECT_NE(drafts, taken.drafts(questions[0].front(), taken.splits(questions[0].front(), context).front()));
+}
+
+TEST(PartSplits, NothingSlowerThanTheLimitIsLookedFor) {
+  const Toy toy = chain_on_unequal_devices();
+  const Problem problem = toy.problem();
+  const Linearization line(problem, chain_order(problem.graph));
+  const DeviceTable table(problem);
+  const OperatorCosts costs(problem.graph, problem.cluster, problem.costs, BatchSize(1));
+  Context context;
+  PartSplits parts(line, table, {DeviceId(0), DeviceId(1)}, BatchSize(1), costs, {});
+  const PartSplits::Question question{parts.part({{0, 6}}), 0, 2};
+  parts.answer({question}, milliseconds(1), context);  // nothing is as fast as that
+  EXPECT_THAT(parts.splits(question, context), IsEmpty());
 }
 
 }  // namespace

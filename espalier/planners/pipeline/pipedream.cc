@@ -58,7 +58,7 @@ Outcome pipedream(const Problem& problem, const PipeDreamOptions& options, Conte
     const Chain chain(line, micro_batch);
     for (const std::vector<DeviceId>& row : device_rows(problem.cluster, devices, chain.times_by_kind())) {
       for (const ChainSplit& split : splits(chain, table, row, m, split_options, own)) {
-        std::vector<StageDraft> drafts = drafts_of(chain, split);
+        std::vector<StageDraft> drafts = drafts_of(chain, split, table);
         for (std::size_t s = 1; s < drafts.size(); ++s) drafts[s].after = {s - 1};
         into.push_back({std::move(drafts), micro_batch, options.schedule, split.bottleneck});
       }

@@ -64,7 +64,7 @@ class Piper {
     }
     for (std::size_t level = 0; level < levels_.size() && !context_.stop() && !context_.budget_spent;
          ++level) {
-      search_level(level, line, table, judge);
+      search_level(level, judge);
     }
     if (options_.choice == PiperOptions::Choice::kBottleneck) {
       std::vector<Proposal> least;
@@ -76,7 +76,7 @@ class Piper {
     const bool any =
         std::ranges::any_of(searches_, [](const Search& search) { return search.least.has_value(); });
     if (!any && !context_.budget_spent && !context_.stop()) {
-      propose_closest(line, table, rows.front(), judge);
+      propose_closest(rows.front(), judge);
       context_.budget_spent = false;  // what comes closest is no answer that a larger budget would change
     }
     return judge.outcome();
@@ -145,8 +145,18 @@ class Piper {
     return all;
   }
 
+  static DeviceRow row_of(const PlacePrices& prices, const std::vector<DeviceId>& devices) {
+    const internal::PlaceRanges all{{0, narrow(prices.line().size())}};
+    std::vector<Duration> times;
+    for (std::uint32_t c = 0; c < prices.table().classes().size(); ++c) {
+      times.push_back(nanoseconds(std::max<std::int64_t>(0, prices.compute(c, all))) +
+                      prices.table().classes()[c].actions);
+    }
+    return {prices.table(), devices, prices.micro_batches(), kMaxMicroBatches, times};
+  }
+
   // All sizes and rows in one level, none above what the levels before found, nor above the fastest plan.
-  void search_level(std::size_t number, const Linearization& line, const DeviceTable& table, Judge& judge) {
+  void search_level(std::size_t number, Judge& judge) {
     const Level& level = levels_[number];
     const bool simulated = options_.choice == PiperOptions::Choice::kSimulated;
     const std::int64_t fastest = simulated && judge.best() ? judge.best()->count() : kAnyTime;
@@ -155,10 +165,9 @@ class Piper {
     std::vector<std::vector<Proposal>> found(worthwhile.size());
     context_.for_each(worthwhile.size(), [&](std::size_t i, Context& own) {
       Search& search = *worthwhile[i];
-      DeviceRow row(table, *search.devices, search.prices->micro_batches());
+      DeviceRow row = row_of(*search.prices, *search.devices);
       DownsetSearch of_level(level.pieces, level.downsets, *search.prices, row, options, own);
-      found[i] = proposals_of(of_level, of_level.run(std::min(search.most(), fastest)), line,
-                              search.prices->micro_batch());
+      found[i] = proposals_of(of_level, of_level.run(std::min(search.most(), fastest)), *search.prices);
       search.states = own.states;
     });
     std::vector<Proposal> proposals;
@@ -194,10 +203,9 @@ class Piper {
   }
 
   // In the smallest micro-batch and the coarsest pieces that there are twice as many of as devices.
-  void propose_closest(const Linearization& line, const DeviceTable& table,
-                       const std::vector<DeviceId>& devices, Judge& judge) {
+  void propose_closest(const std::vector<DeviceId>& devices, Judge& judge) {
     PlacePrices& prices = *prices_.front();
-    DeviceRow row(table, devices, prices.micro_batches());
+    DeviceRow row = row_of(prices, devices);
     DownsetSearch::Options options = search_options();
     const Level* level = &levels_.front();
     for (const Level& each : levels_) {
@@ -206,27 +214,28 @@ class Piper {
     const auto search = [&](std::int64_t percent) {
       options.memory_percent = percent;
       DownsetSearch of_percent(level->pieces, level->downsets, prices, row, options, context_);
-      return proposals_of(of_percent, of_percent.run(kAnyTime), line, prices.micro_batch());
+      return proposals_of(of_percent, of_percent.run(kAnyTime), prices);
     };
     judge.consider_all(closest_by_memory(search, context_));
   }
 
   // The least bottleneck first.
   std::vector<Proposal> proposals_of(DownsetSearch& search, std::vector<DownsetTail> found,
-                                     const Linearization& line, BatchSize size) const {
+                                     const PlacePrices& prices) const {
     std::stable_sort(found.begin(), found.end(),
                      [](const DownsetTail& a, const DownsetTail& b) { return a.bottleneck < b.bottleneck; });
     if (found.size() > kMostProposals) found.resize(kMostProposals);
     std::vector<Proposal> proposals;
     for (const DownsetTail& each : found) {
-      proposals.push_back(
-          {drafts(search.stages_of(each), line), size, options_.schedule, nanoseconds(each.bottleneck)});
+      proposals.push_back({drafts(search.stages_of(each), prices), prices.micro_batch(), options_.schedule,
+                           nanoseconds(each.bottleneck)});
     }
     return proposals;
   }
 
   std::vector<StageDraft> drafts(const std::vector<DownsetSearch::Stage>& stages,
-                                 const Linearization& line) const {
+                                 const PlacePrices& prices) const {
+    const Linearization& line = prices.line();
     std::vector<StageDraft> drafts;
     for (const DownsetSearch::Stage& stage : stages) {
       StageDraft draft;
@@ -236,9 +245,20 @@ class Piper {
       std::erase_if(again, [&](OperatorId op) { return !problem_.graph.op(op).mutates.empty(); });
       draft.recompute = OperatorSet(std::move(again));
       draft.degree = stage.degree;
+      if (stage.degree == 1) draft.weights = shares_of(stage, prices);
       drafts.push_back(std::move(draft));
     }
     return drafts;
+  }
+
+  static std::vector<std::uint32_t> shares_of(const DownsetSearch::Stage& stage, const PlacePrices& prices) {
+    std::vector<Duration> times;
+    for (const DeviceId device : stage.devices) {
+      const std::uint32_t compute = prices.table().class_of(device);
+      times.push_back(nanoseconds(prices.compute(compute, stage.places)) +
+                      prices.table().classes()[compute].actions);
+    }
+    return even_shares(prices.micro_batches(), times);
   }
 
   static std::vector<OperatorId> operators_of(const internal::PlaceRanges& places,
