@@ -4,9 +4,12 @@
 //   bench_gdp_paper FILE.csv POLICIES CALLS SEED WORKLOAD METHOD…
 //   bench_gdp_paper forward WORKLOAD [DEVICE]
 //   bench_gdp_paper relocation FILE GRAPHS UPDATES FAMILY…
+//   bench_gdp_paper reach FILE.csv CALLS SEEDS WORKLOAD
 //
 // The second form times a forward pass and a learning step with a node for each unit, on cpu or cuda. The
-// third trains giph's policy on graphs without these families.
+// third trains giph's policy on graphs without these families. The fourth asks after how many calls a fresh
+// policy is as fast as HDP is after CALLS of its own, and appends a row for each seed: workload, HDP's calls
+// and step, seed, those calls (none: not within 6,400), its step after 6,400, the expert's and the bound.
 //
 // CALLS: of the operator engine, those of starts too; four times as many on eight devices. POLICIES: a folder
 // with without_FAMILY.safetensors, policies that never saw that family (bench/gdp_paper/run makes them).
@@ -155,7 +158,7 @@ struct Learning {
   std::uint64_t contrast = 0;   // epochs
 };
 
-std::optional<Sample> learn(const Asked& asked, const Learning& how, const PlacementTask& task) {
+TaskProgress learn(const Asked& asked, const Learning& how, const PlacementTask& task) {
   Policy policy = how.table ? Policy::table() : Policy(how.shape, asked.seed);
   const PolicyInput* input = &task.input();
   contrast(policy, {&input, 1}, {.epochs = how.contrast, .seed = asked.seed}, asked.context);
@@ -170,7 +173,7 @@ std::optional<Sample> learn(const Asked& asked, const Learning& how, const Place
   if (how.knows_expert) learner.know(0, judge(task, {expert}, Repairs::kNone, nullptr).front());
   while (learner.updates() < options.updates && learner.update(asked.context)) {
   }
-  return learner.progress(0).best;
+  return learner.progress(0);
 }
 
 // What a learnt placement is worth where devices run as they did while it was learnt, by the order of the
@@ -189,7 +192,7 @@ std::optional<Duration> step_by(const Engine& engine, const std::optional<Sample
 Method learning(Learning how, Order order = Order::kOwn) {
   return [how, order](const Asked& asked) {
     const auto step = [&](const PlacementTask& task) {
-      return step_by(task.engine(), learn(asked, how, task), order);
+      return step_by(task.engine(), learn(asked, how, task).best, order);
     };
     if (!how.clusters && !how.order && !how.by_upward_rank) return step(asked.question.task);
     TaskOptions options;
@@ -455,13 +458,55 @@ int train_relocation(const std::vector<std::string>& arguments) {
   return 0;
 }
 
+const WorkloadRecipe& recipe_of(const std::string& workload) {
+  static const std::vector<WorkloadRecipe> kRecipes = gdp_workloads();
+  const auto at = std::ranges::find(kRecipes, workload, &WorkloadRecipe::name);
+  if (at == kRecipes.end()) throw InputError("there is no workload '" + workload + "'");
+  return *at;
+}
+
+Question question_of(const WorkloadRecipe& recipe) {
+  return {make_workload(recipe), family_of(recipe),
+          usual_clusters(parse_cluster(recipe.cluster).devices().size())};
+}
+
+int reach(const std::string& file, std::uint64_t hdp_calls, std::uint64_t seeds,
+          const std::string& workload) {
+  constexpr std::uint64_t kCalls = 6'400;
+  const Question question = question_of(recipe_of(workload));
+  const Duration bound = placement_bound(question.workload.instance, question.task.engine().rules()).time;
+  ThreadPool pool(2);
+  Context context;
+  context.pool = &pool;
+  context.budget.max_states = hdp_calls;
+  const std::optional<Duration> hdps = learning_hdp({})({question, "", 1, context});
+  if (!hdps) throw InputError(workload + ": HDP finds nothing that fits");
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    Context own;
+    own.pool = &pool;
+    own.budget.max_states = kCalls;
+    const TaskProgress learnt = learn({question, "", seed, own}, {}, question.task);
+    const auto alone = static_cast<double>(question.task.alone().count());
+    const auto there = std::ranges::find_if(learnt.curve, [&](const LearningPoint& point) {
+      return point.best > 0 && point.best * alone <= static_cast<double>(hdps->count()) + 0.5;
+    });
+    std::ofstream out(file, std::ios::app);
+    out << workload << ',' << hdp_calls << ',' << hdps->count() << ',' << seed << ',';
+    if (there != learnt.curve.end()) out << there->calls;
+    out << ',';
+    if (learnt.best) out << learnt.best->evaluated.time.count();
+    out << ',' << question.expert.time.count() << ',' << bound.count() << '\n';
+  }
+  return 0;
+}
+
 int run(const std::vector<std::string>& arguments) {
+  if (arguments.size() == 5 && arguments[0] == "reach") {
+    return reach(arguments[1], std::stoull(arguments[2]), std::stoull(arguments[3]), arguments[4]);
+  }
   if (arguments.size() >= 4 && arguments[0] == "relocation") return train_relocation(arguments);
   if ((arguments.size() == 2 || arguments.size() == 3) && arguments[0] == "forward") {
-    for (const WorkloadRecipe& recipe : gdp_workloads()) {
-      if (recipe.name == arguments[1]) return forward(recipe, arguments.size() == 3 ? arguments[2] : "cpu");
-    }
-    throw InputError("there is no workload '" + arguments[1] + "'");
+    return forward(recipe_of(arguments[1]), arguments.size() == 3 ? arguments[2] : "cpu");
   }
   if (arguments.size() < 6) throw InputError("expected FILE.csv POLICIES CALLS SEED WORKLOAD METHOD…");
   const Rows rows(arguments[0]);
@@ -472,30 +517,26 @@ int run(const std::vector<std::string>& arguments) {
     if (!rows.has(arguments[4] + "," + arguments[i] + "," + arguments[3])) wanted.push_back(arguments[i]);
   }
   if (wanted.empty()) return 0;
-  for (const WorkloadRecipe& recipe : gdp_workloads()) {
-    if (recipe.name != arguments[4]) continue;
-    const std::size_t devices = parse_cluster(recipe.cluster).devices().size();
-    const Question question(make_workload(recipe), family_of(recipe), usual_clusters(devices));
-    const Duration bound = placement_bound(question.workload.instance, question.task.engine().rules()).time;
-    ThreadPool pool(2);
-    for (const std::string& method : wanted) {
-      Context context;
-      context.budget.max_states = devices < 8 ? calls : 4 * calls;
-      context.pool = &pool;
-      const auto begin = std::chrono::steady_clock::now();
-      const std::optional<Duration> step = methods().at(method)({question, arguments[1], seed, context});
-      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-      std::ostringstream line;
-      line << recipe.name << ',' << question.workload.instance.tasks() << ','
-           << question.task.clusters().count << ',' << devices << ',' << method << ',' << seed << ','
-           << context.states << ',' << took.count() << ',';
-      if (step) line << step->count();
-      line << ',' << question.expert.time.count() << ',' << bound.count();
-      rows.add(line.str());
-    }
-    return 0;
+  const Question question = question_of(recipe_of(arguments[4]));
+  const std::size_t devices = question.workload.instance.devices();
+  const Duration bound = placement_bound(question.workload.instance, question.task.engine().rules()).time;
+  ThreadPool pool(2);
+  for (const std::string& method : wanted) {
+    Context context;
+    context.budget.max_states = devices < 8 ? calls : 4 * calls;
+    context.pool = &pool;
+    const auto begin = std::chrono::steady_clock::now();
+    const std::optional<Duration> step = methods().at(method)({question, arguments[1], seed, context});
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    std::ostringstream line;
+    line << arguments[4] << ',' << question.workload.instance.tasks() << ',' << question.task.clusters().count
+         << ',' << devices << ',' << method << ',' << seed << ',' << context.states << ',' << took.count()
+         << ',';
+    if (step) line << step->count();
+    line << ',' << question.expert.time.count() << ',' << bound.count();
+    rows.add(line.str());
   }
-  throw InputError("there is no workload '" + arguments[4] + "'");
+  return 0;
 }
 
 }  // namespace

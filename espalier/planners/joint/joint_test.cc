@@ -300,6 +300,7 @@ TEST(Joint, ALockedStageStaysAsItIs) {
   stage.micro_batch = BatchSize(1);
   problem.locked = {{stage, "plan.json: stages[0]"}};
   Context first, second;
+  second.budget.max_states = 3'000'000;
   const Outcome before = keep_locked(problem, {}, first);
   const Outcome after = improved(problem, before, {}, second);
   ASSERT_EQ(after.status, Status::kFeasible) << after.why;

@@ -73,7 +73,7 @@ Chain::Chain(const Linearization& line, BatchSize micro_batch, Options options)
   measure_work();
   measure_cuts();
   prices_.resize((blocks() + 1) * (blocks() + 1));
-  asked_.resize(prices_.size(), 0);
+  is_known_ = std::vector<std::atomic<bool>>(prices_.size());
 }
 
 // Where cuts may stand, and where they must.
@@ -273,23 +273,24 @@ BlockPrice block_price(const Linearization& line, BatchSize micro_batch, const S
 
 const BlockPrice& Chain::price(std::size_t first, std::size_t last) const {
   const std::size_t index = first * (blocks() + 1) + last;
-  BlockPrice& result = prices_[index];
-  if (asked_[index] != 0 || first == last) return result;
-  asked_[index] = 1;
+  BlockPrice& price = prices_[index];
+  if (first == last || is_known_[index].load(std::memory_order_acquire)) return price;
+  const std::lock_guard lock(mutex_);
+  if (is_known_[index].load(std::memory_order_relaxed)) return price;
+  price = new_price(first, last);
+  is_known_[index].store(true, std::memory_order_release);
+  return price;
+}
+
+BlockPrice Chain::new_price(std::size_t first, std::size_t last) const {
   const std::vector<OperatorRun> of_blocks = runs(first, last);
   const std::vector<KindId> able = able_kinds(first, last);
-  if (able.empty()) return result;
+  if (able.empty()) return {};
   const StagePrice& price = line_.prices().price(
       {.operators = of_blocks, .recompute = {}, .micro_batch = micro_batch_, .degree = 1, .kinds = able},
       *scratch_);
   ESP_CHECK(!price.forbidden);
-  return result = block_price(line_, micro_batch_, price, *scratch_);
-}
-
-void Chain::price_all() const {
-  for (std::size_t first = 0; first < blocks(); ++first) {
-    for (std::size_t last = first; last <= blocks(); ++last) price(first, last);
-  }
+  return block_price(line_, micro_batch_, price, *scratch_);
 }
 
 std::vector<Duration> Chain::times_by_kind() const {

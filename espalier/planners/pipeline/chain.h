@@ -9,10 +9,12 @@
 //     a chain             0 1 2     5 6 7 8     its operators, by their places in the linearization
 //     its blocks          [0][1 2]  [5][6 7 8]
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -121,12 +123,9 @@ class Chain {
   bool writes_buffers(std::size_t first, std::size_t last) const { return writers_[first] < writers_[last]; }
   const BlockPin& pin(std::size_t block) const { return pins_[block]; }
 
-  // Asked once for each range and remembered: not for two threads at a time. Memory is what the simulator
-  // will find at least, with 1F1B: states, slots, what micro-batches in flight keep, gradients on their way,
-  // workspace.
+  // Asked once for each range and remembered; any threads may ask. Memory is what the simulator will find at
+  // least, with 1F1B: states, slots, what micro-batches in flight keep, gradients on their way, workspace.
   const BlockPrice& price(std::size_t first, std::size_t last) const;
-  // Asks for all of them; from then on any threads may. O(blocks²) prices.
-  void price_all() const;
 
   // Whether the other, of the same line, has the same blocks at the same prices, and neither has pins: what
   // is found for one of them holds for the other. It compares each block and all of them together. O(blocks).
@@ -139,6 +138,7 @@ class Chain {
   void measure_cuts();
   std::vector<OperatorRun> runs(std::size_t first, std::size_t last) const;
   std::vector<KindId> able_kinds(std::size_t first, std::size_t last) const;
+  BlockPrice new_price(std::size_t first, std::size_t last) const;  // under the mutex
 
   const Linearization& line_;
   BatchSize micro_batch_;
@@ -153,8 +153,9 @@ class Chain {
   std::vector<std::vector<std::size_t>> forbidden_;  // by kind, by cut: blocks before it that cannot run
   std::vector<Bytes> forward_bytes_, backward_bytes_;
   std::unique_ptr<StagePrices::Scratch, void (*)(StagePrices::Scratch*)> scratch_;
-  mutable std::vector<BlockPrice> prices_;  // by first, last
-  mutable std::vector<char> asked_;
+  mutable std::mutex mutex_;                         // guards the scratch and new prices
+  mutable std::vector<BlockPrice> prices_;           // by first, last
+  mutable std::vector<std::atomic<bool>> is_known_;  // likewise
   mutable std::map<std::pair<std::size_t, std::size_t>, OperatorSet> sets_;  // by first, last
 };
 

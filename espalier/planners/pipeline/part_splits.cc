@@ -76,7 +76,7 @@ std::size_t PartSplits::part_of(std::vector<std::uint32_t> members) {
   ESP_CHECK(!members.empty());
   const auto [it, fresh] = numbers_.try_emplace(members, parts_.size());
   if (!fresh) return it->second;
-  Part part;
+  Part& part = parts_.emplace_back();
   std::set<DeviceId> pinned;
   part.fastest = Duration::max();
   for (std::size_t k = 0; k < before_.size(); ++k) {
@@ -90,7 +90,6 @@ std::size_t PartSplits::part_of(std::vector<std::uint32_t> members) {
   }
   part.pinned = pinned.size();
   part.members = std::move(members);
-  parts_.push_back(std::move(part));
   return it->second;
 }
 
@@ -182,19 +181,9 @@ void PartSplits::answer(const std::vector<Question>& questions, Duration limit, 
     fresh.push_back(key);
     answers.push_back(&it->second);
   }
-  price_chains(fresh, context);
+  for (const Key& key : fresh) chain_of(key.first);  // made before threads ask
   context.for_each(fresh.size(),
                    [&](std::size_t i, Context& share) { *answers[i] = solve(fresh[i], share); });
-}
-
-// All that is asked of these chains, so that from then on any threads may.
-void PartSplits::price_chains(const std::vector<Key>& keys, Context& context) {
-  std::vector<const Chain*> chains;
-  for (const Key& key : keys) {
-    Part& part = parts_[key.first];
-    if (!std::exchange(part.priced, true)) chains.push_back(&chain_of(key.first));
-  }
-  on_threads(context.pool, chains.size(), [&](std::size_t i) { chains[i]->price_all(); });
 }
 
 std::vector<StageDraft> PartSplits::drafts(const Question& question, const ChainSplit& split) {

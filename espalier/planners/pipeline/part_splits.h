@@ -69,7 +69,6 @@ class PartSplits {
     Duration fastest;  // on the fastest kind
     std::size_t pinned = 0;
     std::optional<Chain> chain = {};
-    bool priced = false;                   // the whole chain
     std::optional<std::size_t> like = {};  // the first part whose chain is like this one's
   };
   using Run = std::vector<DeviceId>;
@@ -77,7 +76,6 @@ class PartSplits {
   Key key_of(const Question& question);
   std::vector<ChainSplit> solve(const Key& key, Context& context) const;
   const Chain& chain_of(std::size_t part);
-  void price_chains(const std::vector<Key>& keys, Context& context);
   std::size_t first_like(std::size_t part);
   // The first run that is like this one of the row, or is this one.
   std::size_t run_like(const Question& question, bool must_be_it);
