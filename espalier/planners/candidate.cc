@@ -71,6 +71,7 @@ Verdict verdict_of(const Cluster& cluster, const Evaluation& evaluation) {
     return verdict;
   }
   verdict.iteration = evaluation.iteration;
+  verdict.messages = evaluation.messages;
   for (std::size_t d = 0; d < evaluation.peak.size(); ++d) {
     const Bytes needs = evaluation.peak[d].total(), has = cluster.devices()[d].memory;
     verdict.peak = std::max(verdict.peak, needs);

@@ -30,6 +30,7 @@ struct Verdict {
   } ruling = Ruling::kFits;
   Duration iteration;          // of kFits and kTooMuchMemory
   Bytes peak;                  // likewise: of the fullest device
+  std::uint64_t messages = 0;  // likewise: of a step
   std::vector<Excess> excess;  // ascending device
   std::optional<OperatorId> op = {};
   std::optional<ForbiddenCell> forbidden = {};

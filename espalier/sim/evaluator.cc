@@ -172,6 +172,7 @@ Evaluation Evaluator::Scratch::evaluate(const PipelinePlan& plan, std::span<cons
     return evaluation;
   }
   evaluation.iteration = Duration(engine_.iteration());
+  evaluation.messages = structure.sends.size();
   add_up(plan, structure, evaluation);
   return evaluation;
 }
@@ -226,6 +227,8 @@ Evaluation summary(const Trace& trace, const Cluster& cluster) {
   Evaluation evaluation;
   evaluation.iteration = trace.iteration;
   evaluation.peak = peak_memory(trace);
+  evaluation.messages =
+      static_cast<std::uint64_t>(std::ranges::count(trace.spans, SpanKind::kTransfer, &Span::kind));
   internal::find_overflow(cluster, evaluation);
   return evaluation;
 }

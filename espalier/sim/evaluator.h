@@ -23,6 +23,7 @@ struct Evaluation {
   Duration iteration;
   std::vector<MemoryByCategory> peak;  // by DeviceId
   std::optional<DeviceId> overflow;    // the first device whose peak exceeds its memory
+  std::uint64_t messages = 0;          // of a step, between devices
   bool deadlock = false;               // check_schedule shows the cycle, or what else is wrong
   std::optional<ForbiddenCell> forbidden = {};
   bool can_run() const { return !deadlock && !forbidden; }

@@ -72,6 +72,7 @@ Evaluation OrderJudge::judge(const OrderLists& lists) {
     return evaluation;
   }
   evaluation.iteration = Duration(state.engine.iteration());
+  evaluation.messages = state.structure.sends.size();
   evaluation.peak = state.constant;
   internal::set_peaks(state.structure, state.engine.measure_memory(), evaluation.peak);
   internal::find_overflow(state.cluster, evaluation);

@@ -310,7 +310,11 @@ class Search {
            context_.take_states(charge_of(space_, plans[count]))) {
       ++count;
     }
-    return judge_.consider_all(std::span(plans).first(count));
+    std::vector<std::optional<Verdict>> verdicts = judge_.consider_all(std::span(plans).first(count));
+    for (std::size_t i = 0; i < count; ++i) {
+      if (verdicts[i]) context_.take_states(charge_of_messages(space_, plans[i], verdicts[i]->messages));
+    }
+    return verdicts;
   }
 
   void add(Proposal plan, const Verdict& verdict, Beam& beam) {

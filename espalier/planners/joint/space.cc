@@ -274,15 +274,27 @@ Neighbours neighbours_of(const Space& space, const Proposal& plan) {
   return neighbours;
 }
 
+namespace {
+
+constexpr std::uint64_t kTasksOfAMicroBatch = 4;  // in a stage: F, B, and a message each
+constexpr std::uint64_t kMessagesForThat = 8;     // as many are still taken for that
+
+std::uint64_t micro_batches_of_all_stages(const Space& space, const Proposal& plan) {
+  const std::int64_t of_stage = space.problem().training.batch.count() / plan.micro_batch.count();
+  return static_cast<std::uint64_t>(of_stage) * plan.stages.size();
+}
+
+}  // namespace
+
 std::uint64_t charge_of(const Space& space, const Proposal& plan) {
-  constexpr std::uint64_t kTasksOfAMicroBatch = 4;  // F, B, and a message each
-  const auto micro_batches =
-      static_cast<std::uint64_t>(space.problem().training.batch.count() / plan.micro_batch.count());
-  std::uint64_t charge = 100;
-  for (const StageDraft& stage : plan.stages) {
-    charge += kTasksOfAMicroBatch * micro_batches + stage.operators.runs().size();
-  }
+  std::uint64_t charge = 100 + kTasksOfAMicroBatch * micro_batches_of_all_stages(space, plan);
+  for (const StageDraft& stage : plan.stages) charge += stage.operators.runs().size();
   return charge;
+}
+
+std::uint64_t charge_of_messages(const Space& space, const Proposal& plan, std::uint64_t messages) {
+  const std::uint64_t charged = kMessagesForThat * micro_batches_of_all_stages(space, plan);
+  return messages > charged ? messages - charged : 0;
 }
 
 std::uint64_t signature_of(const Proposal& plan) {

@@ -84,8 +84,12 @@ struct Neighbours {
 };
 Neighbours neighbours_of(const Space& space, const Proposal& plan);
 
-// States that judging it is charged with: about one for each task of its step.
+// States that judging it is charged with: about one for each task of its step, where stages send each other a
+// few tensors.
 std::uint64_t charge_of(const Space& space, const Proposal& plan);
+// What is charged besides where its step turns out to have many more messages, as where each step in time of
+// a recurrent layer sends its own.
+std::uint64_t charge_of_messages(const Space& space, const Proposal& plan, std::uint64_t messages);
 
 // Equal for proposals that mean the same plan, whatever the order of their stages; else different but by
 // accident.

@@ -47,7 +47,8 @@ class LocalSearch {
     for (std::size_t d = 0; d < best.lists()->size(); ++d) {
       if ((*best.lists())[d].size() > 1) devices_.push_back(d);
     }
-    orders_ = options.max_steps / steps_of(*best.lists());
+    // Where many tensors go from stage to stage, messages are what takes the time.
+    orders_ = options.max_steps / std::max(steps_of(*best.lists()), best.evaluation().messages / 4);
   }
 
   void run() {

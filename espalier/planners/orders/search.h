@@ -21,7 +21,8 @@
 namespace espalier {
 
 struct OrderSearchOptions {
-  // Work: steps of the orders that are judged. The search ends when the next order would be more.
+  // Work: steps of the orders that are judged, or a quarter of their messages where that is more. The search
+  // ends when the next order would be more.
   std::uint64_t max_steps = 2'000'000;
   std::uint64_t seed = 1;
   // kNever: neither what it begins with nor any step splits a backward. The model's own orders must not.
