@@ -481,6 +481,7 @@ int reach(const std::string& file, std::uint64_t hdp_calls, std::uint64_t seeds,
   context.budget.max_states = hdp_calls;
   const std::optional<Duration> hdps = learning_hdp({})({question, "", 1, context});
   if (!hdps) throw InputError(workload + ": HDP finds nothing that fits");
+  std::ostringstream rows;  // added all at once: a run that is stopped leaves no part of a workload
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     Context own;
     own.pool = &pool;
@@ -490,13 +491,13 @@ int reach(const std::string& file, std::uint64_t hdp_calls, std::uint64_t seeds,
     const auto there = std::ranges::find_if(learnt.curve, [&](const LearningPoint& point) {
       return point.best > 0 && point.best * alone <= static_cast<double>(hdps->count()) + 0.5;
     });
-    std::ofstream out(file, std::ios::app);
-    out << workload << ',' << hdp_calls << ',' << hdps->count() << ',' << seed << ',';
-    if (there != learnt.curve.end()) out << there->calls;
-    out << ',';
-    if (learnt.best) out << learnt.best->evaluated.time.count();
-    out << ',' << question.expert.time.count() << ',' << bound.count() << '\n';
+    rows << workload << ',' << hdp_calls << ',' << hdps->count() << ',' << seed << ',';
+    if (there != learnt.curve.end()) rows << there->calls;
+    rows << ',';
+    if (learnt.best) rows << learnt.best->evaluated.time.count();
+    rows << ',' << question.expert.time.count() << ',' << bound.count() << '\n';
   }
+  std::ofstream(file, std::ios::app) << rows.str();
   return 0;
 }
 

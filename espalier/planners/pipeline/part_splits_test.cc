@@ -28,17 +28,25 @@ Toy chain_on_unequal_devices() {
   return Toy(graph + "return h6\n", devices, 8);
 }
 
+// What splits of its parts refer to.
+struct Asked {
+  Toy toy = chain_on_unequal_devices();
+  Problem problem = toy.problem();
+  Linearization line{problem, chain_order(problem.graph)};
+  DeviceTable table{problem};
+  OperatorCosts costs{problem.graph, problem.cluster, problem.costs, BatchSize(1)};
+
+  PartSplits over(std::vector<DeviceId> row) const {
+    return {line, table, std::move(row), BatchSize(1), costs, {}};
+  }
+};
+
 TEST(PartSplits, ThatTakeAnotherRowAnswerAsIfTheyHadBegunWithIt) {
-  const Toy toy = chain_on_unequal_devices();
-  const Problem problem = toy.problem();
-  const Linearization line(problem, chain_order(problem.graph));
-  const DeviceTable table(problem);
-  const OperatorCosts costs(problem.graph, problem.cluster, problem.costs, BatchSize(1));
+  const Asked asked;
   const std::vector<DeviceId> forwards{DeviceId(0), DeviceId(1), DeviceId(2), DeviceId(3)};
   const std::vector<DeviceId> backwards(forwards.rbegin(), forwards.rend());
   Context context;
-  PartSplits taken(line, table, forwards, BatchSize(1), costs, {}),
-      begun(line, table, backwards, BatchSize(1), costs, {});
+  PartSplits taken = asked.over(forwards), begun = asked.over(backwards);
   std::vector<std::vector<PartSplits::Question>> questions(2);
   for (PartSplits* const parts : {&taken, &begun}) {
     for (const Places& places : {Places{0, 3}, Places{3, 6}, Places{0, 6}}) {
@@ -69,13 +77,9 @@ TEST(PartSplits, ThatTakeAnotherRowAnswerAsIfTheyHadBegunWithIt) {
 }
 
 TEST(PartSplits, NothingSlowerThanTheLimitIsLookedFor) {
-  const Toy toy = chain_on_unequal_devices();
-  const Problem problem = toy.problem();
-  const Linearization line(problem, chain_order(problem.graph));
-  const DeviceTable table(problem);
-  const OperatorCosts costs(problem.graph, problem.cluster, problem.costs, BatchSize(1));
+  const Asked asked;
   Context context;
-  PartSplits parts(line, table, {DeviceId(0), DeviceId(1)}, BatchSize(1), costs, {});
+  PartSplits parts = asked.over({DeviceId(0), DeviceId(1)});
   const PartSplits::Question question{parts.part({{0, 6}}), 0, 2};
   parts.answer({question}, milliseconds(1), context);  // nothing is as fast as that
   EXPECT_THAT(parts.splits(question, context), IsEmpty());
