@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <queue>
+#include <utility>
 
 #include "espalier/base/check.h"
 #include "espalier/graph/part_names.h"
@@ -186,6 +187,13 @@ std::vector<std::vector<std::uint32_t>> deal_micro_batches(std::uint32_t micro_b
   return shares;
 }
 
+std::size_t add_replicas(std::vector<EqualReplicas>& groups, Duration time, std::int64_t count) {
+  auto group = std::ranges::find(groups, time, &EqualReplicas::time);
+  if (group == groups.end()) group = groups.insert(group, {.count = 0, .time = time});
+  group->count += count;
+  return static_cast<std::size_t>(group - groups.begin());
+}
+
 void deal_evenly(std::int64_t micro_batches, std::span<EqualReplicas> groups) {
   const auto done_by = [](const EqualReplicas& group, std::int64_t end) {
     return std::max<std::int64_t>(1, end / std::max<std::int64_t>(1, group.time.count()));
@@ -217,24 +225,17 @@ void deal_evenly(std::int64_t micro_batches, std::span<EqualReplicas> groups) {
 
 std::vector<std::uint32_t> even_shares(std::int64_t micro_batches, std::span<const Duration> times) {
   std::vector<EqualReplicas> groups;
-  std::vector<std::size_t> group_of;
+  std::vector<std::pair<std::size_t, std::int64_t>>
+      places;  // of each replica: its group, and its place there
   for (const Duration time : times) {
-    const auto same = [&](const EqualReplicas& group) { return group.time == time; };
-    auto group = std::find_if(groups.begin(), groups.end(), same);
-    group_of.push_back(static_cast<std::size_t>(group - groups.begin()));
-    if (group == groups.end()) {
-      groups.push_back({.time = time});
-    } else {
-      ++group->count;
-    }
+    const std::size_t group = add_replicas(groups, time, 1);
+    places.emplace_back(group, groups[group].count - 1);
   }
   if (groups.size() < 2) return {};
   deal_evenly(micro_batches, groups);
   std::vector<std::uint32_t> shares;
-  for (const std::size_t g : group_of) {
-    EqualReplicas& group = groups[g];
-    shares.push_back(static_cast<std::uint32_t>(group.with_most > 0 ? group.most : group.most - 1));
-    --group.with_most;
+  for (const auto& [group, place] : places) {
+    shares.push_back(static_cast<std::uint32_t>(groups[group].share(place)));
   }
   return shares;
 }

@@ -40,7 +40,12 @@ struct EqualReplicas {
   std::int64_t count = 1;
   Duration time;  // of one micro-batch; none counts as 1 ns
   std::int64_t most = 0, with_most = 0;
+
+  std::int64_t share(std::int64_t place) const { return place < with_most ? most : most - 1; }
 };
+
+// Puts so many more replicas into the group that takes as long; the group's place.
+std::size_t add_replicas(std::vector<EqualReplicas>& groups, Duration time, std::int64_t count);
 
 // Deals micro-batches, one at least to each replica, so that the last of them ends as early as can be. As
 // many micro-batches as replicas, or more; together they take less than 2^62 ns. O(groups · log time).

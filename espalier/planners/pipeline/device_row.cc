@@ -133,16 +133,12 @@ std::vector<RunClass::Load> DeviceRow::loads(const std::vector<Members>& run,
   std::vector<std::size_t> group_of;
   for (const Members& members : run) {
     const Duration time = times.empty() ? Duration() : times[members.compute];
-    auto group = std::ranges::find(groups, time, &EqualReplicas::time);
-    if (group == groups.end()) group = groups.insert(group, {.count = 0, .time = time});
-    group->count += members.count;
-    group_of.push_back(static_cast<std::size_t>(group - groups.begin()));
+    group_of.push_back(add_replicas(groups, time, members.count));
   }
   deal_evenly(micro_batches_, groups);
   std::vector<RunClass::Load> loads;
   for (std::size_t i = 0; i < run.size(); ++i) {
-    const EqualReplicas& group = groups[group_of[i]];
-    loads.push_back({run[i].compute, run[i].before < group.with_most ? group.most : group.most - 1});
+    loads.push_back({run[i].compute, groups[group_of[i]].share(run[i].before)});
   }
   mixtures_.emplace(run, loads);
   return loads;
