@@ -51,6 +51,20 @@ TEST_F(App, EveryPlannerIsJudgedByOneSimulator) {
   }
 }
 
+TEST_F(App, AutoIsComparedWithTheOthersAndFindsWhatItFindsAlone) {
+  const PlanningJob job = prepare_job(options_);
+  const Comparison comparison = compare_planners(job, {});
+  ASSERT_FALSE(comparison.rows.empty());
+  const ComparedPlan& last = comparison.rows.back();
+  EXPECT_EQ(last.planner, kAutomatic);
+  EXPECT_EQ(last.iteration, comparison.rows[*comparison.best].iteration);
+  const Planned alone = plan_model(job, {});
+  ASSERT_TRUE(alone.judged.has_value());
+  ASSERT_TRUE(last.judged.has_value());
+  EXPECT_EQ(last.judged->trace, alone.judged->trace);
+  EXPECT_EQ(last.stats, alone.outcome.stats);
+}
+
 TEST_F(App, AChainIsAlsoShownWithDataEdgesOnly) {
   // A chain of towers carries an empty token from img to txt; without it, the same orders are the graph.
   const Comparison comparison = compare_planners(prepare_job(options_), {.planners = {"even"}});

@@ -20,12 +20,13 @@ struct PlannerEntry {
   std::string decides;  // one line
   std::string shape;    // "chain", "graph", "one device", "placement": the plans it can find
   std::function<Outcome(const Problem&, const OrderRule&, Context&)> plan;
-  std::uint32_t shares = 0;  // of a budget that it has with others; 0: it takes no states
-  bool asked_by_auto = true;
-  bool learned = false;  // needs libtorch: whoever has it passes it on (LearnedPlanner), `plan` refuses
+  std::uint32_t shares = 0;   // of a budget that it has with others; 0: it takes no states
+  bool asked_by_auto = true;  // and shown by `compare` unless told which, as auto is
+  bool learned = false;       // needs libtorch: whoever has it passes it on (LearnedPlanner), `plan` refuses
 };
 
-// In the order in which they are shown and compared; "auto", which begins with the others, last.
+inline constexpr std::string_view kAutomatic = "auto";
+// In the order in which they are shown and compared; kAutomatic, which begins with the others, last.
 const std::vector<PlannerEntry>& planner_catalog();
 
 // The policy that places operators (learned/gdp.h), and the search that begins with its answer too.

@@ -165,7 +165,8 @@ NamedPlanner contender(const PlanningJob& job, const std::string& name, const Ch
   }
   // A schedule for a line of stages needs a plan that is laid for it.
   const bool laid = chosen.named && chosen.named->needs_line();
-  const PlannerEntry& planner = find_planner(laid && name == "auto" && job.locked.empty() ? kLooped : name);
+  const PlannerEntry& planner =
+      find_planner(laid && name == kAutomatic && job.locked.empty() ? kLooped : name);
   if (planner.name == kLooped && chosen.named) {
     return {planner.name,
             [named = *chosen.named](const Problem& problem, Context& context) {
@@ -173,7 +174,7 @@ NamedPlanner contender(const PlanningJob& job, const std::string& name, const Ch
             },
             planner.shares};
   }
-  if (planner.name == "auto") {
+  if (planner.name == kAutomatic) {
     const JointOptions options{.orders =
                                    chosen.is_open() ? joint::OrdersMay::kChange : joint::OrdersMay::kStay};
     return {name,
@@ -544,6 +545,18 @@ Bound bound_of_all(const PlanningJob& job, const std::vector<ComparedPlan>& rows
   return any_bound_of(sized, one ? Bound::Scope::kOneSize : Bound::Scope::kOfferedSizes);
 }
 
+// Of which auto has the usual part by its shares, if it is among them.
+Budget usual_budget(const std::vector<NamedPlanner>& planners) {
+  Budget budget;
+  std::uint64_t shares = 0, of_auto = 0;
+  for (const NamedPlanner& planner : planners) {
+    shares += planner.shares;
+    if (planner.name == kAutomatic) of_auto = planner.shares;
+  }
+  if (of_auto > 0) budget.max_states = budget.max_states / of_auto * shares;
+  return budget;
+}
+
 bool may_be_best(const ComparedPlan& row) {
   return row.iteration && row.fits && !row.data_edges_only;
 }
@@ -553,14 +566,15 @@ bool may_be_best(const ComparedPlan& row) {
 Comparison compare_planners(const PlanningJob& job, const CompareOptions& options) {
   std::vector<std::string> names = options.planners;
   for (const PlannerEntry& entry : planner_catalog()) {
-    if (options.planners.empty() && entry.asked_by_auto) names.push_back(entry.name);
+    if (options.planners.empty() && (entry.asked_by_auto || entry.name == kAutomatic))
+      names.push_back(entry.name);
   }
   if (!job.stages.empty()) names.insert(names.begin(), std::string(kByHand));
   std::vector<NamedPlanner> planners;
   for (const std::string& name : names)
     planners.push_back(contender(job, name, options.schedule, options.learned));
   Search search(job, options.search);
-  search.context.budget = options.budget;
+  search.context.budget = options.budget ? *options.budget : usual_budget(planners);
   std::vector<Duration> times(planners.size());
   PlannerCalls calls;
   if (options.clock) {

@@ -119,10 +119,12 @@ struct ComparedPlan {
 };
 
 struct CompareOptions {
-  std::vector<std::string> planners = {};  // empty: those that auto asks; a split by hand comes before them
-  std::vector<std::string> files = {};     // plans to judge beside theirs (judge_file of app/placements.h)
+  std::vector<std::string> planners =
+      {};                               // empty: those that auto asks, and auto; a split by hand before them
+  std::vector<std::string> files = {};  // plans to judge beside theirs (judge_file of app/placements.h)
   ChosenOrders schedule = {};
-  Budget budget = {};
+  // None: so much that auto, if it is asked, has what it has in plan_model; else that of one planner.
+  std::optional<Budget> budget = {};
   std::function<Duration()> clock = {};  // for planning times, from any thread; may be empty
   SearchOptions search = {};
   LearnedPlanner learned = {};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "espalier/app/catalog.h"
 #include "espalier/app/cluster_change.h"
 
 namespace espalier {
@@ -32,7 +33,7 @@ std::vector<WhatIf> what_if(const PlanningJob& job, const std::vector<WhatIf>& a
   plain.remedies = false;
   PlanningJob from = job;
   const bool planned_before = now != nullptr && now->judged && !now->judged->overflow;
-  if (planned_before && options.planner == "auto" && !now->judged->placement && !now->costs) {
+  if (planned_before && options.planner == kAutomatic && !now->judged->placement && !now->costs) {
     from.start = now->judged->plan;
   }
   for (WhatIf& answer : answers) {
@@ -42,8 +43,9 @@ std::vector<WhatIf> what_if(const PlanningJob& job, const std::vector<WhatIf>& a
     }
     const PlanningJob changed = with_change(from, answer.change);
     const std::uint64_t all = options.budget.max_states;
-    plain.budget.max_states =
-        changed.start && options.planner == "auto" ? std::max<std::uint64_t>(1, all / kShareFromAPlan) : all;
+    plain.budget.max_states = changed.start && options.planner == kAutomatic
+                                  ? std::max<std::uint64_t>(1, all / kShareFromAPlan)
+                                  : all;
     const Planned planned = plan_model(changed, plain);
     answer.status = planned.outcome.status;
     if (!planned.judged || planned.judged->overflow) continue;

@@ -33,7 +33,17 @@ Spread::Allowed Spread::allowed_within(double step) const {
       const std::optional<std::size_t> fewest = place_.fewest(op, step, group);
       if (!fewest) continue;
       const std::size_t most = std::max(*fewest, place_.most(op, step, group));
-      allowed[op * groups() + group] = {static_cast<double>(*fewest), static_cast<double>(most), 0};
+      allowed[op * groups() + group] = {static_cast<double>(*fewest), static_cast<double>(most)};
+    }
+  }
+  return allowed;
+}
+
+Spread::Allowed Spread::at_most_within(double step) const {
+  Allowed allowed(costs_.least.size() * groups());
+  for (std::size_t op = 0; op < costs_.least.size(); ++op) {
+    for (std::size_t group = 0; group < groups(); ++group) {
+      allowed[op * groups() + group] = {1, static_cast<double>(place_.most(op, step, group))};
     }
   }
   return allowed;
@@ -41,8 +51,9 @@ Spread::Allowed Spread::allowed_within(double step) const {
 
 double Spread::between(const Window& window, const Allowed* allowed) const {
   double sum = 0;
+  Scratch scratch;
   for (std::size_t i = 0; i < costs_.least.size(); ++i) {
-    const double least = of_operator(i, window, allowed);
+    const double least = of_operator(i, window, allowed, scratch);
     if (least == kNever && allowed) return kNever;
     sum += least == kNever ? 0 : least;
   }
@@ -130,7 +141,8 @@ void Spread::improve_weights() {
 }
 
 // Ways of one micro-batch and degree stand together, one for each kind: a stage's replicas are all of these.
-double Spread::of_operator(std::size_t op, const Window& window, const Allowed* allowed) const {
+double Spread::of_operator(std::size_t op, const Window& window, const Allowed* allowed,
+                           Scratch& scratch) const {
   double least = kNever;
   for (std::size_t group = 0; group < groups(); ++group) {
     const std::span<const Way> ways = std::span(costs_.ways).subspan(group * kinds_, kinds_);
@@ -146,28 +158,22 @@ double Spread::of_operator(std::size_t op, const Window& window, const Allowed* 
       if (!here) continue;
       replicas = *here;
     }
-    least = std::min(least, of_replicas(ways, op, window, replicas));
+    least = std::min(least, one_kind_ ? weight_[any.kind] * any.degree * of_way(any, op, window, replicas)
+                                      : of_kinds(ways, op, window, replicas, scratch));
   }
   return least;
 }
 
-// By numbers of replicas whose sum of gradients has links of one width.
-double Spread::of_replicas(std::span<const Way> ways, std::size_t op, const Window& window,
-                           Replicas replicas) const {
-  const Way& any = ways.front();
-  double least = kNever;
+// Numbers of replicas whose sum of gradients has links of one width.
+template <typename F>
+void Spread::for_each_width(const Replicas& replicas, F f) const {
   for (const Rings::Range& range : known_.rings.ranges()) {
-    const Replicas part{std::max(replicas.fewest, range.fewest), std::min(replicas.most, range.most),
-                        range.per_byte};
-    if (part.fewest > part.most) continue;
-    least = std::min(least, one_kind_ ? weight_[any.kind] * any.degree * of_way(any, op, window, part)
-                                      : of_kinds(ways, op, window, part));
+    const double fewest = std::max(replicas.fewest, range.fewest), most = std::min(replicas.most, range.most);
+    if (fewest <= most) f(fewest, most, range.per_byte);
   }
-  return least;
 }
 
-Spread::Passes Spread::passes_of(const Way& way, std::size_t op, const Window& window,
-                                 double per_byte) const {
+Spread::Passes Spread::passes_of(const Way& way, std::size_t op, const Window& window) const {
   const Chains& chains = known_.chains;
   const OperatorTimes& times = *way.times[op];
   const double forward = nanoseconds_of(times.forward), input = nanoseconds_of(times.input),
@@ -183,7 +189,7 @@ Spread::Passes Spread::passes_of(const Way& way, std::size_t op, const Window& w
   passes.first = std::max(0.0, window.before - head);
   const double bytes = costs_.own_bytes[op] / way.degree;
   passes.update = bytes > 0 ? update_of(costs_.update_rate[way.kind], 0, bytes) : 0;
-  passes.sum = 2 * bytes * per_byte;
+  passes.summed = 2 * bytes;
   if (!window.price.empty()) price_memory(way, op, window, passes);
   return passes;
 }
@@ -209,35 +215,37 @@ void Spread::price_memory(const Way& way, std::size_t op, const Window& window, 
 // Behind a replica's last pass come its part of the sum, (r - 1) / r of what is called so here, and its
 // update: so in the last y it is busy with passes for at most y less these. What is left is piecewise linear
 // in r.
-double Spread::of_way(const Way& way, std::size_t op, const Window& window, Replicas replicas) const {
+double Spread::of_way(const Way& way, std::size_t op, const Window& window, const Replicas& replicas) const {
   const auto count = static_cast<double>(way.count);
-  const Passes each = passes_of(way, op, window, replicas.per_byte);
+  const Passes each = passes_of(way, op, window);
   const double all = count * each.all, early = count * each.early, late = count * each.late;
   const double last = window.after;
-  const auto with = [&](double number) {
-    const double r = std::clamp(number, replicas.fewest, replicas.most);
-    const double passes_in_last = std::max(0.0, r * (last - each.update) - (r - 1) * each.sum);
-    return all + r * (each.update - std::min(each.update, last)) + r * each.state -
-           std::min(early, r * each.first) - std::min(late, passes_in_last);
-  };
-  double least = std::min(with(replicas.fewest), with(replicas.most));
-  const auto consider = [&](double number) {  // the least is at an end or where a piece begins
-    least = std::min({least, with(std::floor(number)), with(std::ceil(number))});
-  };
-  if (each.first > 0) consider(early / each.first);
-  const double grows = last - each.update - each.sum;
-  if (grows != 0) consider((late - each.sum) / grows);
-  if (grows < 0) consider(-each.sum / grows);
+  double least = kNever;
+  for_each_width(replicas, [&](double fewest, double most, double per_byte) {
+    const double each_sum = each.summed * per_byte;
+    const auto consider = [&](double number) {
+      const double r = std::clamp(number, fewest, most);
+      const double passes_in_last = std::max(0.0, r * (last - each.update) - (r - 1) * each_sum);
+      least = std::min(least, all + r * (each.update - std::min(each.update, last)) + r * each.state -
+                                  std::min(early, r * each.first) - std::min(late, passes_in_last));
+    };
+    const auto consider_beside = [&](double number) {
+      consider(std::floor(number));
+      consider(std::ceil(number));
+    };
+    consider(fewest);  // the least is at an end or where a piece begins
+    consider(most);
+    if (each.first > 0) consider_beside(early / each.first);
+    const double grows = last - each.update - each_sum;
+    if (grows != 0) consider_beside((late - each_sum) / grows);
+    if (grows < 0) consider_beside(-each_sum / grows);
+  });
   return window.price.empty() ? std::max(0.0, least) : least;
 }
 
 namespace {
 
-// What is left of n micro-batches on r replicas of one kind: linear in (n, r) but where one of two limits of
-// the replicas is reached, so that for all micro-batches on this kind it is linear between these points.
-struct Point {
-  double replicas = 0, left = 0;
-};
+using Point = Spread::Point;
 
 // Leaves those of the points below which no line between two others passes, by replicas (Andrew, 1979).
 void keep_lower_hull(std::vector<Point>& points) {
@@ -277,49 +285,50 @@ double least_between(const std::vector<Point>& hull, double fewest, double most,
 
 // With several kinds of devices r replicas take the micro-batches in any parts: n of them and q of the
 // replicas, n ≥ q, on one kind. The sum's time of each grows with r; that of the least r of a range is taken.
+// Where the window has no last part, sums do not count, and the points are those of all r.
 double Spread::of_kinds(std::span<const Way> ways, std::size_t op, const Window& window,
-                        Replicas replicas) const {
-  struct Kind {
-    Passes each;
-    double count = 0, weight = 0;
-  };
-  std::vector<Kind> kinds;
+                        const Replicas& replicas, Scratch& scratch) const {
+  scratch.kinds.clear();
   for (const Way& way : ways) {
     if (!way.times[op]) continue;
     const auto count = static_cast<double>(way.count);
-    kinds.push_back(
-        {passes_of(way, op, window, replicas.per_byte), count, weight_[way.kind] * way.degree * count});
+    scratch.kinds.push_back({passes_of(way, op, window), count, weight_[way.kind] * way.degree * count});
   }
-  if (kinds.empty()) return kNever;
+  if (scratch.kinds.empty()) return kNever;
   const double last = window.after;
-  double least = kNever;
-  std::vector<Point> points;
-  points.reserve(4 * kinds.size());
-  for (double from = replicas.fewest; from <= replicas.most;) {
-    const double to = std::min(replicas.most, from < 4 ? from : std::floor(from * 1.5));
-    if (points.empty() || last > 0) {
-      points.clear();
-      for (const Kind& kind : kinds) {
-        const Passes& each = kind.each;
-        const double updated = std::min(each.update, last);
-        const double for_passes = std::max(0.0, last - each.update - each.sum * (from - 1) / from);
-        const auto add = [&](double share) {  // replicas for each micro-batch
-          const double left = each.all + share * (each.update - updated + each.state) -
-                              std::min(each.early, share * each.first) -
-                              std::min(each.late, share * for_passes);
-          points.push_back({kind.count * share, kind.weight * left});
-        };
-        add(0);
-        add(1);
-        if (each.early < each.first) add(each.early / each.first);
-        if (each.late < for_passes) add(each.late / for_passes);
-      }
-      keep_lower_hull(points);
+  std::vector<Point>& points = scratch.points;
+  const auto find_points = [&](double fewest, double per_byte) {
+    points.clear();
+    for (const Scratch::Kind& kind : scratch.kinds) {
+      const Passes& each = kind.each;
+      const double updated = std::min(each.update, last);
+      const double sum = each.summed * per_byte * (fewest - 1) / fewest;
+      const double for_passes = std::max(0.0, last - each.update - sum);
+      const auto add = [&](double share) {  // replicas for each micro-batch
+        const double left = each.all + share * (each.update - updated + each.state) -
+                            std::min(each.early, share * each.first) -
+                            std::min(each.late, share * for_passes);
+        points.push_back({kind.count * share, kind.weight * left});
+      };
+      add(0);
+      add(1);
+      if (each.early < each.first) add(each.early / each.first);
+      if (each.late < for_passes) add(each.late / for_passes);
     }
-    least = least_between(points, from, to, least);
-    from = to + 1;
-  }
-  return least == kNever ? kNever : std::max(0.0, least);
+    keep_lower_hull(points);
+  };
+  if (last == 0) find_points(1, 0);
+  double least = kNever;
+  for_each_width(replicas, [&](double fewest, double most, double per_byte) {
+    for (double from = fewest; from <= most;) {
+      const double to = std::min(most, from < 4 ? from : std::floor(from * 1.5));
+      if (last > 0) find_points(from, per_byte);
+      least = least_between(points, from, to, least);
+      from = to + 1;
+    }
+    least = std::max(0.0, least);
+  });
+  return least;
 }
 
 double Spread::of_update(double bytes, const Window& window) const {
@@ -425,11 +434,7 @@ SpreadTime spread_time(const Known& known, const Spread& work) {
   SpreadTime best{work.between({}), 0};
   const double plain = best.time, longest = nanoseconds_of(known.chains.longest);
   const double farthest = std::floor(kFarthest * std::max(plain, longest));
-  Spread::Allowed allowed = work.allowed_within(farthest);
-  for (auto& replicas : allowed) {
-    if (!replicas) replicas.emplace();
-    replicas->fewest = 1;
-  }
+  const Spread::Allowed allowed = work.at_most_within(farthest);
   const std::size_t size = known.costs.least.size() * known.costs.ways.size();
   const auto steps = static_cast<int>(std::clamp<std::size_t>(600'000 / (size + 1), 6, 48));
   const auto consider = [&](const Window& window) {

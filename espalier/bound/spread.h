@@ -29,10 +29,10 @@ class Spread {
   // by operator and group of ways (OnePlace).
   struct Replicas {
     double fewest = 1, most = 1;
-    double per_byte = 0;  // of their sum of gradients, nanoseconds
   };
   using Allowed = std::vector<std::optional<Replicas>>;
   Allowed allowed_within(double step) const;
+  Allowed at_most_within(double step) const;  // the same with one at least
 
   // The least time in which the devices do what must be done between the two parts of the window. With
   // `allowed`: with so many replicas; the largest number where an operator may have none.
@@ -44,27 +44,42 @@ class Spread {
   double all() const { return all_; }
   bool one_kind() const { return one_kind_; }
 
+  // What is left of n micro-batches on r replicas of one kind: linear in (n, r) but where one of two limits
+  // of the replicas is reached, so that for all micro-batches on this kind it is linear between these points.
+  struct Point {
+    double replicas = 0, left = 0;
+  };
+
  private:
   // Of one micro-batch: all passes, what of them can be before x and in the last y. Of a replica: how long it
-  // may be busy before x, its update, and what each replica more adds to the sum of gradients.
+  // may be busy before x, its update, and the bytes that each replica more adds to the sum of gradients.
   struct Passes {
     double all = 0, early = 0, late = 0;
-    double first = 0, update = 0, sum = 0;
+    double first = 0, update = 0, summed = 0;
     double state = 0;  // what the memory of a replica's copy of the parameters counts
+  };
+  struct Scratch {  // of of_kinds
+    struct Kind {
+      Passes each;
+      double count = 0, weight = 0;
+    };
+    std::vector<Kind> kinds;
+    std::vector<Point> points;
   };
 
   double load(const Way& way, std::size_t op) const;
   void weigh();
   void improve_weights();
   double sum_of_weights() const;
-  double of_replicas(std::span<const Way> ways, std::size_t op, const Window& window,
-                     Replicas replicas) const;
-  double of_operator(std::size_t op, const Window& window, const Allowed* allowed) const;
+  double of_operator(std::size_t op, const Window& window, const Allowed* allowed, Scratch& scratch) const;
   std::size_t groups() const;  // of ways: one micro-batch and degree, one way for each kind
-  Passes passes_of(const Way& way, std::size_t op, const Window& window, double per_byte) const;
+  Passes passes_of(const Way& way, std::size_t op, const Window& window) const;
   void price_memory(const Way& way, std::size_t op, const Window& window, Passes& passes) const;
-  double of_way(const Way& way, std::size_t op, const Window& window, Replicas replicas) const;
-  double of_kinds(std::span<const Way> ways, std::size_t op, const Window& window, Replicas replicas) const;
+  template <typename F>
+  void for_each_width(const Replicas& replicas, F f) const;
+  double of_way(const Way& way, std::size_t op, const Window& window, const Replicas& replicas) const;
+  double of_kinds(std::span<const Way> ways, std::size_t op, const Window& window, const Replicas& replicas,
+                  Scratch& scratch) const;
   double of_update(double bytes, const Window& window) const;
 
   const Known& known_;

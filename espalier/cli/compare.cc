@@ -116,10 +116,12 @@ int compare(Program& program, const CompareFlags& flags) {
   inputs.insert(inputs.end(), flags.plans.begin(), flags.plans.end());
   check_outputs({{"--svg", flags.svg}}, inputs);
   const PlanningJob job = prepare_job(flags.job.to_options(program));
+  std::optional<Budget> budget;
+  if (flags.search.asked) budget = flags.search.budget();
   const Comparison comparison = compare_planners(job, {.planners = flags.planners,
                                                        .files = flags.plans,
                                                        .schedule = schedule,
-                                                       .budget = {.max_states = flags.search.budget},
+                                                       .budget = budget,
                                                        .clock = now,
                                                        .search = flags.search.options(console),
                                                        .learned = learned});
@@ -165,7 +167,7 @@ void add_compare(Program& program) {
   verb->add_option("-s,--schedule", flags->schedule, "a rule, a name or a file, as `plan` takes it")
       ->type_name("RULE|FILE");
   flags->job.add_order(verb);
-  flags->search.add(verb);
+  flags->search.add(verb, "30 million for auto, a tenth of it for each other");
   flags->learned.add(verb);
   verb->add_option("--svg", flags->svg, "write all timelines, one below the other")->type_name("FILE");
   verb->add_option("--format", flags->format, "text, markdown or csv")

@@ -17,14 +17,14 @@
 namespace espalier::cli {
 namespace {
 
-constexpr std::uint64_t kUsualBudget = 3'000'000;
+constexpr Budget kUsualBudget{.max_states = 3'000'000};
 constexpr std::size_t kRowsOfAccount = 8;
 
 struct FitFlags {
   JobFlags job;
   LearnedFlags learned;
   std::string planner = "auto";
-  SearchFlags search{.budget = kUsualBudget};
+  SearchFlags search{.usual = kUsualBudget};
   std::vector<std::string> changes;
   bool only_asked = false;
 };
@@ -125,7 +125,7 @@ int fit(Program& program, const FitFlags& flags) {
   PlanningJob job = prepare_job(flags.job.to_options(program));
   const PlanOptions options{.planner = job.stages.empty() ? flags.planner : std::string(kByHand),
                             .schedule = {},
-                            .budget = {.max_states = flags.search.budget},
+                            .budget = flags.search.budget(),
                             .search = flags.search.options(console),
                             .learned = learned};
   Fit result;

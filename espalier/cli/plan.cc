@@ -164,7 +164,7 @@ int plan(Program& program, const PlanFlags& flags) {
   if (!schedule && job.start) schedule = ChosenOrders{.rule = *job.start->orders.rule()};
   const Planned planned = plan_model(job, {.planner = by_hand ? std::string(kByHand) : flags.planner,
                                            .schedule = schedule.value_or(ChosenOrders()),
-                                           .budget = {.max_states = flags.search.budget},
+                                           .budget = flags.search.budget(),
                                            .search = flags.search.options(console),
                                            .pick = flags.pick,
                                            .learned = learned});

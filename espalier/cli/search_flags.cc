@@ -7,7 +7,11 @@
 namespace espalier::cli {
 
 void SearchFlags::add(CLI::App* verb) {
-  verb->add_option("--budget", budget, "most states to look at, dealt to the planners; default: 30 million")
+  add(verb, std::to_string(usual.max_states / 1'000'000) + " million");
+}
+
+void SearchFlags::add(CLI::App* verb, const std::string& usual_text) {
+  verb->add_option("--budget", asked, "most states to look at, dealt to the planners; default: " + usual_text)
       ->type_name("N");
   verb->add_option("-j,--jobs", jobs, "threads that plan; the result is the same; default: one per core")
       ->type_name("N")

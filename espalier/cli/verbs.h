@@ -86,10 +86,13 @@ struct JobFlags {
 
 // How a search runs: --budget, --jobs.
 struct SearchFlags {
-  std::uint64_t budget = Budget().max_states;
+  Budget usual = {};  // where nobody asks for a budget
+  std::optional<std::uint64_t> asked = {};
   std::size_t jobs = 0;  // 0: as many as the process may use cores
 
   void add(CLI::App* verb);
+  void add(CLI::App* verb, const std::string& usual_text);
+  Budget budget() const { return asked ? Budget{*asked} : usual; }
   // From now on Ctrl-C ends the search, which then answers with what it has; a second one ends the program.
   SearchOptions options(Console& console) const;
 };

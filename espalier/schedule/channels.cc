@@ -141,6 +141,7 @@ class ChannelBuilder {
   // The samples that j of `producer` and k of `reader` share, in units.
   std::pair<std::uint64_t, std::uint64_t> piece(StageId producer, std::uint32_t j, StageId reader,
                                                 std::uint32_t k) const {
+    if (count(producer) == unit_ && count(reader) == unit_) return {std::max(j, k), std::min(j, k) + 1};
     const std::uint64_t a = unit_ / count(producer);
     const std::uint64_t b = unit_ / count(reader);
     return {std::max(j * a, k * b), std::min((j + 1) * a, (k + 1) * b)};

@@ -79,7 +79,7 @@ class Search : public ::testing::TestWithParam<Case> {
   }
   std::string table_with(const SearchOptions& search) const {
     const Comparison comparison =
-        compare_planners(*job_, {.budget = {.max_states = 200'000}, .search = search});
+        compare_planners(*job_, {.budget = Budget{.max_states = 200'000}, .search = search});
     std::string text = print_csv(comparison_table(comparison, TableReaders::kMachines));
     for (const ComparedPlan& row : comparison.rows) text += row.planner + ": " + row.why + '\n';
     return text;

@@ -16,7 +16,12 @@
 namespace espalier {
 namespace {
 
-constexpr std::uint64_t kPartOfBudget = 3;  // that improving takes; each planner has all of it
+constexpr std::uint64_t kPartOfBudget = 4;  // that improving takes
+// Each planner has a 24th of the budget, at least so many states if there are. Where the search begins counts
+// less than that it goes on: with all of the budget for each planner plans are as fast, within what the
+// numbers drawn change, and take twice as long (docs/planners/joint.md).
+constexpr std::uint64_t kPartOfPlanner = 24;
+constexpr std::uint64_t kLeastOfPlanner = 200'000;
 constexpr std::uint64_t kPartOfOrders = 5;  // of that, which lists of orders take: 1/5
 constexpr std::uint64_t kPartOfParts = 4;   // of the whole, that the plans of a division's parts take
 constexpr std::uint64_t kFewPlans = 8'000;  // of a problem whose plans are all judged
@@ -24,6 +29,10 @@ constexpr std::size_t kFastest = 6;         // of them from which the search beg
 // Where not all plans were judged, what was found must be faster by 1/2000 of a step than the plan that the
 // search began with: stages that are cut and moved for less are not worth reading.
 constexpr std::int64_t kWorthwhile = 2'000;
+
+std::uint64_t budget_of_planner(std::uint64_t whole) {
+  return std::max(whole / kPartOfPlanner, std::min(whole, kLeastOfPlanner));
+}
 
 // As the search sees it, without stage edges that carry no data, and so with light joins apart.
 void add_starts(const joint::Space& space, const PipelinePlan& plan, std::vector<Proposal>& starts) {
@@ -189,7 +198,7 @@ Outcome search_whole(const Problem& problem, const std::vector<NamedPlanner>& pl
   std::uint64_t shares = 0;
   for (const NamedPlanner& planner : planners) shares += planner.shares;
   const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / std::max<std::uint64_t>(1, shares);
-  first.budget.max_states = std::min(context.budget.max_states, most) * shares;
+  first.budget.max_states = std::min(budget_of_planner(context.budget.max_states), most) * shares;
   const std::size_t phases = clusters.empty() ? 2 : 3;
   first.weight = second.weight = context.weight / static_cast<double>(phases);
   std::vector<PlansOfParts> of_parts(clusters.size());
