@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "espalier/app/catalog.h"
 #include "espalier/app/chosen_orders.h"
 #include "espalier/app/planning_job.h"
 #include "espalier/app/step_price.h"
@@ -58,7 +59,7 @@ using LearnedPlanner = std::function<Outcome(std::string_view name, const Proble
 inline constexpr std::string_view kByHand = "stages";
 
 struct PlanOptions {
-  std::string planner = "auto";  // or kByHand
+  std::string planner{kAutomatic};  // or kByHand
   ChosenOrders schedule = {};
   Budget budget = {};
   SearchOptions search = {};
@@ -120,7 +121,7 @@ struct ComparedPlan {
 
 struct CompareOptions {
   std::vector<std::string> planners =
-      {};                               // empty: those that auto asks, and auto; a split by hand before them
+      {};                               // empty: those that auto asks, and auto; before them a split by hand
   std::vector<std::string> files = {};  // plans to judge beside theirs (judge_file of app/placements.h)
   ChosenOrders schedule = {};
   // None: so much that auto, if it is asked, has what it has in plan_model; else that of one planner.

@@ -23,7 +23,7 @@ constexpr std::size_t kRowsOfAccount = 8;
 struct FitFlags {
   JobFlags job;
   LearnedFlags learned;
-  std::string planner = "auto";
+  std::string planner{kAutomatic};
   SearchFlags search{.usual = kUsualBudget};
   std::vector<std::string> changes;
   bool only_asked = false;

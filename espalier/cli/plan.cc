@@ -20,7 +20,7 @@ namespace {
 struct PlanFlags {
   JobFlags job;
   LearnedFlags learned;
-  std::string planner = "auto";
+  std::string planner{kAutomatic};
   std::string schedule;  // empty: that of the plan to start from, else 1F1B, and whatever `auto` finds
   SearchFlags search;
   std::size_t pick = 0;
@@ -145,11 +145,11 @@ int plan(Program& program, const PlanFlags& flags) {
       learned_planner(program, "plan", std::span(&flags.planner, 1), flags.learned);
   const JobOptions& options = flags.job.options;
   const bool by_hand = !options.stages.empty();
-  if (by_hand && flags.planner != "auto") {
+  if (by_hand && flags.planner != kAutomatic) {
     throw InputError("--planner " + flags.planner +
                      ": with --stages there is no stage left to plan; leave one of them out");
   }
-  if (!options.placement.empty() && (flags.planner != "auto" || !options.start.empty() || by_hand)) {
+  if (!options.placement.empty() && (flags.planner != kAutomatic || !options.start.empty() || by_hand)) {
     throw InputError("--placement places every operator: leave out " + std::string(by_hand ? "--stages"
                                                                                    : options.start.empty()
                                                                                        ? "--planner"

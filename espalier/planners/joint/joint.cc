@@ -17,9 +17,9 @@ namespace espalier {
 namespace {
 
 constexpr std::uint64_t kPartOfBudget = 4;  // that improving takes
-// Each planner has a 24th of the budget, at least so many states if there are. Where the search begins counts
-// less than that it goes on: with all of the budget for each planner plans are as fast, within what the
-// numbers drawn change, and take twice as long (docs/planners/joint.md).
+// Each planner has a 24th of the budget, at least so many states if there are. More states give the search
+// other beginnings, not better ones: with all of the budget for each plans are as fast, within what other
+// numbers drawn change, and take half as long again (docs/decisions.md).
 constexpr std::uint64_t kPartOfPlanner = 24;
 constexpr std::uint64_t kLeastOfPlanner = 200'000;
 constexpr std::uint64_t kPartOfOrders = 5;  // of that, which lists of orders take: 1/5
