@@ -145,8 +145,8 @@ class Cli(Command):
             self.assertEqual(peak(picked), choice["peak_bytes"])
             self.assertGreater(picked["iteration_ns"], best["iteration_ns"])
             self.assertTrue(peak(picked) < peak(best) or choice["depth"] < depth)
-        # More than there ever are.
-        self.refused("plan", MODEL, *cluster, "--pick", "9", "-o", "none.json", says="--pick 9")
+        beyond = str(len(best["choices"]) + 1)
+        self.refused("plan", MODEL, *cluster, "--pick", beyond, "-o", "none.json", says=f"--pick {beyond}")
 
     def test_no_plan_beats_its_bounds(self):
         rows = json.loads(self.espalier("compare", MODEL, "--cluster", CLUSTER, "--json").stdout)["rows"]

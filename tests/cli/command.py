@@ -41,7 +41,7 @@ class Command(unittest.TestCase):
         return name
 
     def espalier(self, *arguments, code=0, prefix=()):
-        if BUDGET and arguments[0] in ("plan", "compare") and code != 2 and "--budget" not in arguments:
+        if BUDGET and arguments[0] in ("plan", "compare") and "--budget" not in arguments:
             arguments = (*arguments, "--budget", BUDGET)
         done = subprocess.run([*prefix, BINARY, *map(str, arguments)], cwd=self.folder, env=environment(),
                               capture_output=True, text=True, timeout=240)  # fmt: skip
