@@ -26,27 +26,28 @@ std::size_t Spread::groups() const {
   return kinds_ == 0 ? 0 : costs_.ways.size() / kinds_;
 }
 
-Spread::Allowed Spread::allowed_within(double step) const {
-  Allowed allowed(costs_.least.size() * groups());
+template <typename F>
+Spread::Allowed Spread::allowed_by(F replicas) const {
+  Allowed allowed;
   for (std::size_t op = 0; op < costs_.least.size(); ++op) {
-    for (std::size_t group = 0; group < groups(); ++group) {
-      const std::optional<std::size_t> fewest = place_.fewest(op, step, group);
-      if (!fewest) continue;
-      const std::size_t most = std::max(*fewest, place_.most(op, step, group));
-      allowed[op * groups() + group] = {static_cast<double>(*fewest), static_cast<double>(most)};
-    }
+    for (std::size_t group = 0; group < groups(); ++group) allowed.push_back(replicas(op, group));
   }
   return allowed;
 }
 
+Spread::Allowed Spread::allowed_within(double step) const {
+  return allowed_by([&](std::size_t op, std::size_t group) -> std::optional<Replicas> {
+    const std::optional<std::size_t> fewest = place_.fewest(op, step, group);
+    if (!fewest) return std::nullopt;
+    const std::size_t most = std::max(*fewest, place_.most(op, step, group));
+    return Replicas{static_cast<double>(*fewest), static_cast<double>(most)};
+  });
+}
+
 Spread::Allowed Spread::at_most_within(double step) const {
-  Allowed allowed(costs_.least.size() * groups());
-  for (std::size_t op = 0; op < costs_.least.size(); ++op) {
-    for (std::size_t group = 0; group < groups(); ++group) {
-      allowed[op * groups() + group] = {1, static_cast<double>(place_.most(op, step, group))};
-    }
-  }
-  return allowed;
+  return allowed_by([&](std::size_t op, std::size_t group) {
+    return Replicas{1, static_cast<double>(place_.most(op, step, group))};
+  });
 }
 
 double Spread::between(const Window& window, const Allowed* allowed) const {

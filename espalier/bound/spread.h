@@ -67,6 +67,8 @@ class Spread {
     std::vector<Point> points;
   };
 
+  template <typename F>
+  Allowed allowed_by(F replicas) const;  // of operator and group
   double load(const Way& way, std::size_t op) const;
   void weigh();
   void improve_weights();
