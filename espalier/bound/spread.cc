@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 namespace espalier::internal {
@@ -284,9 +285,14 @@ double least_between(const std::vector<Point>& hull, double fewest, double most,
 
 }  // namespace
 
-// With several kinds of devices r replicas take the micro-batches in any parts: n of them and q of the
-// replicas, n ≥ q, on one kind. The sum's time of each grows with r; that of the least r of a range is taken.
-// Where the window has no last part, sums do not count, and the points are those of all r.
+Spread::Scratch::Answer& Spread::Scratch::answer_for(const Replicas& replicas) {
+  std::size_t hash = 0;
+  for (const double each : {kinds.front().each.all, kinds.front().each.early, replicas.fewest, replicas.most}) {
+    hash = hash * 31 + std::hash<double>()(each);
+  }
+  return answers[hash % answers.size()];
+}
+
 double Spread::of_kinds(std::span<const Way> ways, std::size_t op, const Window& window,
                         const Replicas& replicas, Scratch& scratch) const {
   scratch.kinds.clear();
@@ -296,6 +302,17 @@ double Spread::of_kinds(std::span<const Way> ways, std::size_t op, const Window&
     scratch.kinds.push_back({passes_of(way, op, window), count, weight_[way.kind] * way.degree * count});
   }
   if (scratch.kinds.empty()) return kNever;
+  Scratch::Answer& answer = scratch.answer_for(replicas);
+  if (answer.kinds != scratch.kinds || answer.replicas != replicas) {
+    answer = {scratch.kinds, replicas, least_of_kinds(window, replicas, scratch)};
+  }
+  return answer.least;
+}
+
+// With several kinds of devices r replicas take the micro-batches in any parts: n of them and q of the
+// replicas, n ≥ q, on one kind. The sum's time of each grows with r; that of the least r of a range is taken.
+// Where the window has no last part, sums do not count, and the points are those of all r.
+double Spread::least_of_kinds(const Window& window, const Replicas& replicas, Scratch& scratch) const {
   const double last = window.after;
   std::vector<Point>& points = scratch.points;
   const auto find_points = [&](double fewest, double per_byte) {

@@ -29,6 +29,7 @@ class Spread {
   // by operator and group of ways (OnePlace).
   struct Replicas {
     double fewest = 1, most = 1;
+    friend bool operator==(const Replicas&, const Replicas&) = default;
   };
   using Allowed = std::vector<std::optional<Replicas>>;
   Allowed allowed_within(double step) const;
@@ -57,14 +58,25 @@ class Spread {
     double all = 0, early = 0, late = 0;
     double first = 0, update = 0, summed = 0;
     double state = 0;  // what the memory of a replica's copy of the parameters counts
+    friend bool operator==(const Passes&, const Passes&) = default;
   };
-  struct Scratch {  // of of_kinds
+  struct Scratch {  // of of_kinds, for one window
     struct Kind {
       Passes each;
       double count = 0, weight = 0;
+      friend bool operator==(const Kind&, const Kind&) = default;
     };
     std::vector<Kind> kinds;
     std::vector<Point> points;
+    // What was asked last of those with one place: layers of a model are alike where the window ends before
+    // or behind them.
+    struct Answer {
+      std::vector<Kind> kinds;
+      Replicas replicas;
+      double least = 0;
+    };
+    std::vector<Answer> answers = std::vector<Answer>(64);
+    Answer& answer_for(const Replicas& replicas);
   };
 
   template <typename F>
@@ -82,6 +94,7 @@ class Spread {
   double of_way(const Way& way, std::size_t op, const Window& window, const Replicas& replicas) const;
   double of_kinds(std::span<const Way> ways, std::size_t op, const Window& window, const Replicas& replicas,
                   Scratch& scratch) const;
+  double least_of_kinds(const Window& window, const Replicas& replicas, Scratch& scratch) const;
   double of_update(double bytes, const Window& window) const;
 
   const Known& known_;

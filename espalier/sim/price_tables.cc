@@ -210,6 +210,7 @@ void MemoryTable::add_storages() {
     Keeps& how = kept_[flat_.graph.tensors()[kept.tensor].storage.index()];
     how = std::max(how, kept.how);
   }
+  add_odd_storages();
   std::vector<std::int64_t> live[3];  // forward by again, backward: changes, then sums
   for (auto& each : live) each.assign(count + 1, 0);
   rows[1] = rows[0];
@@ -251,6 +252,22 @@ void MemoryTable::add_storages() {
   backward = RangeMaximum(std::move(live[2]));
 }
 
+// A walk over all that touch such a storage is asked for at each border that it spans: it is taken once.
+void MemoryTable::add_odd_storages() {
+  odd_place_.assign(flat_.storages.size(), 0);
+  PriceSink sink;
+  for (const std::uint32_t s : flat_.by_first) {
+    if (flat_.storages[s].kind != Storage::Kind::kOdd) continue;
+    odd_place_[s] = narrow(odd_[0].size());
+    for (int again = 0; again < 2; ++again) {
+      sink.clear();
+      const PriceSegment all{0, narrow(flat_.operators.size()) - 1, again == 1};
+      measure(s, {&all, 1}, sink);
+      odd_[again].push_back({sink.sums, sink.forward, sink.backward});
+    }
+  }
+}
+
 MemoryTable::Keeps MemoryTable::keeps(std::uint32_t op, std::uint32_t tensor) const {
   for (std::uint32_t i = saved_begin_[op]; i < saved_begin_[op + 1]; ++i) {
     if (saved_[i].tensor == tensor) return saved_[i].how;
@@ -267,9 +284,15 @@ void MemoryTable::add_state(std::uint32_t tensor, PriceSink& sink, bool shared) 
 
 void MemoryTable::measure_whole(std::uint32_t index, int again, PriceSink& sink) const {
   const Storage& storage = flat_.storages[index];
-  const PriceSegment all{0, narrow(flat_.operators.size()) - 1, again == 1};
   if (storage.kind == Storage::Kind::kState) return add_state(storage.tensor, sink, false);
-  if (storage.kind != Storage::Kind::kOwn) return measure(index, {&all, 1}, sink);
+  if (storage.kind == Storage::Kind::kOdd) {
+    const Whole& whole = odd_[again][odd_place_[index]];
+    sink.sums += whole.sums;
+    sink.forward.insert(sink.forward.end(), whole.forward.begin(), whole.forward.end());
+    sink.backward.insert(sink.backward.end(), whole.backward.begin(), whole.backward.end());
+    return;
+  }
+  if (storage.kind == Storage::Kind::kUnused) return;
   const std::int64_t bytes = bytes_of(storage.tensor);
   const bool kept = kept_[index] != Keeps::kNo;
   if (kept) {

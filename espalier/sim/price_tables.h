@@ -178,7 +178,8 @@ class MemoryTable {
 
   // What a storage adds to a stage.
   void measure(std::uint32_t storage, std::span<const PriceSegment> stage, PriceSink& sink) const;
-  // To a stage that holds all its operators and recomputes all of them or none (again = 1 or 0).
+  // Sums and intervals that it adds to a stage that holds all its operators and recomputes all of them or none
+  // (again = 1 or 0). Not of an input.
   void measure_whole(std::uint32_t storage, int again, PriceSink& sink) const;
 
   struct alignas(64) Row {   // what stands together is read together
@@ -193,6 +194,7 @@ class MemoryTable {
   struct Walk;
   void add_costs(std::span<const KindTable* const> kinds);
   void add_storages();
+  void add_odd_storages();
   // Does an operator keep a tensor: no, for I alone, or for W as well?
   enum class Keeps : std::uint8_t { kNo, kForInput, kForWeights };
   Keeps keeps(std::uint32_t op, std::uint32_t tensor) const;
@@ -212,6 +214,12 @@ class MemoryTable {
   std::vector<std::uint32_t> saved_begin_;
   std::vector<Kept> saved_;  // by operator: what it keeps on some kind, each tensor once
   std::vector<Keeps> kept_;  // by storage, kOwn: by some operator
+  struct Whole {             // what a kOdd storage adds to a stage with all its operators
+    PriceSums sums;
+    std::vector<PriceInterval> forward, backward;
+  };
+  std::vector<Whole> odd_[2];           // by again
+  std::vector<std::uint32_t> odd_place_;  // by storage, kOdd: in `odd_`
   std::vector<std::int64_t> forward_own_, backward_own_;
 };
 
