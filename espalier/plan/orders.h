@@ -41,8 +41,8 @@ struct OrderRule {
   // How a device with several stages, or limits that grow along an edge, count receive slots while the order
   // is made, and where the device's sums of gradients begin. kFirst: as plan files of version 1, a tensor
   // that is not saved frees its slot after F, so that the order depends on costs, and A come last. kSecond:
-  // each slot is taken to the end of B, so it does not, and A comes right behind the last backward of its
-  // stage.
+  // each slot is taken to the end of B, so it does not, forwards whose message holds up no other need no slot
+  // to begin, and A comes right behind the last backward of its stage.
   enum class Edition : std::uint8_t { kFirst = 1, kSecond } edition = Edition::kSecond;
 
   // NOLINTNEXTLINE(google-explicit-constructor): a kind is the rule without parameters.

@@ -125,6 +125,18 @@ TEST(MakeSchedule, SplitBackwardsFillWhereOthersWait) {
               HasSubstr("dev0  F0 F1 B0 F2 B1 F3 B2 B3\n"));
 }
 
+TEST(MakeSchedule, ForwardsDoNotWaitForSlotsFarDownTheChain) {
+  // img's tensors pass txt by on a channel of their own, to a head with two slots: the third waits there for
+  // W0 of the head, and img goes on.
+  auto [model, cluster] = worked_example(WorkedExample::kChain);
+  for (StagedStage& stage : model.stages) stage.memory.gradients = Bytes(1);
+  model = with_orders(model, parse_order_rule("1f1b,split"));
+  const Schedule schedule = make_schedule(model, 3);
+  EXPECT_THAT(check_schedule(model, schedule), IsEmpty());
+  const std::string text = print_schedule(model, cluster, schedule);
+  EXPECT_THAT(text, HasSubstr("dev0  F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3 U\n"));
+}
+
 TEST(MakeSchedule, ListsAreNumberedAndCompleted) {
   testing::WorkedExampleParts worked = worked_example(WorkedExample::kGraphPipeline);
   StagedModel& model = worked.model;

@@ -115,7 +115,7 @@ class UnitTimeSimulation {
     });
   }
 
-  bool is_ready(const Progress& replica, Next next) const {
+  bool is_ready(const Progress& replica, Next next) {
     const Action action = replica.action(next);
     switch (next) {
       case Next::kForward:
@@ -155,22 +155,32 @@ class UnitTimeSimulation {
     return model_.stages[stage.index()].replicas[owners_[stage.index()][j].replica];
   }
 
-  bool forward_ready(const StagedReplica& replica, const Action& action) const {
+  bool forward_ready(const StagedReplica& replica, const Action& action) {
     for (const Crossing* crossing : reads_[action.stage().index()]) {
       const auto range = overlapping(action.micro_batch, count(action.stage()), count(crossing->from));
       for (std::uint32_t j = range.begin; j < range.end; ++j) {
         if (!done(forward_done_, crossing->from, j)) return false;
+        if (!edge_on_.empty() && !has_left(*crossing, j, action)) return false;
       }
     }
     for (const Crossing* crossing : sends_[action.stage().index()]) {
       for (const Crossing::Reader& reader : crossing->readers) {
         const auto range = overlapping(action.micro_batch, count(action.stage()), count(reader.stage));
         for (std::uint32_t k = range.begin; k < range.end; ++k) {
-          if (!slot_free(replica, *crossing, reader, k)) return false;
+          if (!slot_free(replica, *crossing, reader, k) && !may_wait(replica, *crossing, reader, k))
+            return false;
         }
       }
     }
     return true;
+  }
+
+  // Has the message from micro-batch j to this forward pass left, if it had to wait for its slot?
+  bool has_left(const Crossing& crossing, std::uint32_t j, const Action& action) const {
+    const auto reader =
+        std::find_if(crossing.readers.begin(), crossing.readers.end(),
+                     [&](const Crossing::Reader& each) { return each.stage == action.stage(); });
+    return slot_free(replica_of(crossing.from, j), crossing, *reader, action.micro_batch);
   }
 
   bool backward_ready(const Action& action) const {
@@ -208,6 +218,50 @@ class UnitTimeSimulation {
     return true;
   }
 
+  // May a message to the reader's micro-batch k wait at its sender? It holds up what follows it on its
+  // channel: only where that is for this reader as well, and waits for later slots.
+  bool may_wait(const StagedReplica& sender, const Crossing& crossing, const Crossing::Reader& reader,
+                std::uint32_t k) {
+    if (slots_follow_saved_) return false;
+    if (edge_on_.empty()) find_edges();
+    const std::uint64_t edge = edge_of(crossing.from, reader.stage);
+    for (const DeviceId to : replica_of(reader.stage, k).devices) {
+      for (const DeviceId from : sender.devices) {
+        if (from != to && edge_on(from, to) != edge) return false;
+      }
+    }
+    return true;
+  }
+
+  static constexpr std::uint64_t kNoEdge = 0xffffffffffffffff, kSeveral = 0xfffffffffffffffe;
+  static std::uint64_t edge_of(StageId from, StageId reader) {
+    return std::uint64_t{from.index()} << 32 | reader.index();
+  }
+  std::uint64_t& edge_on(DeviceId from, DeviceId to) {
+    return edge_on_[from.index() * busy_until_.size() + to.index()];
+  }
+  void find_edges() {
+    edge_on_.assign(busy_until_.size() * busy_until_.size(), kNoEdge);
+    const auto mark = [&](const StagedReplica& sender, const StagedReplica& receiver, std::uint64_t edge) {
+      for (const DeviceId from : sender.devices) {
+        for (const DeviceId to : receiver.devices) {
+          std::uint64_t& known = edge_on(from, to);
+          known = known == kNoEdge || known == edge ? edge : kSeveral;
+        }
+      }
+    };
+    for (const Crossing& crossing : model_.crossings) {
+      for (const Crossing::Reader& reader : crossing.readers) {
+        for (const StagedReplica& sender : model_.stages[crossing.from.index()].replicas) {
+          for (const StagedReplica& receiver : model_.stages[reader.stage.index()].replicas) {
+            mark(sender, receiver, edge_of(crossing.from, reader.stage));
+            if (flows_back(crossing, reader)) mark(receiver, sender, kSeveral);
+          }
+        }
+      }
+    }
+  }
+
   const StagedModel& model_;
   std::vector<Progress> replicas_;
   Owners owners_;
@@ -221,6 +275,9 @@ class UnitTimeSimulation {
   std::vector<std::vector<std::uint32_t>> of_stage_;  // replicas
   std::vector<std::uint32_t> awake_, woken_;          // replicas to look at now, ascending; at the next clock
   std::vector<char> is_woken_;                        // by replica
+  // By two devices: the only stage and reader whose tensors go from one to the other; found when a message
+  // has to wait.
+  std::vector<std::uint64_t> edge_on_;
   std::size_t clock_ = 0;
 };
 
