@@ -287,7 +287,8 @@ double least_between(const std::vector<Point>& hull, double fewest, double most,
 
 Spread::Scratch::Answer& Spread::Scratch::answer_for(const Replicas& replicas) {
   std::size_t hash = 0;
-  for (const double each : {kinds.front().each.all, kinds.front().each.early, replicas.fewest, replicas.most}) {
+  for (const double each :
+       {kinds.front().each.all, kinds.front().each.early, replicas.fewest, replicas.most}) {
     hash = hash * 31 + std::hash<double>()(each);
   }
   return answers[hash % answers.size()];

@@ -3,12 +3,12 @@
 // One order for all devices by a rule, from a simulation with every action one clock long and messages free.
 //
 // A device takes, of the actions that are ready, backwards first, then forwards, then W; of each, earlier
-// samples, then higher stages. A forward is ready only when the receive slots of its outputs are free, so that
-// messages leave at once; or where its message may wait at the sender, since nothing but the stage's tensors
-// for this reader goes from the one device to the other: then the reader's forward is ready only when the
-// slot has become free. (A tensor for a stage far down a chain, which has few slots, would hold up all before
-// it.) The clock order is then consistent with compute, channel, data and slot edges, and the schedule cannot
-// deadlock. O(clocks · (replicas + readers)), and the devices' square where a message waits.
+// samples, then higher stages. A forward is ready only when the receive slots of its outputs are free, so
+// that messages leave at once; or where its message may wait at the sender, since nothing but the stage's
+// tensors for this reader goes from the one device to the other: then the reader's forward is ready only when
+// the slot has become free. (A tensor for a stage far down a chain, which has few slots, would hold up all
+// before it.) The clock order is then consistent with compute, channel, data and slot edges, and the schedule
+// cannot deadlock. O(clocks · (replicas + readers)), and the devices' square where a message waits.
 
 #include <vector>
 

@@ -178,8 +178,8 @@ class MemoryTable {
 
   // What a storage adds to a stage.
   void measure(std::uint32_t storage, std::span<const PriceSegment> stage, PriceSink& sink) const;
-  // Sums and intervals that it adds to a stage that holds all its operators and recomputes all of them or none
-  // (again = 1 or 0). Not of an input.
+  // Sums and intervals that it adds to a stage that holds all its operators and recomputes all of them or
+  // none (again = 1 or 0). Not of an input.
   void measure_whole(std::uint32_t storage, int again, PriceSink& sink) const;
 
   struct alignas(64) Row {   // what stands together is read together
@@ -218,7 +218,7 @@ class MemoryTable {
     PriceSums sums;
     std::vector<PriceInterval> forward, backward;
   };
-  std::vector<Whole> odd_[2];           // by again
+  std::vector<Whole> odd_[2];             // by again
   std::vector<std::uint32_t> odd_place_;  // by storage, kOdd: in `odd_`
   std::vector<std::int64_t> forward_own_, backward_own_;
 };
