@@ -311,14 +311,21 @@ def trace(
             shapes = pytree.tree_map(
                 lambda x: {0: dim} if isinstance(x, torch.Tensor) and x.dim() and x.shape[0] == size else None, values
             )
-            with espalier_mend.watched_batch() as places:
-                try:
-                    with quiet():
-                        return torch.export.export(joined, (), values, dynamic_shapes=shapes), True
-                except ExportError:
-                    raise
-                except Exception as error:  # export raises many types; what follows tells the batch from other reasons
-                    reason = f"{places[-1]} needs it as a constant" if places else first_reason(error)
+            unprovable = False
+            for deferred in (False, True):
+                with espalier_mend.watched_batch() as places:
+                    try:
+                        with quiet():
+                            return torch.export.export(
+                                joined, (), values, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=deferred
+                            ), True
+                    except ExportError:
+                        raise
+                    except Exception as error:  # export raises many types; what follows tells the batch from other reasons
+                        reason = f"{places[0]} needs it as a constant" if places else first_reason(error)
+                        unprovable = guards_hold(error, min_batch)
+                if not unprovable:
+                    break
     try:
         with quiet():
             program = torch.export.export(joined, (), values)
@@ -331,6 +338,24 @@ def trace(
             raise ExportError(f"{model_name} cannot have a dynamic batch: {reason}")
         print(f"espalier_export: {model_name} is exported for micro-batches of {size} only: {reason}", file=sys.stderr)
     return program, False
+
+
+def guards_hold(error: Exception, min_batch: int) -> bool:
+    """Whether all that torch.export lacks for a dynamic batch are conditions that hold for every batch, but that it cannot
+    prove, such as 12*b*min(32, 384*b) == 384*b."""
+    wanted = [line for line in str(error).splitlines() if line.startswith("  - ")]
+    guards = [re.search(r"satisfy the generated guard (.*)\.$", line) for line in wanted]
+    if not guards or not all(guards):
+        return False
+    names = {"__builtins__": {}, "min": min, "max": max, "Min": min, "Max": max, "Mod": lambda a, b: a % b}
+    try:
+        return all(
+            eval(re.sub(r"L(\['\w+'\]|\[\d+\])+\.size\(\)\[\d+\]", "b", guard[1]), {**names, "b": b})
+            for guard in guards
+            for b in range(min_batch, 1025)
+        )
+    except Exception:  # a condition of another sort
+        return False
 
 
 def refusal(error: Exception) -> str:
@@ -348,7 +373,7 @@ def first_reason(error: Exception) -> str:
     """One line out of torch.export's long messages."""
     lines = [line.strip(" -") for line in str(error).splitlines() if line.strip(" -")]
     for line in lines:
-        if re.search(r"specialized|inferred to be a constant|not all values of|violated|Could not guard", line):
+        if re.search(r"specialized|inferred to be a constant|[Nn]ot all values of|violated|Could not guard", line):
             if "violated" in line and len(lines) > 1:
                 continue
             return line[:300]

@@ -3,7 +3,8 @@
 Before tracing, `traceable(model, training)` takes random decisions of Python code out of the model (layerdrop, the masks of
 SpecAugment) and lets checks of the data pass. After it, `mend_program(program)` takes out of the graph what libtorch cannot
 call: regions of torch.vmap, and operators that are registered in Python. Both tell in one line each what they did; what
-cannot be mended raises MendError with the operator and the user's source line.
+cannot be mended raises MendError with the operator and the user's source line. Operators whose results nobody reads are left
+out, and nothing is said of it.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ def traceable(model: torch.nn.Module, training: bool) -> Iterator[list[str]]:
             lines += leave_out_random_choices(model, change)
             torch.rand = rand_without_layerdrop(rand)
         checks = PassedChecks()
+        change(torch, "_check_tensor_all", checks.all_true)
+        change(torch.nn.Module, "to", moved_if_elsewhere(torch.nn.Module.to))
         with checks:
             yield lines
         if checks.lines:
@@ -174,17 +177,31 @@ def leave_out_random_choices(model: torch.nn.Module, change: Callable) -> list[s
             if isinstance(rate, (int, float)) and rate > 0:
                 dropped[name] = rate
                 change(owner, name, 0.0)
-        draws = any(getattr(owner, n, 0) > 0 for n in ("mask_time_prob", "mask_feature_prob"))
-        if vars(owner).get("apply_spec_augment") and draws:
+        rates = [n for n in ("mask_time_prob", "mask_feature_prob") if (vars(owner).get(n) or 0) > 0]
+        if rates and vars(owner).get("apply_spec_augment", True):
             masked = True
-            change(owner, "apply_spec_augment", False)
+            for name in ["apply_spec_augment"] if "apply_spec_augment" in vars(owner) else rates:
+                change(owner, name, 0.0 if name in rates else False)
     lines = []
     if dropped:
         rates = ", ".join(f"{name} {rate:g}" for name, rate in sorted(dropped.items()))
         lines.append(f"layerdrop is off ({rates}): which operators run cannot depend on a random number")
     if masked:
-        lines.append("SpecAugment is off (apply_spec_augment): numpy draws its masks, they would be the same in each step")
+        lines.append("SpecAugment is off: numpy draws its masks, they would be the same in each step")
     return lines
+
+
+def moved_if_elsewhere(to: Callable) -> Callable:
+    """Module.to, but nothing where all is in place: in a traced forward the parameters cannot be exchanged."""
+
+    def replaced(module, *args, **kwargs):
+        device, dtype, _, layout = torch._C._nn._parse_to(*args, **kwargs)
+        tensors = [*module.parameters(), *module.buffers()]
+        kinds = {(t.device, t.dtype if t.is_floating_point() or t.is_complex() else dtype) for t in tensors}
+        there = all(device in (None, d) and dtype in (None, t) for d, t in kinds)
+        return module if there and layout is None else to(module, *args, **kwargs)
+
+    return replaced
 
 
 def has_layerdrop(module: Any) -> bool:
@@ -204,24 +221,42 @@ def rand_without_layerdrop(rand: Callable) -> Callable:
 
 
 class PassedChecks(TorchFunctionMode):
-    """Answers `assert tensor` and `if tensor: raise …` so that nothing is raised; other conditions are left to torch."""
+    """Answers `assert tensor` and `if tensor: raise …` so that nothing is raised, and lets torch._check_tensor_all pass; other
+    conditions are left to torch."""
 
     def __init__(self):
         super().__init__()
         self.lines: list[str] = []
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is torch.Tensor.__bool__ and isinstance(args[0], FakeTensor) and args[0].constant is None:
-            frame = sys._getframe(1)
-            while frame and not is_user_file(frame.f_code.co_filename):  # the modes of torch.export itself
-                frame = frame.f_back
+        asks = func is torch.Tensor.__bool__ or (func is torch.Tensor.item and args[0].dtype is torch.bool)
+        if asks and isinstance(args[0], FakeTensor) and args[0].constant is None:
+            frame = user_frame(sys._getframe(1))
             answer = answer_without_raise(frame) if frame else None
             if answer is not None:
-                place = line_text(frame.f_code.co_filename, frame.f_lineno)
-                if place not in self.lines:
-                    self.lines.append(place)
+                self.note(frame)
                 return answer
         return func(*args, **(kwargs or {}))
+
+    def all_true(self, cond, message=None):
+        """In place of torch._check_tensor_all, which would compute in each step what nobody looks at."""
+        frame = user_frame(sys._getframe(1))
+        while frame and "check" in frame.f_code.co_name and frame.f_back:  # a function that checks for others
+            frame = user_frame(frame.f_back)
+        if frame:
+            self.note(frame)
+
+    def note(self, frame) -> None:
+        place = line_text(frame.f_code.co_filename, frame.f_lineno)
+        if place not in self.lines:
+            self.lines.append(place)
+
+
+def user_frame(frame):
+    """The frame, or the first around it, of a user's file."""
+    while frame and not is_user_file(frame.f_code.co_filename):  # the modes of torch.export itself
+        frame = frame.f_back
+    return frame
 
 
 def answer_without_raise(frame) -> bool | None:
@@ -230,6 +265,8 @@ def answer_without_raise(frame) -> bool | None:
     at = next((i for i, instruction in enumerate(code) if instruction.offset == frame.f_lasti), None)
     if at is None:
         return None
+    if code[at].opname.startswith("CALL"):  # of item(), whose result the jump takes
+        at += 1
     while code[at].opname in ("TO_BOOL", "CACHE"):
         at += 1
     name = code[at].opname
@@ -267,12 +304,26 @@ def mend_program(program: torch.export.ExportedProgram) -> list[str]:
     for module in modules:
         for name, node in replace_python_operators(module, reached):
             replaced.setdefault(name, []).append(node)
+    for module in modules:
+        if module.graph.eliminate_dead_code(has_effect):
+            module.recompile()
     for name, nodes in replaced.items():
         how = KNOWN.get(name)
         what = f"becomes {how}" if how else "is replaced by the operators it is made of"
         times = "1 time" if len(nodes) == 1 else f"{len(nodes)} times"
         lines.append(f"operator {name}, registered in Python ({times}), {what}")
     return lines
+
+
+def has_effect(node: torch.fx.Node) -> bool:
+    """Whether a node does something beside its result."""
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        names = [a.target for a in node.args if isinstance(a, torch.fx.Node) and a.op == "get_attr"]
+        bodies = [getattr(node.graph.owning_module, name) for name in names]
+        return any(has_effect(inner) for body in bodies for inner in body.graph.nodes if inner.op == "call_function")
+    if node.target in (torch.ops.aten.batch_norm.default, torch.ops.aten.instance_norm.default):
+        return node.args[3] is not None  # running statistics are written, which the schema does not say
+    return node.is_impure()
 
 
 def functorch_name(node: torch.fx.Node) -> str | None:

@@ -83,6 +83,7 @@ class GraphWriter {
     if (options_.duplicables) text_ += "c = constant() : i64[8]\n";
     node_outputs_.resize(inputs.size());
     for (std::size_t i = 0; i < inputs.size(); ++i) write_operator(i, inputs[i]);
+    if (options_.unread_duplicables) write_unread();
     if (options_.loss) write_loss();
     return parse_graph(text_);
   }
@@ -169,6 +170,16 @@ class GraphWriter {
     text_ += alias + attributes + "\n";
     node_outputs_[i].push_back({name, !integer, false});
     if (two) node_outputs_[i].push_back({name + "_too", true, false});
+  }
+
+  void write_unread() {
+    if (duplicables_.empty()) return;
+    std::string from = pick(rng_, duplicables_);
+    for (std::size_t i = 0; i < 1 + rng_.below(2); ++i) {
+      const std::string name = numbered("unread", i);
+      text_ += name + " = arange(" + from + ") : i64[8] @duplicable\n";
+      from = name;
+    }
   }
 
   void write_loss() {

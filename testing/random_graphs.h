@@ -21,18 +21,19 @@ enum class GraphShape : std::uint8_t {
 struct RandomGraphOptions {
   std::size_t operators = 12;  // at least 1; loss and duplicables come on top
   GraphShape shape = GraphShape::kDag;
-  std::size_t max_inputs = 3;   // activations that one operator reads (kDag)
-  bool parameters = true;       // most operators read one
-  bool ties = true;             // some parameters are read twice, some have two names
-  bool views = true;            // some outputs share memory with an input
-  bool mutations = false;       // some operators write their input, or a buffer: colocation groups
-  bool duplicables = true;      // masks and the like, read by one or several others
-  bool non_gradient = true;     // some tensors are integers or need no gradient
-  bool several_outputs = true;  // some operators give two tensors
-  bool batch_dependent = true;  // sizes with b, b*b, (b+1)//2, and some without b; otherwise f32[b]
-  bool loss = true;             // one operator that reads what nobody else reads
-  bool one_class_each = false;  // op_class = name, so that every operator may have its own cost
-  BatchSize max_batch{1024};    // batches 1 .. max_batch
+  std::size_t max_inputs = 3;       // activations that one operator reads (kDag)
+  bool parameters = true;           // most operators read one
+  bool ties = true;                 // some parameters are read twice, some have two names
+  bool views = true;                // some outputs share memory with an input
+  bool mutations = false;           // some operators write their input, or a buffer: colocation groups
+  bool duplicables = true;          // masks and the like, read by one or several others
+  bool unread_duplicables = false;  // some that read others, and nobody reads
+  bool non_gradient = true;         // some tensors are integers or need no gradient
+  bool several_outputs = true;      // some operators give two tensors
+  bool batch_dependent = true;      // sizes with b, b*b, (b+1)//2, and some without b; otherwise f32[b]
+  bool loss = true;                 // one operator that reads what nobody else reads
+  bool one_class_each = false;      // op_class = name, so that every operator may have its own cost
+  BatchSize max_batch{1024};        // batches 1 .. max_batch
 };
 Graph random_graph(Rng& rng, const RandomGraphOptions& options = {});
 

@@ -6,12 +6,15 @@
 // header, a row for each contender: its name, whether it found a plan, then of the plan iteration time in ns,
 // micro-batch, depth, stages, peak bytes and those of activations on the fullest device, then seconds of
 // processor time, states and simulated plans of the search. Each plan, with its schedule and its trace, has
-// passed the checkers.
+// passed the checkers. "literal pipedream" and "literal piper" are the published planners with the graph
+// operator by operator as their profile, at the largest SIZE, on hosts of four (planners/literal/): they make
+// no plan of ours, so their status is `answer`, or `none` where they give up.
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +22,8 @@
 #include "espalier/app/planning.h"
 #include "espalier/base/check.h"
 #include "espalier/cluster/cluster.h"
+#include "espalier/planners/literal/pipedream_optimizer.h"
+#include "espalier/planners/literal/piper.h"
 #include "espalier/planners/pipeline/branches.h"
 #include "espalier/planners/pipeline/graphpipe.h"
 #include "espalier/planners/pipeline/pipedream.h"
@@ -69,6 +74,105 @@ Outcome plan(const std::string& contender, const Problem& problem, std::size_t m
                    context);
 }
 
+// The operator that makes a tensor, and one that reads it.
+std::set<std::pair<std::size_t, std::size_t>> edges_of(const Graph& graph) {
+  std::set<std::pair<std::size_t, std::size_t>> edges;
+  for (std::size_t op = 0; op < graph.operators().size(); ++op) {
+    for (const TensorId id : graph.op(OperatorId(op)).inputs) {
+      if (const auto producer = graph.tensor(id).producer) edges.insert({producer->index(), op});
+    }
+  }
+  return edges;
+}
+
+// What an operator takes of a device, as published profiles have it.
+struct Layer {
+  double forward = 0, backward = 0;            // ns of a micro-batch
+  double output = 0, parameters = 0, own = 0;  // bytes; own: kept, and no tensor
+};
+
+std::vector<Layer> layers_of(const Problem& problem) {
+  const BatchSize size = problem.training.micro_batches.back();
+  const OperatorCosts costs(problem.graph, problem.cluster, problem.costs, size);
+  std::vector<Layer> layers;
+  for (std::size_t op = 0; op < problem.graph.operators().size(); ++op) {
+    const Operator& what = problem.graph.op(OperatorId(op));
+    const OperatorCost& cost = costs.of(OperatorId(op), KindId(0));
+    Layer layer;
+    layer.forward = static_cast<double>(cost.forward.count());
+    layer.backward = static_cast<double>((cost.input_gradient + cost.weight_gradient).count());
+    layer.own = static_cast<double>(cost.private_bytes.count());
+    for (const TensorId id : what.outputs) {
+      layer.output += static_cast<double>(problem.graph.tensor(id).bytes(size).count());
+    }
+    for (const TensorId id : what.inputs) {
+      const auto parameter = problem.graph.tensor(id).parameter;
+      if (parameter)
+        layer.parameters += static_cast<double>(problem.graph.parameter(*parameter).bytes().count());
+    }
+    layers.push_back(layer);
+  }
+  return layers;
+}
+
+constexpr std::size_t kOfAHost = 4;
+constexpr double kInHost = 150e9, kBetweenHosts = 12.5e9;  // bytes/s
+
+struct LiteralAnswer {
+  std::string why;  // none: the reason
+  std::uint64_t states = 0;
+};
+
+LiteralAnswer literal_pipedream(const Problem& problem, const std::vector<Layer>& layers) {
+  PipedreamProfile profile;
+  for (std::size_t op = 0; op < layers.size(); ++op) {
+    profile.nodes.push_back({.id = "node" + std::to_string(op),
+                             .description = problem.graph.op(OperatorId(op)).name,
+                             .forward = layers[op].forward / 1e6,
+                             .backward = layers[op].backward / 1e6,
+                             .activation = layers[op].output,
+                             .parameters = layers[op].parameters});
+  }
+  for (const auto& [from, to] : edges_of(problem.graph)) profile.edges.push_back({from, to});
+  const auto hosts = static_cast<std::int64_t>(problem.cluster.devices().size() / kOfAHost);
+  const literal::PipedreamResult result = literal::pipedream_optimizer(
+      profile, {.levels = {{static_cast<std::int64_t>(kOfAHost), kInHost}, {hosts, kBetweenHosts}}});
+  return {result.why, result.splits};
+}
+
+LiteralAnswer literal_piper(const Problem& problem, const std::vector<Layer>& layers) {
+  constexpr double kCopies = 4;  // of a parameter: itself, its gradient, Adam's moments
+  const BatchSize size = problem.training.micro_batches.back();
+  PiperProfile profile;
+  profile.devices = static_cast<std::int64_t>(problem.cluster.devices().size());
+  profile.memory = static_cast<double>(problem.cluster.devices()[0].memory.count());
+  profile.bandwidth = kBetweenHosts;
+  profile.micro_batches = problem.training.batch.count() / size.count();
+  for (std::size_t op = 0; op < layers.size(); ++op) {
+    const Layer& layer = layers[op];
+    const double fixed = kCopies * layer.parameters;
+    profile.nodes.push_back({.id = static_cast<std::int64_t>(op),
+                             .name = problem.graph.op(OperatorId(op)).name,
+                             .ways = {{.time = (layer.forward + layer.backward) / 1e6,
+                                       .parameters = layer.parameters,
+                                       .memory_per_micro_batch = layer.output + layer.own,
+                                       .memory_fixed = fixed},
+                                      {.recompute = true,
+                                       .time = (2 * layer.forward + layer.backward) / 1e6,
+                                       .parameters = layer.parameters,
+                                       .memory_fixed = fixed}}});
+  }
+  for (const auto& [from, to] : edges_of(problem.graph)) {
+    profile.edges.push_back({from, to, layers[from].output});
+    for (PiperProfile::Way& way : profile.nodes[to].ways)
+      way.sync_forward.push_back({std::to_string(from), 0});
+    for (PiperProfile::Way& way : profile.nodes[from].ways)
+      way.sync_backward.push_back({std::to_string(to), 0});
+  }
+  const literal::PiperResult result = literal::piper(profile);
+  return {result.why, result.pairs};
+}
+
 void refuse(const std::vector<std::string>& violations) {
   ESP_CHECK(violations.empty(), violations.front());
 }
@@ -107,6 +211,17 @@ int run(const std::vector<std::string>& arguments) {
   const CostTable costs = complete_costs(graph, cluster, CostTable({}), training.micro_batches);
   for (std::size_t i = 5; i < arguments.size(); ++i) {
     const Problem problem{.graph = graph, .cluster = cluster, .costs = costs, .training = training};
+    const bool of_pipedream = arguments[i] == "literal pipedream";
+    if (of_pipedream || arguments[i] == "literal piper") {
+      const std::vector<Layer> layers = layers_of(problem);
+      const double begin = thread_seconds();
+      const LiteralAnswer answer =
+          of_pipedream ? literal_pipedream(problem, layers) : literal_piper(problem, layers);
+      std::printf("%s,%s,,,,,,,%.4f,%llu,0\n", arguments[i].c_str(), answer.why.empty() ? "answer" : "none",
+                  thread_seconds() - begin, static_cast<unsigned long long>(answer.states));
+      std::fprintf(stderr, "%s\n", answer.why.c_str());
+      continue;
+    }
     const double begin = thread_seconds();
     const Outcome outcome = plan(arguments[i], problem, most_replicas);
     const double seconds = thread_seconds() - begin;

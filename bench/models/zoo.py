@@ -55,6 +55,29 @@ def pair() -> dict:
     return {"input_ids": tokens(), "pixel_values": pixels(), "return_loss": True}
 
 
+def image_words() -> dict:
+    return {"input_ids": tokens(), "pixel_values": pixels(), "labels": tokens()}
+
+
+def image_in_words(places: int = 16, length: int = 32) -> dict:
+    """Words among which an image stands, in so many places."""
+    ids = torch.randint(3, WORDS - 1, (BATCH, length))
+    ids[:, 1 : 1 + places] = WORDS - 1
+    return {"input_ids": ids, "pixel_values": pixels(), "labels": tokens(length)}
+
+
+def sound() -> dict:
+    return {"input_values": torch.randn(BATCH, 400), "labels": classes()}
+
+
+def frames() -> dict:
+    return {"pixel_values": torch.randn(BATCH, 4, 3, 32, 32), "labels": classes()}
+
+
+def series() -> dict:
+    return {"past_values": torch.randn(BATCH, 16, 3), "future_values": torch.randn(BATCH, 4, 3)}
+
+
 def transformer(kind: str, task: str, inputs, base: dict | None = None, **settings):
     """A model of the transformers package: its kind of configuration, its Auto class, what makes its inputs."""
 
@@ -64,12 +87,25 @@ def transformer(kind: str, task: str, inputs, base: dict | None = None, **settin
         import transformers
 
         config = transformers.AutoConfig.for_model(kind, **{**(TEXT if base is None else base), **settings})
-        model = getattr(transformers, task).from_config(config)
+        build = getattr(transformers, task)
+        model = build.from_config(config) if task.startswith("Auto") else build(config)
         return model, inputs(), {}, None
 
     return make
 
 
+VISION = {k: v for k, v in IMAGE.items() if k != "num_labels"}
+HEADS = {**TEXT, "num_key_value_heads": 2}
+WAVES = dict(
+    num_labels=5, conv_dim=[16, 16], conv_stride=[5, 4], conv_kernel=[10, 4], num_feat_extract_layers=2,
+    num_conv_pos_embeddings=8, num_conv_pos_embedding_groups=2, classifier_proj_size=16,
+)  # fmt: skip
+LATENT = dict(
+    num_key_value_heads=4, n_routed_experts=4, num_experts_per_tok=2, topk_group=1, kv_lora_rank=16, q_lora_rank=16,
+    qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8, moe_intermediate_size=32, first_k_dense_replace=1,
+    n_shared_experts=1,
+)  # fmt: skip
+ASK = "AutoModelForImageTextToText"
 CAUSAL, MASKED, TRANSLATE = "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM"
 PICTURES, LABELS = "AutoModelForImageClassification", "AutoModelForSequenceClassification"
 
@@ -98,6 +134,47 @@ TRANSFORMERS = {
     "Mamba": transformer("mamba", CAUSAL, words, state_size=4, conv_kernel=4, time_step_rank=4),
     "Mamba-2": transformer("mamba2", CAUSAL, words, state_size=4, num_heads=8, head_dim=8, n_groups=1, chunk_size=4),
     "RWKV": transformer("rwkv", CAUSAL, words, attention_hidden_size=32),
+    "GPT-BigCode": transformer("gpt_bigcode", CAUSAL, words),
+    "CodeGen": transformer("codegen", CAUSAL, words, rotary_dim=4),
+    "BioGPT": transformer("biogpt", CAUSAL, words),
+    "XGLM": transformer("xglm", CAUSAL, words, dict(
+        vocab_size=WORDS, max_position_embeddings=64, d_model=32, ffn_dim=64, num_layers=2, attention_heads=4, use_cache=False)),
+    "MPT": transformer("mpt", CAUSAL, words, dict(
+        d_model=32, n_heads=4, n_layers=2, max_seq_len=64, vocab_size=WORDS, use_cache=False, expansion_ratio=2)),
+    "Cohere": transformer("cohere", CAUSAL, words, num_key_value_heads=2),
+    "Granite": transformer("granite", CAUSAL, words, num_key_value_heads=2),
+    "Granite-MoE": transformer("granitemoe", CAUSAL, words, num_key_value_heads=2, num_local_experts=4),
+    "Nemotron": transformer("nemotron", CAUSAL, words, num_key_value_heads=2, head_dim=8),
+    "StarCoder2": transformer("starcoder2", CAUSAL, words, num_key_value_heads=2),
+    "OLMo 2": transformer("olmo2", CAUSAL, words, num_key_value_heads=2),
+    "OLMoE": transformer("olmoe", CAUSAL, words, num_key_value_heads=2, num_experts=4, num_experts_per_tok=2),
+    "DeepSeek-V2": transformer("deepseek_v2", CAUSAL, words, n_group=1, **LATENT),
+    "DeepSeek-V3": transformer("deepseek_v3", CAUSAL, words, n_group=2, **LATENT),
+    "Qwen3-MoE": transformer("qwen3_moe", CAUSAL, words, num_key_value_heads=2, head_dim=8, num_experts=4, num_experts_per_tok=2,
+                             moe_intermediate_size=32),
+    "Qwen3-Next": transformer(
+        "qwen3_next", CAUSAL, words, num_key_value_heads=2, head_dim=8, num_experts=4, num_experts_per_tok=2,
+        moe_intermediate_size=32, shared_expert_intermediate_size=32, linear_num_key_heads=2, linear_num_value_heads=4,
+        linear_key_head_dim=8, linear_value_head_dim=8),
+    "GPT-OSS": transformer("gpt_oss", CAUSAL, words, num_key_value_heads=2, head_dim=8, num_local_experts=4,
+                           num_experts_per_tok=2, sliding_window=4),
+    "Gemma 3": transformer("gemma3_text", CAUSAL, words, num_key_value_heads=2, head_dim=8, sliding_window=4),
+    "GLM-4": transformer("glm4", CAUSAL, words, num_key_value_heads=2, head_dim=8),
+    "SmolLM3": transformer("smollm3", CAUSAL, words, num_key_value_heads=2),
+    "Phi-MoE": transformer("phimoe", CAUSAL, words, num_key_value_heads=2, num_local_experts=4),
+    "Llama 4": transformer("llama4_text", CAUSAL, words, num_key_value_heads=2, head_dim=8, num_local_experts=2,
+                           intermediate_size_mlp=64, attention_chunk_size=8),
+    "MiniMax": transformer("minimax", CAUSAL, words, num_key_value_heads=2, head_dim=8, num_local_experts=4, block_size=4),
+    "Ernie 4.5 MoE": transformer("ernie4_5_moe", CAUSAL, words, num_key_value_heads=2, moe_num_experts=4, moe_k=2,
+                                 moe_intermediate_size=32, moe_num_shared_experts=1),
+    "Hunyuan": transformer("hunyuan_v1_dense", CAUSAL, words, num_key_value_heads=2, head_dim=8),
+    "Jamba": transformer("jamba", CAUSAL, words, num_key_value_heads=2, num_experts=2, mamba_d_state=4, mamba_dt_rank=4,
+                         attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False),
+    "Falcon-H1": transformer("falcon_h1", CAUSAL, words, num_key_value_heads=2, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8,
+                             mamba_d_state=4, mamba_chunk_size=4),
+    "RecurrentGemma": transformer("recurrent_gemma", CAUSAL, words, num_hidden_layers=3, num_key_value_heads=2, lru_width=32,
+                                  attention_window_size=8),
+    "LFM2": transformer("lfm2", CAUSAL, words, num_key_value_heads=2, layer_types=["conv", "full_attention"]),
     # Encoders.
     "BERT": transformer("bert", MASKED, masked),
     "RoBERTa": transformer("roberta", MASKED, masked),
@@ -114,6 +191,23 @@ TRANSFORMERS = {
     "FNet": transformer("fnet", MASKED, words),
     "LayoutLM": transformer(
         "layoutlm", MASKED, lambda: {**words(), "bbox": torch.randint(0, 20, (BATCH, LENGTH, 4)).sort(-1).values}),
+    "BigBird": transformer("big_bird", MASKED, masked, attention_type="original_full"),
+    "ConvBERT": transformer("convbert", MASKED, masked, embedding_size=32, conv_kernel_size=3),
+    "SqueezeBERT": transformer("squeezebert", MASKED, masked, embedding_size=32),
+    "MobileBERT": transformer("mobilebert", MASKED, masked, embedding_size=16, intra_bottleneck_size=16, true_hidden_size=16),
+    "Funnel": transformer("funnel", MASKED, masked, dict(
+        vocab_size=WORDS, block_sizes=[1, 1], num_decoder_layers=1, d_model=32, n_head=4, d_head=8, d_inner=64)),
+    "CANINE": transformer("canine", LABELS, lambda: {"input_ids": torch.randint(1, 50, (BATCH, 32)), "labels": classes(2)},
+                          num_hash_buckets=64, local_transformer_stride=16, downsampling_rate=4, upsampling_kernel_size=4),
+    "Reformer": transformer("reformer", MASKED, masked, dict(
+        vocab_size=WORDS, hidden_size=32, attention_head_size=8, num_attention_heads=4, feed_forward_size=64,
+        attn_layers=["local", "local"], local_attn_chunk_length=4, axial_pos_embds=False, max_position_embeddings=64,
+        is_decoder=False)),
+    "Perceiver": transformer(
+        "perceiver", MASKED, lambda: {"inputs": tokens(), "attention_mask": torch.ones(BATCH, LENGTH), "labels": tokens()}, dict(
+            num_latents=4, d_latents=32, d_model=32, num_blocks=1, num_self_attends_per_block=1, num_self_attention_heads=2,
+            num_cross_attention_heads=2, vocab_size=WORDS, max_position_embeddings=LENGTH)),
+    "ESM": transformer("esm", MASKED, masked, mask_token_id=3),
     # Encoder and decoder.
     "BART": transformer("bart", TRANSLATE, words, SEQ2SEQ, encoder_layerdrop=0.1, decoder_layerdrop=0.1),
     "mBART": transformer("mbart", TRANSLATE, words, SEQ2SEQ),
@@ -121,7 +215,41 @@ TRANSFORMERS = {
     "Pegasus": transformer("pegasus", TRANSLATE, words, SEQ2SEQ),
     "T5": transformer("t5", TRANSLATE, words, dict(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, vocab_size=WORDS,
                                                   decoder_start_token_id=0, use_cache=False)),
+    "LongT5": transformer("longt5", TRANSLATE, masked, dict(
+        d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, vocab_size=WORDS, decoder_start_token_id=0, use_cache=False,
+        local_radius=4)),
+    "UMT5": transformer("umt5", TRANSLATE, words, dict(
+        d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, vocab_size=WORDS, decoder_start_token_id=0, use_cache=False)),
+    "Switch Transformers": transformer("switch_transformers", TRANSLATE, masked, dict(
+        d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, vocab_size=WORDS, decoder_start_token_id=0, use_cache=False,
+        num_experts=4, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1)),
+    "ProphetNet": transformer("prophetnet", TRANSLATE, words, dict(
+        vocab_size=WORDS, hidden_size=32, encoder_ffn_dim=64, num_encoder_layers=2, num_encoder_attention_heads=4,
+        decoder_ffn_dim=64, num_decoder_layers=2, num_decoder_attention_heads=4, max_position_embeddings=64, use_cache=False)),
+    "M2M-100": transformer("m2m_100", TRANSLATE, words, SEQ2SEQ),
     # Sound.
+    "WavLM": transformer("wavlm", "AutoModelForAudioClassification", sound, num_buckets=8, max_bucket_distance=16, **WAVES),
+    "SEW": transformer("sew", "AutoModelForAudioClassification", sound, squeeze_factor=2, **WAVES),
+    "wav2vec 2 Conformer": transformer("wav2vec2-conformer", "AutoModelForAudioClassification", sound,
+                                       conv_depthwise_kernel_size=3, **WAVES),
+    "Data2Vec audio": transformer("data2vec-audio", "AutoModelForAudioClassification", sound, conv_pos_kernel_size=3, **WAVES),
+    "AST": transformer(
+        "audio-spectrogram-transformer", "AutoModelForAudioClassification",
+        lambda: {"input_values": torch.randn(BATCH, 32, 16), "labels": classes()}, num_labels=5, patch_size=8,
+        frequency_stride=8, time_stride=8, max_length=32, num_mel_bins=16),
+    "Speech2Text": transformer(
+        "speech_to_text", "AutoModelForSpeechSeq2Seq", lambda: {"input_features": torch.randn(BATCH, 40, 8), "labels": tokens()},
+        SEQ2SEQ, input_feat_per_channel=8, max_source_positions=64, max_target_positions=64, conv_channels=16, num_conv_layers=2,
+        conv_kernel_sizes=[3, 3]),
+    "SpeechT5": transformer(
+        "speecht5", "SpeechT5ForSpeechToText", lambda: {"input_values": torch.randn(BATCH, 400), "labels": tokens()},
+        {**TEXT, **WAVES}, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
+        encoder_ffn_dim=64, decoder_ffn_dim=64),
+    "Moonshine": transformer(
+        "moonshine", "AutoModelForSpeechSeq2Seq", lambda: {"input_values": torch.randn(BATCH, 2000), "labels": tokens()}, dict(
+            vocab_size=WORDS, hidden_size=32, intermediate_size=64, encoder_num_hidden_layers=2, decoder_num_hidden_layers=2,
+            encoder_num_attention_heads=4, decoder_num_attention_heads=4, max_position_embeddings=64, use_cache=False,
+            decoder_start_token_id=1, pad_token_id=0)),
     "Whisper": transformer(
         "whisper", "AutoModelForSpeechSeq2Seq", lambda: {"input_features": torch.randn(BATCH, 8, 40), "labels": tokens()},
         SEQ2SEQ, num_mel_bins=8, max_source_positions=20, max_target_positions=64, encoder_layerdrop=0.1,
@@ -154,11 +282,104 @@ TRANSFORMERS = {
         lambda: {"pixel_values": pixels(), "labels": torch.randint(5, (BATCH, 32, 32))}, dict(
             num_encoder_blocks=2, depths=[1, 1], hidden_sizes=[16, 32], num_attention_heads=[1, 2], sr_ratios=[2, 1],
             patch_sizes=[7, 3], strides=[4, 2], mlp_ratios=[2, 2], decoder_hidden_size=16, num_labels=5)),
+    "Swin V2": transformer("swinv2", PICTURES, image, dict(
+        image_size=32, patch_size=2, embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=4, num_labels=5)),
+    "ConvNeXt V2": transformer("convnextv2", PICTURES, image, dict(hidden_sizes=[16, 32], depths=[1, 2], num_stages=2, num_labels=5)),
+    "PoolFormer": transformer("poolformer", PICTURES, image, dict(
+        hidden_sizes=[16, 32], depths=[1, 1], num_encoder_blocks=2, patch_sizes=[7, 3], strides=[4, 2], padding=[2, 1],
+        num_labels=5)),
+    "MobileViT": transformer(
+        "mobilevit", PICTURES, lambda: {"pixel_values": pixels(64), "labels": classes()}, dict(
+            image_size=64, hidden_sizes=[16, 24, 32], neck_hidden_sizes=[8, 8, 16, 16, 24, 24, 32], num_labels=5,
+            num_attention_heads=4)),
+    "MobileNet V2": transformer("mobilenet_v2", PICTURES, image, dict(image_size=32, depth_multiplier=0.35, num_labels=5)),
+    "FocalNet": transformer("focalnet", PICTURES, image, dict(
+        image_size=32, patch_size=4, embed_dim=16, hidden_sizes=[16, 32], depths=[1, 1], focal_levels=[2, 2],
+        focal_windows=[3, 3], num_labels=5)),
+    "Hiera": transformer("hiera", PICTURES, image, dict(
+        image_size=[32, 32], patch_kernel=[7, 7], patch_stride=[4, 4], patch_padding=[3, 3], embed_dim=16, depths=[1, 1],
+        num_heads=[1, 2], mask_unit_size=[4, 4], query_stride=[2, 2], num_query_pool=1, masked_unit_attention=[True, False],
+        embed_dim_multiplier=2.0, num_labels=5)),
+    "ViT-MAE": transformer("vit_mae", "ViTMAEForPreTraining", lambda: {"pixel_values": pixels()}, {
+        **VISION, "decoder_hidden_size": 16, "decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 2,
+        "decoder_intermediate_size": 32}),
+    # Films.
+    "VideoMAE": transformer("videomae", "AutoModelForVideoClassification", frames, IMAGE, num_frames=4, tubelet_size=2),
+    "TimeSformer": transformer("timesformer", "AutoModelForVideoClassification", frames, IMAGE, num_frames=4),
+    "ViViT": transformer("vivit", "AutoModelForVideoClassification", frames, IMAGE, num_frames=4, tubelet_size=[2, 8, 8]),
+    # Series.
+    "PatchTST": transformer("patchtst", "PatchTSTForPrediction", series, dict(
+        num_input_channels=3, context_length=16, prediction_length=4, patch_length=4, patch_stride=4, num_hidden_layers=2,
+        d_model=16, num_attention_heads=2, ffn_dim=32)),
+    "PatchTSMixer": transformer("patchtsmixer", "PatchTSMixerForPrediction", series, dict(
+        num_input_channels=3, context_length=16, prediction_length=4, patch_length=4, patch_stride=4, num_layers=2, d_model=16)),
     # Two encoders.
     "CLIP": transformer("clip", "AutoModel", pair, dict(
         projection_dim=16, text_config=TEXT, vision_config={k: v for k, v in IMAGE.items() if k != "num_labels"})),
     "SigLIP": transformer("siglip", "AutoModel", pair, dict(
         text_config=TEXT, vision_config={k: v for k, v in IMAGE.items() if k != "num_labels"})),
+    "AltCLIP": transformer("altclip", "AutoModel", pair, dict(
+        projection_dim=16, text_config={**TEXT, "project_dim": 16}, vision_config=VISION)),
+    "Chinese-CLIP": transformer("chinese_clip", "AutoModel", pair, dict(
+        projection_dim=16, text_config=TEXT, vision_config=VISION)),
+    "OWL-ViT": transformer("owlvit", "AutoModel", pair, dict(projection_dim=16, text_config=TEXT, vision_config=VISION)),
+    "GroupViT": transformer("groupvit", "AutoModel", pair, dict(
+        projection_dim=16, projection_intermediate_dim=32, text_config=TEXT, vision_config=dict(
+            hidden_size=32, intermediate_size=64, depths=[1, 1, 1], num_group_tokens=[8, 4, 0], num_output_groups=[8, 4, 0],
+            num_attention_heads=4, image_size=32, patch_size=8))),
+    "CLIPSeg": transformer(
+        "clipseg", "CLIPSegForImageSegmentation",
+        lambda: {"input_ids": tokens(), "pixel_values": pixels(), "labels": torch.rand(BATCH, 32, 32).round()}, dict(
+            projection_dim=32, text_config=TEXT, vision_config={**VISION, "num_hidden_layers": 3}, extract_layers=[0, 1],
+            reduce_dim=16, decoder_num_attention_heads=2, decoder_intermediate_size=32)),
+    "LXMERT": transformer(
+        "lxmert", "LxmertForQuestionAnswering",
+        lambda: {"input_ids": tokens(), "visual_feats": torch.randn(BATCH, 6, 16), "visual_pos": torch.rand(BATCH, 6, 4),
+                 "labels": classes()}, dict(
+            vocab_size=WORDS, hidden_size=32, num_attention_heads=4, intermediate_size=64, l_layers=1, x_layers=1, r_layers=1,
+            visual_feat_dim=16, num_qa_labels=5)),
+    # Language models that see.
+    "BLIP": transformer("blip", ASK, image_words, dict(
+        text_config={**TEXT, "encoder_hidden_size": 32}, vision_config=VISION, projection_dim=16)),
+    "BLIP-2": transformer("blip-2", "Blip2ForConditionalGeneration", lambda: image_in_words(4, 16), dict(
+        vision_config=VISION, qformer_config={**TEXT, "encoder_hidden_size": 32},
+        text_config={**TEXT, "model_type": "opt", "ffn_dim": 64, "word_embed_proj_dim": 32}, num_query_tokens=4,
+        image_token_index=WORDS - 1, image_text_hidden_size=16)),
+    "GIT": transformer("git", CAUSAL, image_words, {**TEXT, "vision_config": VISION}),
+    "LLaVA": transformer("llava", ASK, image_in_words, dict(
+        text_config={**HEADS, "model_type": "llama"}, vision_config={**VISION, "model_type": "clip_vision_model"},
+        image_token_index=WORDS - 1, vision_feature_layer=-1, image_seq_length=16)),
+    "PaliGemma": transformer(
+        "paligemma", ASK,
+        lambda: {**image_in_words(), "token_type_ids": torch.ones(BATCH, 32, dtype=torch.long),
+                 "attention_mask": torch.ones(BATCH, 32, dtype=torch.long)}, dict(
+            text_config={**TEXT, "model_type": "gemma", "num_key_value_heads": 1, "head_dim": 8},
+            vision_config={**VISION, "model_type": "siglip_vision_model", "projection_dim": 32},
+            image_token_index=WORDS - 1, projection_dim=32, hidden_size=32)),
+    "Gemma 3 with images": transformer(
+        "gemma3", ASK, lambda: {**image_in_words(), "token_type_ids": torch.zeros(BATCH, 32, dtype=torch.long)}, dict(
+            text_config={**HEADS, "head_dim": 8, "sliding_window": 8},
+            vision_config={**VISION, "model_type": "siglip_vision_model"}, mm_tokens_per_image=16,
+            image_token_index=WORDS - 1, image_token_id=WORDS - 1, boi_token_index=61, eoi_token_index=62)),
+    "InternVL": transformer("internvl", ASK, lambda: image_in_words(4), dict(
+        text_config={**HEADS, "model_type": "qwen2"},
+        vision_config={**VISION, "model_type": "internvl_vision", "image_size": [32, 32], "patch_size": [8, 8]},
+        image_token_id=WORDS - 1, image_seq_length=4, downsample_ratio=0.5)),
+    "Florence-2": transformer("florence2", ASK, lambda: image_in_words(17), dict(
+        text_config={**SEQ2SEQ, "model_type": "bart"}, vision_config=dict(
+            embed_dim=[16, 32], depths=[1, 1], patch_size=[7, 3], patch_stride=[4, 2], patch_padding=[3, 1],
+            patch_prenorm=[False, True], num_heads=[2, 4], num_groups=[2, 4], window_size=4, projection_dim=32,
+            max_position_embeddings=16), image_token_id=WORDS - 1)),
+    "SmolVLM": transformer(
+        "smolvlm", ASK, lambda: {**image_in_words(4), "pixel_values": torch.randn(BATCH, 1, 3, 32, 32)}, dict(
+            text_config={**HEADS, "model_type": "llama"}, vision_config=VISION, image_token_id=WORDS - 1, scale_factor=2)),
+    "Qwen2-VL": transformer(
+        "qwen2_vl", ASK,
+        lambda: {"input_ids": image_in_words(4)["input_ids"], "labels": tokens(32),
+                 "pixel_values": torch.randn(BATCH * 16, 3 * 2 * 8 * 8), "image_grid_thw": torch.tensor([[1, 4, 4]] * BATCH)}, dict(
+            text_config={**HEADS, "rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}}, vision_config=dict(
+                depth=2, embed_dim=32, hidden_size=32, num_heads=4, mlp_ratio=2, patch_size=8), image_token_id=WORDS - 1,
+            vision_start_token_id=61, vision_end_token_id=62)),
 }
 
 
@@ -206,7 +427,10 @@ TORCHVISION = {
 }
 
 MODELS = {**TRANSFORMERS, **TORCHVISION}
-OWN_DATA = {"LayoutLM"}  # its boxes must be boxes; the others are verified with made-up data
+# LayoutLM's boxes must be boxes, and an image needs its places among the words; the others are verified with made-up data.
+OWN_DATA = {
+    "LayoutLM", "BLIP-2", "LLaVA", "PaliGemma", "Gemma 3 with images", "InternVL", "Florence-2", "SmolVLM",
+}  # fmt: skip
 _library = None
 
 

@@ -151,7 +151,9 @@ class Measure {
       k = std::sqrt(elements(op_.inputs[first]) * elements(op_.inputs[first + 1]) / total);
     }
     const bool batched = b.sizes.size() >= 3;
-    const double m = batched ? size(out, 2) : (n > 0 ? total / n : 0);
+    const bool grouped = batched && out.sizes.size() == 2;  // the rows are dealt to the matrices
+    const double rows = grouped ? size(out, 2) / std::max(1.0, size(b, 3)) : size(out, 2);
+    const double m = batched ? rows : (n > 0 ? total / n : 0);
     const double batches = m * n > 0 ? total / (m * n) : 0;
     product(batches, m, n, k);
     share_backward(a, b);

@@ -91,6 +91,17 @@ TEST(AnalyticCost, MatrixProductsKnowTheirOperands) {
   EXPECT_EQ(line("y = einsum(x, w) : f32[b,128,512]").work().forward_flops, 2.0 * 4 * 128 * 512 * 256);
 }
 
+TEST(AnalyticCost, AGroupedProductDealsItsRowsToTheMatrices) {
+  const std::string rows = "r = view(e) : f32[128*b,256] @view\n";
+  const Work work = line(rows +
+                         "experts = parameter(experts) : f32[8,256,512]\n"
+                         "y = aten._grouped_mm.default(r, experts) : f32[128*b,512]")
+                        .work();
+  EXPECT_EQ(work.forward_flops, 2.0 * (4 * 128) * 256 * 512);
+  EXPECT_EQ(work.output_tiles, 8 * 1 * 4);  // each expert has 64 of the 512 rows
+  EXPECT_EQ(work.weight_gradient_flops, work.forward_flops);
+}
+
 TEST(AnalyticCost, AProductKeepsAnOperandOnlyForTheOthersGradient) {
   EXPECT_THAT(line("y = bmm(e, e) : f32[b,128,128]").cost().saved, ElementsAre(in(0), in(1)));
   EXPECT_THAT(line("y = mul(e, x) : f32[b,128,256]").cost().saved, ElementsAre(in(1)));

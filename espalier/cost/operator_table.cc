@@ -94,9 +94,20 @@ constexpr std::array kTable = {
           {},
           elementwise(kIn0, 16)},
     Names{"clone _to_copy copy pixel_shuffle constant_pad_nd pad cat concat concatenate hstack repeat "
-          "repeat_interleave stack tile vstack",
+          "repeat_interleave stack tile vstack fill fill_diagonal pixel_unshuffle channel_shuffle "
+          "native_channel_shuffle reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d "
+          "replication_pad2d replication_pad3d diagonal_scatter select_scatter slice_scatter "
+          "as_strided_scatter column_stack dstack row_stack fliplr flipud rot90",
           {},
           elementwise(0, 0)},
+    Names{"absolute acos acosh angle arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh "
+          "cosh deg2rad erfc erfinv exp2 frac hardshrink log10 log_sigmoid log_sigmoid_forward logit "
+          "nan_to_num negative rad2deg sgn sinc sinh softshrink tan trunc fix",
+          {},
+          elementwise(kIn0, 16)},
+    Names{"arctan2 copysign float_power fmax fmin fmod logaddexp logaddexp2 subtract xlogy",
+          {},
+          elementwise(kIn0 | kIn1, 16)},
     Names{"exp reciprocal rsqrt sigmoid sqrt tanh", {}, elementwise(kOut, 12)},
     Names{"masked_fill masked_scatter where tril triu", {}, elementwise(kIntegers, 1)},
     Names{"relu relu6 threshold", {}, elementwise(kOut, 1)},
@@ -132,8 +143,9 @@ constexpr std::array kTable = {
     // Matrix products, convolutions, attention, recurrent layers.
     Names{"addbmm addmm addmv baddbmm", {}, contraction(Family::kMatrix, ContractionForm::kProduct, 1)},
     Names{"bilinear einsum tensordot", {}, contraction(Family::kMatrix, ContractionForm::kEinsum)},
-    Names{
-        "bmm chain_matmul linear matmul mm mv", {}, contraction(Family::kMatrix, ContractionForm::kProduct)},
+    Names{"bmm chain_matmul linear matmul mm mv linalg_matmul _grouped_mm",
+          {},
+          contraction(Family::kMatrix, ContractionForm::kProduct)},
     Names{"conv1d conv2d conv3d convolution _convolution",
           {},
           contraction(Family::kConvolution, ContractionForm::kConvolution)},
@@ -196,50 +208,46 @@ constexpr std::array kTable = {
           {.differentiable = false},
           without_gradient(Family::kElementwise)},
     Names{"histc greater_equal isclose isin isneginf isposinf isreal less_equal logical_xor not_equal "
-          "signbit gcd "
-          "lcm empty_permuted empty_strided logspace new_empty_strided bartlett_window blackman_window "
+          "signbit gcd lcm",
+          {.differentiable = false},
+          without_gradient(Family::kElementwise)},
+    Names{"empty_permuted empty_strided logspace new_empty_strided bartlett_window blackman_window "
           "hamming_window hann_window kaiser_window fft_fftfreq fft_rfftfreq tensor _tensor_constant zero",
-          {.differentiable = false}},
+          {.differentiable = false},
+          without_gradient(Family::kGenerate)},
     Names{"arange empty eye full linspace new_empty new_full new_ones new_zeros ones scalar_tensor zeros "
           "empty_like full_like ones_like zeros_like range",
           {.differentiable = false},
           without_gradient(Family::kGenerate)},
     // What the analytic model does not know: it takes them for memory-bound operators that keep their inputs.
-    Names{"absolute acos acosh angle arccos arccosh arcsin arcsinh arctan arctan2 arctanh asin asinh atan "
-          "atanh bitwise_left_shift bitwise_right_shift bitwise_xor complex conj_physical copysign cosh "
-          "deg2rad digamma erfc erfinv exp2 float_power fmax fmin fmod frac frexp hardshrink heaviside i0 "
-          "igamma igammac ldexp lgamma log10 log_sigmoid log_sigmoid_forward logaddexp logaddexp2 logit "
-          "mvlgamma nan_to_num negative nextafter polar polygamma rad2deg sgn sinc sinh softshrink subtract "
-          "tan trunc fix xlogy special_entr special_erf special_erfc special_erfcx special_erfinv "
-          "special_exp2 special_expit special_expm1 special_i0 special_i0e special_i1 special_i1e "
-          "special_log1p special_log_ndtr special_logit special_ndtr special_ndtri special_round "
-          "special_sinc special_xlog1py special_xlogy __lshift__ __rshift__ fill alias_copy detach_copy "
-          "expand_copy permute_copy slice_copy select_copy split_copy squeeze_copy t_copy transpose_copy "
-          "unbind_copy unfold_copy unsqueeze_copy view_copy addr conv_depthwise3d conv_tbc ger inner kron "
-          "linalg_cross linalg_matmul linalg_multi_dot linalg_vecdot _grouped_mm vdot rnn_relu_cell "
-          "rnn_tanh_cell "
-          "adaptive_max_pool1d adaptive_max_pool3d max_unpool2d max_unpool3d _upsample_bilinear2d_aa "
-          "_upsample_bicubic2d_aa grid_sampler grid_sampler_2d grid_sampler_3d affine_grid_generator col2im "
-          "im2col pixel_unshuffle channel_shuffle native_channel_shuffle reflection_pad1d reflection_pad2d "
-          "reflection_pad3d replication_pad1d replication_pad2d replication_pad3d renorm norm_except_dim "
-          "_weight_norm _weight_norm_interface pairwise_distance pdist local_response_norm ctc_loss "
-          "_ctc_loss hinge_embedding_loss multi_margin_loss multilabel_margin_loss nll_loss2d_forward "
-          "poisson_nll_loss soft_margin_loss triplet_margin_loss aminmax bincount count_nonzero cov "
-          "corrcoef dist linalg_matrix_norm linalg_norm mode nanmean nanmedian nansum nuclear_norm quantile "
-          "nanquantile std_mean trace special_logsumexp sum_to_size block_diag cartesian_prod column_stack "
-          "combinations diag diag_embed diagflat diagonal_scatter dstack fliplr flipud _unsafe_index "
-          "index_copy index_fill _unsafe_index_put index_reduce narrow_copy put rot90 row_stack "
-          "scatter_reduce select_scatter slice_scatter as_strided_scatter pad_sequence trapezoid trapz "
-          "vander cumulative_trapezoid gradient segment_reduce tril_indices triu_indices fft_fft fft_fft2 "
-          "fft_fftn fft_fftshift fft_hfft fft_hfft2 fft_hfftn fft_ifft fft_ifft2 fft_ifftn fft_ifftshift "
-          "fft_ihfft fft_ihfft2 fft_ihfftn fft_irfft fft_irfft2 fft_irfftn fft_rfft fft_rfft2 fft_rfftn "
-          "_fft_c2c _fft_c2r _fft_r2c stft istft cholesky cholesky_inverse cholesky_solve det inverse "
-          "logdet lu_solve linalg_cholesky linalg_cholesky_ex linalg_cond linalg_det linalg_eig linalg_eigh "
-          "linalg_eigvals linalg_eigvalsh linalg_inv linalg_inv_ex linalg_lstsq linalg_lu linalg_lu_factor "
-          "linalg_lu_solve linalg_matrix_exp linalg_matrix_power linalg_matrix_rank linalg_pinv linalg_qr "
-          "linalg_slogdet linalg_solve linalg_solve_ex linalg_solve_triangular linalg_svd linalg_svdvals "
-          "linalg_tensorinv linalg_tensorsolve linalg_vander matrix_exp matrix_power pinverse qr slogdet "
-          "svd triangular_solve",
+    Names{"bitwise_left_shift bitwise_right_shift bitwise_xor complex conj_physical digamma frexp "
+          "heaviside i0 igamma igammac ldexp lgamma mvlgamma nextafter polar polygamma special_entr "
+          "special_erf special_erfc special_erfcx special_erfinv special_exp2 special_expit special_expm1 "
+          "special_i0 special_i0e special_i1 special_i1e special_log1p special_log_ndtr special_logit "
+          "special_ndtr special_ndtri special_round special_sinc special_xlog1py special_xlogy __lshift__ "
+          "__rshift__ alias_copy detach_copy expand_copy permute_copy slice_copy select_copy split_copy "
+          "squeeze_copy t_copy transpose_copy unbind_copy unfold_copy unsqueeze_copy view_copy addr "
+          "conv_depthwise3d conv_tbc ger inner kron linalg_cross linalg_multi_dot linalg_vecdot vdot "
+          "rnn_relu_cell rnn_tanh_cell adaptive_max_pool1d adaptive_max_pool3d max_unpool2d max_unpool3d "
+          "_upsample_bilinear2d_aa _upsample_bicubic2d_aa grid_sampler grid_sampler_2d grid_sampler_3d "
+          "affine_grid_generator col2im im2col renorm norm_except_dim _weight_norm _weight_norm_interface "
+          "pairwise_distance pdist local_response_norm ctc_loss _ctc_loss hinge_embedding_loss "
+          "multi_margin_loss multilabel_margin_loss nll_loss2d_forward poisson_nll_loss soft_margin_loss "
+          "triplet_margin_loss aminmax bincount count_nonzero cov corrcoef dist linalg_matrix_norm "
+          "linalg_norm mode nanmean nanmedian nansum nuclear_norm quantile nanquantile std_mean trace "
+          "special_logsumexp sum_to_size block_diag cartesian_prod combinations diag diag_embed diagflat "
+          "_unsafe_index index_copy index_fill _unsafe_index_put index_reduce narrow_copy put "
+          "scatter_reduce pad_sequence trapezoid trapz vander cumulative_trapezoid gradient segment_reduce "
+          "tril_indices triu_indices fft_fft fft_fft2 fft_fftn fft_fftshift fft_hfft fft_hfft2 fft_hfftn "
+          "fft_ifft fft_ifft2 fft_ifftn fft_ifftshift fft_ihfft fft_ihfft2 fft_ihfftn fft_irfft fft_irfft2 "
+          "fft_irfftn fft_rfft fft_rfft2 fft_rfftn _fft_c2c _fft_c2r _fft_r2c stft istft cholesky "
+          "cholesky_inverse cholesky_solve det inverse logdet lu_solve linalg_cholesky linalg_cholesky_ex "
+          "linalg_cond linalg_det linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh linalg_inv "
+          "linalg_inv_ex linalg_lstsq linalg_lu linalg_lu_factor linalg_lu_solve linalg_matrix_exp "
+          "linalg_matrix_power linalg_matrix_rank linalg_pinv linalg_qr linalg_slogdet linalg_solve "
+          "linalg_solve_ex linalg_solve_triangular linalg_svd linalg_svdvals linalg_tensorinv "
+          "linalg_tensorsolve linalg_vander matrix_exp matrix_power pinverse qr slogdet svd "
+          "triangular_solve",
           {}},
     // Not of aten: ONNX, Python operators of an export, layers of published profiles.
     // gradient_sum and update: of training graphs (expand_backward.h). What a forward graph's figures do not

@@ -261,6 +261,7 @@ struct DraftRules::State {
   std::vector<std::uint32_t> readers_of;                // by operator: a duplicable's index into reader_sets
   Spans duplicables;                               // from a duplicable to its last reader; `what` likewise
   std::vector<std::uint32_t> unread;               // duplicables that no own operator needs, ascending
+  std::vector<std::uint32_t> for_unread;           // these and all that they read, ascending
   std::vector<std::vector<std::uint32_t>> groups;  // colocated own operators, two or more, ascending
   Spans group_spans;                               // `what`: the index into groups
 };
@@ -311,6 +312,16 @@ DraftRules::State::State(const Graph& g) : graph(g) {
     readers_of[i] = at->second;
   }
   std::reverse(unread.begin(), unread.end());
+  for_unread = unread;
+  std::vector<bool> is_in(n, false);
+  for (const std::uint32_t op : unread) is_in[op] = true;
+  for (std::size_t i = 0; i < for_unread.size(); ++i) {
+    for (const OperatorId source : g.predecessors(OperatorId(for_unread[i]))) {
+      if (!is_in[source.index()]) for_unread.push_back(narrow(source.index()));
+      is_in[source.index()] = true;
+    }
+  }
+  std::sort(for_unread.begin(), for_unread.end());
   duplicables = Spans(std::move(needed), n);
 
   std::vector<Spans::Range> together;
@@ -398,10 +409,11 @@ DraftRules::State::Runs DraftRules::State::with_duplicables(const Runs& mine, bo
   for (const std::uint32_t op : spanning) {
     const bool read = is_read_by(op, mine), inside = run_of(mine, op) != nullptr;
     if (read && !inside) runs.push_back({op, op});
-    if (!read && inside) outside.push_back(op);
+    const bool for_others = is_last && std::binary_search(for_unread.begin(), for_unread.end(), op);
+    if (!read && inside && !for_others) outside.push_back(op);
   }
-  if (is_last) {
-    for (const std::uint32_t op : unread) runs.push_back({op, op});
+  if (is_last) {  // what nobody reads stands there, with what it reads
+    for (const std::uint32_t op : for_unread) runs.push_back({op, op});
   }
   if (runs.empty() && outside.empty()) return mine;
   std::sort(outside.begin(), outside.end());

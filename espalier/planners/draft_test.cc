@@ -102,7 +102,10 @@ struct RandomDrafts {
 // it reads from.
 RandomDrafts random_drafts(Rng& rng, bool in_order) {
   RandomDrafts random{
-      testing::random_graph(rng, {.operators = 4 + rng.below(60), .mutations = true}), {}, {}};
+      testing::random_graph(rng,
+                            {.operators = 4 + rng.below(60), .mutations = true, .unread_duplicables = true}),
+      {},
+      {}};
   const Graph& graph = random.graph;
   const std::size_t count = 1 + rng.below(6);
   std::vector<std::size_t> draft_of(graph.operators().size());
@@ -164,8 +167,7 @@ std::optional<PipelinePlan> by_definition(const RandomDrafts& random, BatchSize 
   plan.batch = batch;
   plan.orders = OrderRule(ScheduleKind::kOneFOneB);
   std::set<OperatorId> placed;
-  for (const std::size_t d : order) {
-    std::set<OperatorId> mine(random.own[d].begin(), random.own[d].end());
+  const auto add_what_is_read = [&](std::set<OperatorId>& mine) {
     for (bool grown = true; grown;) {
       grown = false;
       for (const OperatorId op : std::set<OperatorId>(mine)) {
@@ -174,6 +176,10 @@ std::optional<PipelinePlan> by_definition(const RandomDrafts& random, BatchSize 
         }
       }
     }
+  };
+  for (const std::size_t d : order) {
+    std::set<OperatorId> mine(random.own[d].begin(), random.own[d].end());
+    add_what_is_read(mine);
     placed.insert(mine.begin(), mine.end());
     Stage stage;
     stage.operators.assign(mine.begin(), mine.end());
@@ -186,10 +192,12 @@ std::optional<PipelinePlan> by_definition(const RandomDrafts& random, BatchSize 
     }
     plan.stages.push_back(std::move(stage));
   }
+  std::set<OperatorId> last(plan.stages.back().operators.begin(), plan.stages.back().operators.end());
   for (std::size_t i = 0; i < graph.operators().size(); ++i) {
-    if (!placed.contains(OperatorId(i))) plan.stages.back().operators.push_back(OperatorId(i));
+    if (!placed.contains(OperatorId(i))) last.insert(OperatorId(i));
   }
-  std::sort(plan.stages.back().operators.begin(), plan.stages.back().operators.end());
+  add_what_is_read(last);
+  plan.stages.back().operators.assign(last.begin(), last.end());
   const auto limits = in_flight_limits(plan);
   for (std::size_t s = 0; s < count; ++s) plan.stages[s].in_flight = limits[s];
   return plan;

@@ -40,7 +40,7 @@ class Tied(nn.Module):
 
 
 class Checked(nn.Module):
-    """Refuses bad input, in three ways to write it."""
+    """Refuses bad input, in five ways to write it."""
 
     def forward(self, x):
         assert (x > -100).all(), "too small"
@@ -48,6 +48,8 @@ class Checked(nn.Module):
             raise ValueError("not finite")
         if (x > 100).any():
             raise ValueError("too large")
+        assert torch.all(x != 50).item(), "fifty"
+        torch._check_tensor_all(x != 51)
         return x
 
 

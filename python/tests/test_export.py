@@ -81,6 +81,22 @@ def test_a_model_that_fixes_its_batch_falls_back_with_one_line(tmp_path, capsys)
     assert "FixedBatch is exported for micro-batches of 8 only: " in one_line(capsys)
 
 
+@pytest.mark.parametrize(
+    "guard, holds",
+    [
+        ("(12*L['kwargs']['x'].size()[0]*min(32, 384*L['x'].size()[0])) == (384*L['x'].size()[0])", True),
+        ("Mod(8*L['x'].size()[0], 4) == 0", True),
+        ("L['x'].size()[0] <= 512", False),
+        ("unknown(L['x'].size()[0])", False),
+    ],
+)
+def test_conditions_that_hold_for_every_batch_are_known(guard, holds):
+    text = f"Constraints violated (batch)!\n  - Not all values of batch satisfy the generated guard {guard}."
+    assert espalier_export.guards_hold(ValueError(text), 2) == holds
+    assert not espalier_export.guards_hold(ValueError(text + "\n  - You marked batch as dynamic"), 2)
+    assert not espalier_export.guards_hold(ValueError("something else"), 2)
+
+
 def test_a_batch_of_one_is_fixed_with_one_line(tmp_path, capsys):
     metadata = export(sample_models.Classifier(), (X[:1],), tmp_path / "m.pt2", loss="cross_entropy",
                       targets={"label": LABEL[:1]}).metadata

@@ -56,6 +56,7 @@ def mended_lines(capsys) -> list[str]:
     return capsys.readouterr().err.splitlines()
 
 
+WITH_UNREAD = ("gpt2", "llama")  # files of before such operators were left out
 LOADABLE = sorted(path for path in FIXTURES.glob("*.pt2") if path.stem != "weightless")
 
 
@@ -64,7 +65,10 @@ def test_a_program_that_needs_nothing_is_not_touched(path):
     program = torch.export.load(path)
     before = str(program.graph_module.graph)
     assert espalier_mend.mend_program(program) == []
-    assert str(program.graph_module.graph) == before
+    after = str(program.graph_module.graph)
+    assert (after == before) == (path.stem not in WITH_UNREAD)
+    assert espalier_mend.mend_program(program) == []
+    assert str(program.graph_module.graph) == after
 
 
 class Layers(nn.Module):
@@ -104,6 +108,15 @@ def test_layerdrop_in_a_configuration_is_off_too(tmp_path, capsys):
     first, second = mended_lines(capsys)
     assert "(encoder_layerdrop 0.25, layerdrop 0.5)" in first
     assert "SpecAugment is off" in second
+
+
+def test_masks_of_specaugment_that_have_no_switch_are_off_too(tmp_path, capsys):
+    layers = Layers(0)
+    layers.config = types.SimpleNamespace(mask_time_prob=0.05, mask_feature_prob=0)
+    export_with(tmp_path / "m.pt2", layers, mode="train")
+    assert vars(layers.config) == {"mask_time_prob": 0.05, "mask_feature_prob": 0}
+    (line,) = mended_lines(capsys)
+    assert "SpecAugment is off" in line
 
 
 def test_layerdrop_stays_as_it_is_in_eval_mode(tmp_path, capsys):
@@ -236,8 +249,61 @@ def test_checks_of_the_data_are_left_out(tmp_path, capsys):
     exported = export_with(tmp_path / "m.pt2", sample_models.Checked())
     (line,) = mended_lines(capsys)
     assert line.startswith("espalier_export: WithForward: checks of the data are left out (")
-    assert 'sample_models.py:' in line and line.endswith("and 2 more)")
+    assert 'sample_models.py:' in line and line.endswith("and 4 more)")
     assert exported.metadata["mended"] == [line.removeprefix("espalier_export: WithForward: ")]
+    assert targets(exported) == targets(export_with(tmp_path / "n.pt2", nn.Identity()))
+
+
+class Unread(nn.Module):
+    """Computes what nobody reads, and changes what somebody may."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x):
+        self.head(x).softmax(-1)
+        self.norm(x)
+        y = x + 1
+        y[:, 0].add_(2)
+        with torch.no_grad():
+            self.calls.add_(1)
+            x.exp()
+        return y
+
+
+def test_what_nobody_reads_is_left_out_unless_it_changes_something(tmp_path, capsys):
+    exported = export_with(tmp_path / "m.pt2", Unread(), mode="train")
+    assert mended_lines(capsys) == []
+    names = [name.removeprefix("aten.").split(".")[0] for name in targets(exported)]
+    assert not {"softmax", "exp"} & set(names) and names.count("linear") == 2  # the classifier's own
+    state = espalier_reference.fresh_state(exported.program)
+    espalier_reference.run_loss(exported.program, state, {"x": X, "label": LABEL}, seed=1, step=0, micro_batch=0)
+    assert state.buffers["before.calls"].item() == 1
+    assert state.buffers["before.norm.num_batches_tracked"].item() == 1
+    torch.testing.assert_close(state.buffers["before.norm.running_mean"], 0.1 * X.mean(0))
+
+
+class Moves(nn.Module):
+    """Moves a part of itself to where it is, as the routers of transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        self.inner = self.inner.to(torch.float32).to(x.device)
+        return self.inner(x)
+
+
+def test_a_module_may_be_moved_to_where_it_is(tmp_path, capsys):
+    exported = export_with(tmp_path / "m.pt2", Moves())
+    assert mended_lines(capsys) == []
+    model = WithForward(Moves())
+    model.load_state_dict(exported.program.state_dict)
+    equals_eager(exported, model)
 
 
 class Chooses(nn.Module):
