@@ -252,7 +252,11 @@ void add_planners(Program& program) {
         schedules.rows.push_back({entry.text, entry.what, entry.source});
       }
       if (program.console.json) {
-        print_json_line(program.console, {{"planners", espalier::to_json(planners)},
+        Json rows = espalier::to_json(planners);
+        for (std::size_t i = 0; i < rows.size(); ++i) {
+          rows[i]["asked_by_auto"] = planner_catalog()[i].asked_by_auto;
+        }
+        print_json_line(program.console, {{"planners", std::move(rows)},
                                           {"schedules", espalier::to_json(schedules)},
                                           {"orders", espalier::to_json(orders)}});
       } else {

@@ -219,6 +219,9 @@ class Placement(Command):
         # Those that learn need the runtime, and have tests of their own (learn_test.py).
         placers = [row["planner"] for row in listed if row["plans"] == "placement" and "asked for by name only" not in row["decides"]]
         self.assertNotIn("gdp", placers)
+        asked = [row["planner"] for row in listed if row["asked_by_auto"]]
+        self.assertIn("graphpipe", asked)
+        self.assertFalse({"auto", "looped", *placers} & set(asked))
         for name in ("m-topo", "m-etf", "m-sct", "heft", "metis", "scotch", "multilevel"):
             self.assertIn(name, placers)
         said = self.espalier("plan", MODEL, "--cluster", CLUSTER, "--batch", "16", "--planner", "m-etf", "-o", "etf.json").stdout
