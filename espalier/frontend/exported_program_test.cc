@@ -592,6 +592,23 @@ TEST(Program, ModulePathAndSourceComeFromTheMetadata) {
   EXPECT_EQ(op(graph, "l").source, "net.py:7");
 }
 
+TEST(Program, TheSourceIsTheInnermostLineThatIsNotOfTorch) {
+  const auto source_of = [](const std::string& trace) {
+    TestProgram p = linear();
+    for (Json& node : p.graph["nodes"]) node["metadata"]["stack_trace"] = trace;
+    return op(read(p, without_loss()).imported.graph, "l").source;
+  };
+  const std::string net = "  File \"net.py\", line 7, in forward\n    y = self.block(x)\n";
+  const std::string block = "  File \"blocks.py\", line 12, in forward\n    return self.l(x)\n";
+  for (const char* const folder : {"torch/nn", "/usr/lib/python3/dist-packages/torch/nn"}) {
+    const std::string torch = "  File \"" + std::string(folder) + "/linear.py\", line 134, in forward\n";
+    EXPECT_EQ(source_of(net + block + torch), "blocks.py:12");
+    EXPECT_EQ(source_of(torch), std::string(folder) + "/linear.py:134");
+  }
+  EXPECT_EQ(source_of(net), "net.py:7");
+  EXPECT_EQ(source_of("no frame"), "");
+}
+
 TEST(Program, TheLossIsTheOnlyFloatingPointScalar) {
   TestProgram p = linear();
   p.op("mean.default", "loss", {{"self", tensor("l")}}, {});

@@ -58,13 +58,22 @@ std::string innermost_module(const Json& metadata) {
   return one_line(path);
 }
 
-// `File "m.py", line 9, in forward` → "m.py:9": the first frame is the user's.
+// Whether a file is PyTorch's: under a folder of packages, or as the exporter shortens it.
+bool is_of_torch(std::string_view path) {
+  return path.starts_with("torch/") || path.find("-packages/torch/") != std::string_view::npos;
+}
+
+// `File "m.py", line 9, in forward` → "m.py:9": of the frames, outermost first, the innermost that is not
+// PyTorch's.
 std::string source_line(const Json& metadata) {
   const Json* const trace = find_member(metadata, "stack_trace");
   if (trace == nullptr || !trace->is_string()) return {};
   const std::vector<TraceFrame> frames = trace_frames(trace->get_ref<const std::string&>());
   if (frames.empty()) return {};
-  return one_line(frames.front().path) + ":" + std::string(frames.front().line);
+  const auto users = std::find_if(frames.rbegin(), frames.rend(),
+                                  [](const TraceFrame& frame) { return !is_of_torch(frame.path); });
+  const TraceFrame& frame = users == frames.rend() ? frames.back() : *users;
+  return one_line(frame.path) + ":" + std::string(frame.line);
 }
 
 class ProgramReader {
