@@ -311,7 +311,6 @@ def trace(
             shapes = pytree.tree_map(
                 lambda x: {0: dim} if isinstance(x, torch.Tensor) and x.dim() and x.shape[0] == size else None, values
             )
-            unprovable = False
             for deferred in (False, True):
                 with espalier_mend.watched_batch() as places:
                     try:

@@ -14,7 +14,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -74,17 +73,6 @@ Outcome plan(const std::string& contender, const Problem& problem, std::size_t m
                    context);
 }
 
-// The operator that makes a tensor, and one that reads it.
-std::set<std::pair<std::size_t, std::size_t>> edges_of(const Graph& graph) {
-  std::set<std::pair<std::size_t, std::size_t>> edges;
-  for (std::size_t op = 0; op < graph.operators().size(); ++op) {
-    for (const TensorId id : graph.op(OperatorId(op)).inputs) {
-      if (const auto producer = graph.tensor(id).producer) edges.insert({producer->index(), op});
-    }
-  }
-  return edges;
-}
-
 // What an operator takes of a device, as published profiles have it.
 struct Layer {
   double forward = 0, backward = 0;            // ns of a micro-batch
@@ -133,7 +121,11 @@ LiteralAnswer literal_pipedream(const Problem& problem, const std::vector<Layer>
                              .activation = layers[op].output,
                              .parameters = layers[op].parameters});
   }
-  for (const auto& [from, to] : edges_of(problem.graph)) profile.edges.push_back({from, to});
+  for (std::size_t from = 0; from < layers.size(); ++from) {
+    for (const OperatorId to : problem.graph.successors(OperatorId(from))) {
+      profile.edges.push_back({from, to.index()});
+    }
+  }
   const auto hosts = static_cast<std::int64_t>(problem.cluster.devices().size() / kOfAHost);
   const literal::PipedreamResult result = literal::pipedream_optimizer(
       profile, {.levels = {{static_cast<std::int64_t>(kOfAHost), kInHost}, {hosts, kBetweenHosts}}});
@@ -162,12 +154,17 @@ LiteralAnswer literal_piper(const Problem& problem, const std::vector<Layer>& la
                                        .parameters = layer.parameters,
                                        .memory_fixed = fixed}}});
   }
-  for (const auto& [from, to] : edges_of(problem.graph)) {
-    profile.edges.push_back({from, to, layers[from].output});
-    for (PiperProfile::Way& way : profile.nodes[to].ways)
-      way.sync_forward.push_back({std::to_string(from), 0});
-    for (PiperProfile::Way& way : profile.nodes[from].ways)
-      way.sync_backward.push_back({std::to_string(to), 0});
+  for (std::size_t from = 0; from < layers.size(); ++from) {
+    for (const OperatorId reader : problem.graph.successors(OperatorId(from))) {
+      const std::size_t to = reader.index();
+      profile.edges.push_back({from, to, layers[from].output});
+      for (PiperProfile::Way& way : profile.nodes[to].ways) {
+        way.sync_forward.push_back({std::to_string(from), 0});
+      }
+      for (PiperProfile::Way& way : profile.nodes[from].ways) {
+        way.sync_backward.push_back({std::to_string(to), 0});
+      }
+    }
   }
   const literal::PiperResult result = literal::piper(profile);
   return {result.why, result.pairs};
