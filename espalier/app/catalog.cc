@@ -1,6 +1,9 @@
 #include "espalier/app/catalog.h"
 
+#include <algorithm>
+#include <array>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "espalier/base/check.h"
@@ -19,6 +22,9 @@
 
 namespace espalier {
 namespace {
+
+// NamedPlanner::early: the simplest plan, and the planner that is soon there where that does not fit.
+constexpr std::array<std::string_view, 2> kEarly{"single", "piper"};
 
 // Placers (planners/placement/placers.cc), by name only: they plan no pipeline.
 std::vector<PlannerEntry> with_placers(std::vector<PlannerEntry> planners) {
@@ -166,7 +172,7 @@ std::vector<NamedPlanner> named_planners(const OrderRule& schedule) {
                       [plan = entry.plan, schedule](const Problem& problem, Context& context) {
                         return plan(problem, schedule, context);
                       },
-                      entry.shares});
+                      entry.shares, std::ranges::find(kEarly, entry.name) != kEarly.end()});
   }
   return result;
 }

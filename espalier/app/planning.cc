@@ -275,14 +275,20 @@ Planned finish(const PlanningJob& job, const std::string& planner, Outcome found
 
 // What a call's planners share.
 struct Search {
-  Search(const PlanningJob& job, const SearchOptions& options)
-      : problem(job.problem()),
-        any_bound(any_bound_of(job, Bound::Scope::kOneSize)),
-        pool(options.threads),
-        watch(options.progress, any_bound.time) {
+  Search(const PlanningJob& of, const SearchOptions& options)
+      : job(of), problem(of.problem()), pool(options.threads), watch(options.progress) {
     context.pool = &pool;
     context.cancelled = options.cancelled;
     context.watch = &watch;
+  }
+
+  // Calls the planners, and finds the bound beside them: the first plans need not wait for it.
+  void run(const std::function<void()>& planners) {
+    pool.for_each(2, [&](std::size_t i) {
+      if (i == 1) return planners();
+      any_bound = any_bound_of(job, Bound::Scope::kOneSize);
+      watch.bounded(any_bound.time);
+    });
   }
 
   // `shares`: of the budget, of all planners that were asked.
@@ -297,8 +303,9 @@ struct Search {
     return explain_shortage(problem, maker, again, closest);
   }
 
+  const PlanningJob& job;
   const Problem problem;
-  const Bound any_bound;
+  Bound any_bound;  // of most plans; known after run
   ThreadPool pool;
   SearchWatch watch;
   Context context;
@@ -455,7 +462,8 @@ Planned plan_once(const PlanningJob& job, const PlanOptions& options) {
   Search search(job, options.search);
   search.context.budget = options.budget;
   search.context.planner = planner.name;
-  Outcome outcome = planner.plan(search.problem, search.context);
+  Outcome outcome;
+  search.run([&] { outcome = planner.plan(search.problem, search.context); });
   if (options.schedule.for_one_plan()) outcome.choices.clear();  // none of them has these orders
   if (options.pick > 0) pick_choice(outcome, options.pick);
   Planned planned = finish(job, planner.name, std::move(outcome), options.schedule, search.any_bound);
@@ -581,7 +589,8 @@ Comparison compare_planners(const PlanningJob& job, const CompareOptions& option
     calls.begun = [&](std::size_t i) { times[i] = options.clock(); };
     calls.ended = [&](std::size_t i) { times[i] = options.clock() - times[i]; };
   }
-  std::vector<Candidate> found = run_all(search.problem, planners, search.context, calls);
+  std::vector<Candidate> found;
+  search.run([&] { found = run_all(search.problem, planners, search.context, calls); });
   const Candidate* const closest = closest_of(found);
   const std::string closest_maker = closest ? closest->name : "";
   const Plan closest_plan = closest ? closest->outcome.closest->plan : Plan();

@@ -1,6 +1,7 @@
 #include "espalier/planners/automatic.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "espalier/planners/candidate.h"
@@ -73,9 +74,13 @@ std::vector<Candidate> run_all(const Problem& problem, const std::vector<NamedPl
     own[i].planner = planners[i].name;
     own[i].weight = context.weight / static_cast<double>(planners.size());
   }
-  on_threads(context.pool, planners.size() + calls.beside.size(), [&](std::size_t i) {
+  std::vector<std::size_t> in_turn(planners.size());
+  std::iota(in_turn.begin(), in_turn.end(), std::size_t{0});
+  std::stable_partition(in_turn.begin(), in_turn.end(), [&](std::size_t i) { return planners[i].early; });
+  on_threads(context.pool, planners.size() + calls.beside.size(), [&](std::size_t turn) {
     if (context.stop()) return;
-    if (i >= planners.size()) return calls.beside[i - planners.size()]();
+    if (turn >= planners.size()) return calls.beside[turn - planners.size()]();
+    const std::size_t i = in_turn[turn];
     own[i].report(0);
     if (calls.begun) calls.begun(i);
     candidates[i].outcome = planners[i].plan(problem, own[i]);

@@ -15,6 +15,7 @@ struct NamedPlanner {
   std::string name;
   std::function<Outcome(const Problem&, Context&)> plan;
   std::uint32_t shares = 1;  // of the budget, beside others; 0: it takes no states
+  bool early = false;        // begins before those that are not: soon there, so that people see a plan
 };
 
 struct Candidate {

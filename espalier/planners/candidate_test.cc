@@ -239,13 +239,11 @@ TEST(Automatic, WhoEndsTheSearchKeepsTheBestSoFar) {
   for (const std::size_t threads : {1, 2, 3, 7}) {
     std::atomic<bool> cancelled = false;
     std::optional<Duration> best;
-    SearchWatch watch(
-        [&](const SearchProgress& progress) {
-          if (!progress.best) return;
-          best = progress.best;
-          cancelled = true;
-        },
-        milliseconds(1));
+    SearchWatch watch([&](const SearchProgress& progress) {
+      if (!progress.best) return;
+      best = progress.best;
+      cancelled = true;
+    });
     ThreadPool pool(threads);
     Context context{.pool = &pool, .cancelled = &cancelled, .watch = &watch};
     const Outcome outcome = automatic(toy.problem(), some_planners(), context);
@@ -271,21 +269,19 @@ TEST(Automatic, EndedBeforeItBeginsItSaysSo) {
 
 TEST(SearchWatch, TheListenerHearsOfEachBetterPlanAndTheGap) {
   std::vector<std::string> heard;
-  SearchWatch watch(
-      [&](const SearchProgress& progress) {
-        heard.push_back(std::string(progress.planner) + " " + std::to_string(progress.fraction).substr(0, 4) +
-                        (progress.best ? " " + to_text(*progress.best) : ""));
-        if (progress.best == milliseconds(30)) {
-          EXPECT_DOUBLE_EQ(*progress.gap(), 0.5);
-        }
-      },
-      milliseconds(20));
+  SearchWatch watch([&](const SearchProgress& progress) {
+    heard.push_back(std::string(progress.planner) + " " + std::to_string(progress.fraction).substr(0, 4) +
+                    (progress.best ? " " + to_text(*progress.best) : "") +
+                    (progress.gap() ? " " + std::to_string(*progress.gap()).substr(0, 4) : ""));
+  });
   watch.speak("even", 0.5, 0);
   watch.found(milliseconds(40));
   watch.found(milliseconds(41));
+  watch.bounded(milliseconds(20));
   watch.speak("even", 0.5, 1);
   watch.found(milliseconds(30));
-  EXPECT_THAT(heard, ElementsAre("even 0.00", "even 0.00 40.0 ms", "even 0.50 40.0 ms", "even 0.50 30.0 ms"));
+  EXPECT_THAT(heard, ElementsAre("even 0.00", "even 0.00 40.0 ms", "even 0.00 40.0 ms 1.00",
+                                 "even 0.50 40.0 ms 1.00", "even 0.50 30.0 ms 0.50"));
 }
 
 }  // namespace

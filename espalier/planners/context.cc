@@ -16,8 +16,8 @@ std::optional<double> SearchProgress::gap() const {
 
 struct SearchWatch::State {
   const Listener listener;
-  const std::optional<Duration> bound;
   std::mutex mutex;  // guards what follows, and is held while the listener listens
+  std::optional<Duration> bound;
   std::map<std::string, double, std::less<>> done;  // by planner: weight × fraction
   std::string speaker;
   std::optional<Duration> best;
@@ -32,9 +32,14 @@ struct SearchWatch::State {
   }
 };
 
-SearchWatch::SearchWatch(Listener listener, std::optional<Duration> bound)
-    : state_(new State{std::move(listener), bound, {}, {}, {}, {}, {}}) {}
+SearchWatch::SearchWatch(Listener listener) : state_(new State{std::move(listener), {}, {}, {}, {}, {}, {}}) {}
 SearchWatch::~SearchWatch() = default;
+
+void SearchWatch::bounded(Duration bound) {
+  const std::lock_guard lock(state_->mutex);
+  state_->bound = bound;
+  if (!state_->speaker.empty()) state_->tell();
+}
 
 void SearchWatch::speak(std::string_view planner, double weight, double fraction) {
   const std::lock_guard lock(state_->mutex);
@@ -58,7 +63,7 @@ void SearchWatch::count(const SearchStats& more) {
   if (more.states > 0 || state_->stats.evaluations / kOften > before) state_->tell();
 }
 
-void Context::for_each(std::size_t count, const std::function<void(std::size_t, Context&)>& f) {
+std::vector<Context> Context::parts(std::size_t count) const {
   const std::uint64_t all = left();
   std::vector<Context> parts(count, *this);
   for (std::size_t i = 0; i < count; ++i) {
@@ -66,10 +71,15 @@ void Context::for_each(std::size_t count, const std::function<void(std::size_t, 
     parts[i].states = 0;
     parts[i].budget_spent = false;
   }
+  return parts;
+}
+
+void Context::for_each(std::size_t count, const std::function<void(std::size_t, Context&)>& f) {
+  std::vector<Context> own = parts(count);
   on_threads(pool, count, [&](std::size_t i) {
-    if (!stop()) f(i, parts[i]);
+    if (!stop()) f(i, own[i]);
   });
-  for (const Context& part : parts) {
+  for (const Context& part : own) {
     states += part.states;
     budget_spent = budget_spent || part.budget_spent;
   }

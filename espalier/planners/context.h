@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "espalier/base/thread_pool.h"
 #include "espalier/base/units.h"
@@ -45,8 +46,11 @@ struct SearchProgress {
 class SearchWatch {
  public:
   using Listener = std::function<void(const SearchProgress&)>;
-  explicit SearchWatch(Listener listener, std::optional<Duration> bound = std::nullopt);
+  explicit SearchWatch(Listener listener);
   ~SearchWatch();
+
+  // No plan is faster: the listener is told from now on.
+  void bounded(Duration bound);
 
   // The listener is told when a planner speaks, when a plan is faster than all before, and now and then while
   // work is counted.
@@ -96,6 +100,8 @@ struct Context {
   // the numbers. So nothing depends on how many threads there are, where each f keeps its results in a place
   // of its own. Once the search is to end, numbers that have not begun are left out.
   void for_each(std::size_t count, const std::function<void(std::size_t, Context&)>& f);
+  // What it gives out, for work that stops and goes on.
+  std::vector<Context> parts(std::size_t count) const;
 };
 
 }  // namespace espalier

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,7 +21,8 @@
 #include "espalier/planners/pipeline/graphpipe_tree.h"
 
 // For each micro-batch size, row of devices and tree: bisection over stage prices (graphpipe_bisection.h),
-// each probe a dynamic program over the tree (graphpipe_search.h). What comes out is handed to devices
+// each probe a dynamic program over the tree (graphpipe_search.h). They take their probes in turn, and one
+// whose least is far above what another has found is left. What comes out is handed to devices
 // (graphpipe_layout.h) and judged by simulation.
 //
 // Known bad cases: a stage cannot hold parts of two branches, unless it holds one of them whole, so branches
@@ -30,6 +32,7 @@
 namespace espalier {
 namespace {
 
+using internal::Bisection;
 using internal::PipePlan;
 using internal::PipeSearch;
 using internal::PipeSearchOptions;
@@ -49,6 +52,7 @@ constexpr int kChanges = 8;  // of one plan, at most
 // as slow.
 constexpr std::uint64_t kStatesOfRound = 1'500'000, kStatesForAnOperator = 150;
 constexpr std::uint64_t kStatesOfATask = 4;  // of the budget, for each task of the steps that are simulated
+constexpr std::int64_t kSlackPerMille = 4;  // what a bottleneck may be above the least, where plans are simulated
 constexpr std::int64_t kMemoryRounds[] = {1000, 900, 750, 600, 450};  // per mille: what a search counts on
 
 // A plan with all that it takes to propose it.
@@ -66,6 +70,38 @@ struct PipeJob {
   bool folds_light_branches = true;
   std::size_t tracks = 0;
   bool as_a_chain = false;  // no forks: the paper's sequential special case
+};
+
+// A job under way, with at most so many states.
+struct PipeAttempt {
+  PipeAttempt(PipeSizes of_job, PipeTree of_sizes, const PipeSearchOptions& with, const Context& own,
+              std::uint64_t most_states, std::int64_t slack_per_mille)
+      : sizes(std::move(of_job)),
+        tree(std::move(of_sizes)),
+        options(with),
+        context(own),
+        limited(most_states < own.budget.max_states),
+        search(tree, sizes, options, context),
+        bisection(search, slack_per_mille) {
+    context.budget.max_states = std::min(context.budget.max_states, most_states);
+  }
+
+  // Says what it took since it last did. With more states than its limit it would have found nothing else.
+  void settle(Context& whole) {
+    whole.states += context.states - settled;
+    settled = context.states;
+    whole.budget_spent = whole.budget_spent || (context.budget_spent && !(limited && bisection.best()));
+  }
+
+  PipeSizes sizes;
+  const PipeTree tree;
+  const PipeSearchOptions options;
+  Context context;
+  const bool limited;
+  std::uint64_t settled = 0;
+  PipeSearch search;
+  Bisection bisection;
+  bool asked = false;  // for all its plans
 };
 
 // What a step computes at least before each place, in ns: at the best micro-batch size on the fastest kind.
@@ -112,12 +148,22 @@ class GraphPipe {
     most_branches_ = most_branches();
     Judge judge(problem_, context_);
     for (const std::int64_t per_mille : kMemoryRounds) {
-      const std::vector<PipeCandidate> found = search(per_mille);
-      propose(judge, found);
-      if (judge.best() || found.empty() || ended()) break;
+      const Attempts attempts = begin(per_mille);
+      bool some_fit = false, left_some = true;
+      for (const bool all : {false, true}) {
+        if (!left_some || judge.best() || ended()) break;
+        left_some = bisect(attempts, all);
+        std::vector<PipeCandidate> found = candidates_of(attempts);
+        some_fit = some_fit || !found.empty();
+        propose(judge, std::move(found));
+      }
+      if (judge.best() || !some_fit || ended()) break;
     }
-    // What lacks least, and whether fewer micro-batches in flight make it fit.
-    if (!judge.best() && !ended()) propose_whatever_fits(judge, search(std::nullopt));
+    if (!judge.best() && !ended()) {  // what lacks least, and whether fewer micro-batches in flight make it fit
+      const Attempts attempts = begin(std::nullopt);
+      bisect(attempts, true);
+      propose_whatever_fits(judge, candidates_of(attempts));
+    }
     return judge.outcome();
   }
 
@@ -185,25 +231,73 @@ class GraphPipe {
     return most;
   }
 
-  std::vector<PipeCandidate> search(std::optional<std::int64_t> memory_per_mille) {
+  using Attempts = std::vector<std::unique_ptr<PipeAttempt>>;  // without those that were not begun
+
+  Attempts begin(std::optional<std::int64_t> memory_per_mille) {
     const std::vector<PipeJob> all = jobs();
-    std::vector<std::vector<PipeCandidate>> found(all.size());
     const auto graphs = static_cast<std::uint64_t>(
         std::count_if(all.begin(), all.end(), [](const PipeJob& job) { return !job.as_a_chain; }));
     const std::uint64_t most =  // chains need few
         (kStatesOfRound + kStatesForAnOperator * problem_.graph.operators().size()) / graphs;
-    context_.for_each(all.size(), [&](std::size_t number, Context& own) {
-      const bool limited = most < own.budget.max_states;
-      own.budget.max_states = std::min(own.budget.max_states, most);
-      found[number] = search_one(all[number], memory_per_mille, own);
-      if (limited && !found[number].empty()) own.budget_spent = false;  // a larger one would change nothing
+    const std::vector<Context> own = context_.parts(all.size());
+    PipeSearchOptions options;
+    options.schedule = options_.schedule;
+    options.memory_per_mille = memory_per_mille;
+    Attempts attempts(all.size());
+    on_threads(context_.pool, all.size(), [&](std::size_t i) {
+      if (context_.stop()) return;
+      PipeSizes sizes = sizes_of(all[i]);
+      const std::vector<Weight> before = least_work_before(sizes);
+      PipeTree tree = make_pipe_tree(structure_, before, tree_options(all[i], before.back()));
+      attempts[i] = std::make_unique<PipeAttempt>(std::move(sizes), std::move(tree), options, own[i], most,
+                                                  is_literal() ? 0 : kSlackPerMille);
     });
-    std::vector<PipeCandidate> candidates;
-    for (std::vector<PipeCandidate>& each : found) {
-      candidates.insert(candidates.end(), std::make_move_iterator(each.begin()),
-                        std::make_move_iterator(each.end()));
+    std::erase(attempts, nullptr);
+    return attempts;
+  }
+
+  // Each to its least bottleneck, a probe of each at a time. Unless all are to go on, those are left that have
+  // no plan with a bottleneck as short as the least found; where the simulator chooses, as half as long again
+  // as the shortest estimate of a step. Whether some were.
+  bool bisect(const Attempts& attempts, bool all) const {
+    std::int64_t hopeless = std::numeric_limits<std::int64_t>::max();
+    std::vector<PipeAttempt*> going;
+    bool left_some = false;
+    const auto look = [&](PipeAttempt* each) {
+      const std::optional<PipePlan>& best = each->bisection.best();
+      if (!best) return;
+      hopeless = std::min(hopeless, is_literal() ? best->bottleneck : best->estimate() / 2 * 3);
+    };
+    const auto stays = [&](PipeAttempt* each) {
+      if (each->bisection.ended()) return false;
+      const bool leaves = !all && each->bisection.low() > hopeless;
+      left_some = left_some || leaves;
+      return !leaves;
+    };
+    for (const auto& attempt : attempts) look(attempt.get());
+    for (const auto& attempt : attempts) {
+      if (stays(attempt.get())) going.push_back(attempt.get());
     }
-    return candidates;
+    while (!going.empty() && !context_.stop()) {
+      on_threads(context_.pool, going.size(), [&](std::size_t i) { going[i]->bisection.step(); });
+      std::ranges::for_each(going, look);
+      std::erase_if(going, [&](PipeAttempt* each) { return !stays(each); });
+    }
+    return left_some;
+  }
+
+  // What those have found that have not said so, and what else is worth a look beside it.
+  std::vector<PipeCandidate> candidates_of(const Attempts& attempts) {
+    std::vector<std::vector<PipeCandidate>> each(attempts.size());
+    on_threads(context_.pool, attempts.size(), [&](std::size_t i) {
+      if (!attempts[i]->asked && !context_.stop()) each[i] = candidates_of(*attempts[i]);
+    });
+    std::vector<PipeCandidate> all;
+    for (std::size_t i = 0; i < attempts.size(); ++i) {
+      attempts[i]->settle(context_);
+      std::ranges::move(each[i], std::back_inserter(all));
+    }
+    return all;
   }
 
   PipeTreeOptions tree_options(const PipeJob& job, Weight all) const {
@@ -239,25 +333,19 @@ class GraphPipe {
     return runs[0] != runs[1];
   }
 
-  std::vector<PipeCandidate> search_one(const PipeJob& job, std::optional<std::int64_t> memory_per_mille,
-                                        Context& own) const {
-    PipeSizes sizes = sizes_of(job);
-    const std::vector<Weight> before = least_work_before(sizes);
-    const PipeTree tree = make_pipe_tree(structure_, before, tree_options(job, before.back()));
-    PipeSearchOptions options;
-    options.schedule = options_.schedule;
-    options.memory_per_mille = memory_per_mille;
-    PipeSearch search(tree, sizes, options, own);
+  std::vector<PipeCandidate> candidates_of(PipeAttempt& attempt) const {
     std::vector<PipeCandidate> candidates;
-    std::optional<PipePlan> fastest = internal::least_bottleneck(search);
+    attempt.asked = attempt.bisection.ended();
+    const std::optional<PipePlan>& fastest = attempt.bisection.best();
     if (!fastest) return candidates;
-    std::vector<PipePlan> plans;
-    if (!is_literal()) plans = internal::other_plans(search, *fastest);
-    plans.insert(plans.begin(), *std::move(fastest));
+    std::vector<PipePlan> plans{*fastest};
+    if (!is_literal() && attempt.asked) {
+      std::ranges::move(internal::other_plans(attempt.search, *fastest), std::back_inserter(plans));
+    }
     for (std::size_t i = 0; i < plans.size(); ++i) {
       const auto same = [&](const PipePlan& other) { return other.stages == plans[i].stages; };
       if (std::none_of(plans.begin(), plans.begin() + static_cast<std::ptrdiff_t>(i), same)) {
-        add_layouts(plans[i], sizes, candidates);
+        add_layouts(plans[i], attempt.sizes, candidates);
       }
     }
     return candidates;

@@ -1,7 +1,6 @@
 #include "espalier/planners/pipeline/graphpipe_bisection.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 namespace espalier::internal {
@@ -11,48 +10,51 @@ using Prefer = PipeSearch::Prefer;
 
 constexpr std::size_t kManyDevices = 128;
 
-// Of the step times met so far the one in the middle of those in [low, high), or high - 1 if there is none:
-// a plan's bottleneck is a step time, so if there is none in between, high - 1 decides.
-std::int64_t next_target(const PipeSearch& search, std::int64_t low, std::int64_t high) {
+constexpr std::int64_t kAny = std::int64_t{1} << 60;
+constexpr int kRises = 8;  // before any target will do
+
+}  // namespace
+
+Bisection::Bisection(PipeSearch& search, std::int64_t slack_per_mille)
+    : search_(search),
+      slack_per_mille_(slack_per_mille),
+      low_(search.least_possible()),
+      rise_(low_ + low_ / 8) {}
+
+bool Bisection::ended() const {
+  if (nothing_fits_ || search_.ended()) return true;
+  return best_ && best_->bottleneck - low_ <= best_->bottleneck / 1000 * slack_per_mille_;
+}
+
+// Of the step times met so far the one in the middle of those in [low, best), or best - 1 if there is none:
+// a plan's bottleneck is a step time, so if there is none in between, best - 1 decides.
+std::int64_t Bisection::next_target() const {
   std::vector<std::int64_t> between;
-  for (const std::int64_t time : search.times()) {
-    if (time >= low && time < high) between.push_back(time);
+  for (const std::int64_t time : search_.times()) {
+    if (time >= low_ && time < best_->bottleneck) between.push_back(time);
   }
-  if (between.empty()) return high - 1;
+  if (between.empty()) return best_->bottleneck - 1;
   const auto middle = between.begin() + static_cast<std::ptrdiff_t>(between.size() / 2);
   std::nth_element(between.begin(), middle, between.end());
   return *middle;
 }
 
-// The first plan on the way up from what no plan can beat.
-std::optional<PipePlan> first_plan(PipeSearch& search, std::int64_t& low) {
-  constexpr std::int64_t kAny = std::int64_t{1} << 60;
-  std::int64_t target = low + low / 8;
-  for (int doubling = 0; doubling < 8; ++doubling) {
-    std::optional<PipePlan> plan = search.probe(target, Prefer::kFewSamples);
-    if (plan || search.ended()) return plan;
-    low = target + 1;
-    target += target / 2;
+void Bisection::step() {
+  const bool rises = !best_;
+  const std::int64_t target = !rises ? next_target() : risen_ < kRises ? rise_ : kAny;
+  std::optional<PipePlan> plan = search_.probe(target, Prefer::kFewSamples);
+  if (search_.ended()) return;
+  if (plan) {
+    best_ = std::move(plan);
+  } else if (target == kAny) {
+    nothing_fits_ = true;
+  } else {
+    low_ = target + 1;
   }
-  return search.probe(kAny, Prefer::kFewSamples);
-}
-
-}  // namespace
-
-std::optional<PipePlan> least_bottleneck(PipeSearch& search) {
-  std::int64_t low = search.least_possible();
-  std::optional<PipePlan> best = first_plan(search, low);
-  while (best && low < best->bottleneck) {
-    const std::int64_t target = next_target(search, low, best->bottleneck);
-    std::optional<PipePlan> plan = search.probe(target, Prefer::kFewSamples);
-    if (search.ended()) break;
-    if (plan) {
-      best = std::move(plan);
-    } else {
-      low = target + 1;
-    }
+  if (rises) {
+    ++risen_;
+    rise_ = target + target / 2;
   }
-  return best;
 }
 
 std::vector<PipePlan> other_plans(PipeSearch& search, const PipePlan& fastest) {
