@@ -234,6 +234,19 @@ TEST(Automatic, AnyNumberOfThreadsFindsTheSame) {
   }
 }
 
+TEST(Automatic, EarlyPlannersBeginFirstAndKeepTheirPlaces) {
+  const Toy toy(kTwoSteps, kThreeDevices, 4);
+  std::vector<NamedPlanner> planners = some_planners();
+  planners[0].early = planners[2].early = true;
+  std::vector<std::size_t> begun;
+  PlannerCalls calls;
+  calls.begun = [&](std::size_t i) { begun.push_back(i); };
+  Context context;
+  const std::vector<Candidate> candidates = run_all(toy.problem(), planners, context, calls);
+  EXPECT_THAT(begun, ElementsAre(0, 2, 1, 3));
+  for (std::size_t i = 0; i < planners.size(); ++i) EXPECT_EQ(candidates[i].name, planners[i].name);
+}
+
 TEST(Automatic, WhoEndsTheSearchKeepsTheBestSoFar) {
   const Toy toy(kTwoSteps, kThreeDevices, 4);
   for (const std::size_t threads : {1, 2, 3, 7}) {

@@ -32,7 +32,8 @@ struct SearchWatch::State {
   }
 };
 
-SearchWatch::SearchWatch(Listener listener) : state_(new State{std::move(listener), {}, {}, {}, {}, {}, {}}) {}
+SearchWatch::SearchWatch(Listener listener)
+    : state_(new State{std::move(listener), {}, {}, {}, {}, {}, {}}) {}
 SearchWatch::~SearchWatch() = default;
 
 void SearchWatch::bounded(Duration bound) {

@@ -17,13 +17,13 @@ namespace espalier {
 namespace {
 
 constexpr std::uint64_t kPartOfBudget = 4;  // that improving takes
-// Each planner has a 24th of the budget, at least so many states if there are. More states give the search
+// Each planner has a 32nd of the budget, at least so many states if there are. More states give the search
 // other beginnings, not better ones: with all of the budget for each plans are as fast, within what other
 // numbers drawn change, and take half as long again (docs/decisions.md).
-constexpr std::uint64_t kPartOfPlanner = 24;
+constexpr std::uint64_t kPartOfPlanner = 32;
 constexpr std::uint64_t kLeastOfPlanner = 200'000;
 constexpr std::uint64_t kPartOfOrders = 5;  // of that, which lists of orders take: 1/5
-constexpr std::uint64_t kPartOfParts = 4;   // of the whole, that the plans of a division's parts take
+constexpr std::uint64_t kPartOfParts = 6;   // of the whole, that the plans of a division's parts take
 constexpr std::uint64_t kFewPlans = 8'000;  // of a problem whose plans are all judged
 constexpr std::size_t kFastest = 6;         // of them from which the search begins
 // Where not all plans were judged, what was found must be faster by 1/2000 of a step than the plan that the

@@ -52,7 +52,8 @@ constexpr int kChanges = 8;  // of one plan, at most
 // as slow.
 constexpr std::uint64_t kStatesOfRound = 1'500'000, kStatesForAnOperator = 150;
 constexpr std::uint64_t kStatesOfATask = 4;  // of the budget, for each task of the steps that are simulated
-constexpr std::int64_t kSlackPerMille = 4;  // what a bottleneck may be above the least, where plans are simulated
+constexpr std::int64_t kSlackPerMille =
+    4;  // what a bottleneck may be above the least, where plans are simulated
 constexpr std::int64_t kMemoryRounds[] = {1000, 900, 750, 600, 450};  // per mille: what a search counts on
 
 // A plan with all that it takes to propose it.
@@ -149,17 +150,27 @@ class GraphPipe {
     Judge judge(problem_, context_);
     for (const std::int64_t per_mille : kMemoryRounds) {
       const Attempts attempts = begin(per_mille);
-      bool some_fit = false, left_some = true;
+      std::vector<PipeCandidate> later;
+      bool some_fit = false;
       for (const bool all : {false, true}) {
-        if (!left_some || judge.best() || ended()) break;
-        left_some = bisect(attempts, all);
+        const std::optional<std::int64_t> left_above = bisect(attempts, all);
         std::vector<PipeCandidate> found = candidates_of(attempts);
         some_fit = some_fit || !found.empty();
+        std::ranges::move(std::exchange(later, {}), std::back_inserter(found));
+        if (is_literal() && left_above) {  // what was left may have better ones than these
+          const auto above = std::stable_partition(
+              found.begin(), found.end(),
+              [&](const PipeCandidate& each) { return each.plan.bottleneck <= *left_above; });
+          later.assign(above, found.end());
+          found.erase(above, found.end());
+        }
         propose(judge, std::move(found));
+        if (!left_above || judge.best() || ended()) break;
       }
       if (judge.best() || !some_fit || ended()) break;
     }
-    if (!judge.best() && !ended()) {  // what lacks least, and whether fewer micro-batches in flight make it fit
+    if (!judge.best() &&
+        !ended()) {  // what lacks least, and whether fewer micro-batches in flight make it fit
       const Attempts attempts = begin(std::nullopt);
       bisect(attempts, true);
       propose_whatever_fits(judge, candidates_of(attempts));
@@ -256,10 +267,10 @@ class GraphPipe {
     return attempts;
   }
 
-  // Each to its least bottleneck, a probe of each at a time. Unless all are to go on, those are left that have
-  // no plan with a bottleneck as short as the least found; where the simulator chooses, as half as long again
-  // as the shortest estimate of a step. Whether some were.
-  bool bisect(const Attempts& attempts, bool all) const {
+  // Each to its least bottleneck, a probe of each at a time. Unless all are to go on, those are left that
+  // have no plan with a bottleneck as short as the least found; where the simulator chooses, as half as long
+  // again as the shortest estimate of a step. If some were left: what theirs are above.
+  std::optional<std::int64_t> bisect(const Attempts& attempts, bool all) const {
     std::int64_t hopeless = std::numeric_limits<std::int64_t>::max();
     std::vector<PipeAttempt*> going;
     bool left_some = false;
@@ -283,7 +294,7 @@ class GraphPipe {
       std::ranges::for_each(going, look);
       std::erase_if(going, [&](PipeAttempt* each) { return !stays(each); });
     }
-    return left_some;
+    return left_some ? std::optional(hopeless) : std::nullopt;
   }
 
   // What those have found that have not said so, and what else is worth a look beside it.

@@ -12,8 +12,8 @@
 
 namespace espalier::internal {
 
-// The plan with the least bottleneck, of those one with the fewest samples in flight. About log2(stage prices)
-// probes, one at a time, so that several searches may be compared between them.
+// The plan with the least bottleneck, of those one with the fewest samples in flight. About log2(stage
+// prices) probes, one at a time, so that several searches may be compared between them.
 class Bisection {
  public:
   // Refers to the search. Ends where no plan's bottleneck is less by more than so many thousandths; 0: by a
