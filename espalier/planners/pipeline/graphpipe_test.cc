@@ -511,7 +511,7 @@ TEST(GraphPipe, TheLeastBottleneckIsThatOfTheBestSizeByItself) {
   for (int trial = 0; trial < 60; ++trial) {
     // With a GiB everything fits; with less, large micro-batches do not, or nothing does.
     const std::string memory = rng.below(3) > 0 ? "1GiB" : std::to_string(4 + rng.below(20)) + "MiB";
-    Toy toy(random_text(rng, 2 + rng.below(6), "f32[b, 262144]"), equal_devices(1 + rng.below(5), memory), 8);
+    Toy toy(random_text(rng, 6 + rng.below(8), "f32[b, 262144]"), equal_devices(2 + rng.below(6), memory), 8);
     CostTableParts parts;
     for (int c = 1; c <= 6; ++c) {
       CostRow row{"c" + std::to_string(c), "gpu", {}, {}};
