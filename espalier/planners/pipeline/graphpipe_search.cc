@@ -106,9 +106,14 @@ std::int64_t PipeSearch::least_possible() const {
 std::optional<PipePlan> PipeSearch::probe(std::int64_t most, Prefer prefer) {
   most_ = most;
   prefer_ = prefer;
-  run_tables_.clear();
+  std::optional<PipePlan> plan = best_plan();
+  run_tables_.clear();  // now: many searches wait between their probes
   front_rows_.clear();
   fork_tables_.clear();
+  return plan;
+}
+
+std::optional<PipePlan> PipeSearch::best_plan() {
   const RunTable& table = run_table(0, tree_.runs.front().items.size(), After());
   if (ended()) return std::nullopt;
   std::size_t best_size = 0;

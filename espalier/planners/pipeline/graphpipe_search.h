@@ -206,6 +206,7 @@ class PipeSearch {
   Row make_row(Weight work) const;
   Weight work_of(std::uint32_t run, std::size_t begin, std::size_t end) const;
 
+  std::optional<PipePlan> best_plan();  // at the target
   const RunTable& run_table(std::uint32_t run, std::size_t end, After after);
   bool is_exact(const RunTable& table, std::size_t item) const {
     return has_pins_ || table.end - item <= options_.exact_items;
