@@ -17,21 +17,22 @@ namespace espalier {
 namespace {
 
 constexpr std::uint64_t kPartOfBudget = 4;  // that improving takes
-// Each planner has a 32nd of the budget, at least so many states if there are. More states give the search
-// other beginnings, not better ones: with all of the budget for each plans are as fast, within what other
-// numbers drawn change, and take half as long again (docs/decisions.md).
+// Each planner has a 32nd of the budget, at least so many states, and so many for each device, if there are.
+// More states give the search other beginnings, not better ones: with all of the budget for each plans are as
+// fast, within what other numbers drawn change, and take half as long again (docs/decisions.md).
 constexpr std::uint64_t kPartOfPlanner = 32;
-constexpr std::uint64_t kLeastOfPlanner = 200'000;
+constexpr std::uint64_t kLeastOfPlanner = 200'000, kLeastForADevice = 3'000;
 constexpr std::uint64_t kPartOfOrders = 5;  // of that, which lists of orders take: 1/5
-constexpr std::uint64_t kPartOfParts = 6;   // of the whole, that the plans of a division's parts take
+constexpr std::uint64_t kPartOfParts = 4;   // of the whole, that the plans of a division's parts take
 constexpr std::uint64_t kFewPlans = 8'000;  // of a problem whose plans are all judged
 constexpr std::size_t kFastest = 6;         // of them from which the search begins
 // Where not all plans were judged, what was found must be faster by 1/2000 of a step than the plan that the
 // search began with: stages that are cut and moved for less are not worth reading.
 constexpr std::int64_t kWorthwhile = 2'000;
 
-std::uint64_t budget_of_planner(std::uint64_t whole) {
-  return std::max(whole / kPartOfPlanner, std::min(whole, kLeastOfPlanner));
+std::uint64_t budget_of_planner(std::uint64_t whole, std::size_t devices) {
+  return std::max(whole / kPartOfPlanner,
+                  std::min(whole, std::max(kLeastOfPlanner, kLeastForADevice * devices)));
 }
 
 // As the search sees it, without stage edges that carry no data, and so with light joins apart.
@@ -198,7 +199,8 @@ Outcome search_whole(const Problem& problem, const std::vector<NamedPlanner>& pl
   std::uint64_t shares = 0;
   for (const NamedPlanner& planner : planners) shares += planner.shares;
   const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / std::max<std::uint64_t>(1, shares);
-  first.budget.max_states = std::min(budget_of_planner(context.budget.max_states), most) * shares;
+  first.budget.max_states =
+      std::min(budget_of_planner(context.budget.max_states, problem.cluster.devices().size()), most) * shares;
   const std::size_t phases = clusters.empty() ? 2 : 3;
   first.weight = second.weight = context.weight / static_cast<double>(phases);
   std::vector<PlansOfParts> of_parts(clusters.size());

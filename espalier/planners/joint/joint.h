@@ -22,14 +22,14 @@ struct JointOptions {
   std::size_t least_of_a_part = 8;
 };
 
-// Runs all planners, each with a 32nd of the budget (all of it up to 200,000 states), and improves their
-// plans with a quarter: never slower than the fastest of them (fastest_of). Where the cluster is equal parts
-// (cluster/equal_parts.h), plans of a part, found in the same way with a sixth of the budget, are done by
-// all parts and improved likewise. Where none of them has a plan that fits, the search begins with those that
-// came closest, and finds one if recomputation makes them fit; else their outcome. Stages may share devices,
-// hold parts of several branches, have replicas with unequal shares where devices differ; operators of a
-// colocation group stay together, pins are kept, and stages that write buffers have no replicas unless the
-// problem allows it.
+// Runs all planners, each with a 32nd of the budget (all of it up to 200,000 states, or 3,000 for each
+// device), and improves their plans with a quarter: never slower than the fastest of them (fastest_of). Where
+// the cluster is equal parts (cluster/equal_parts.h), plans of a part, found in the same way with a quarter
+// of the budget, are done by all parts and improved likewise. Where none of them has a plan that fits, the
+// search begins with those that came closest, and finds one if recomputation makes them fit; else their
+// outcome. Stages may share devices, hold parts of several branches, have replicas with unequal shares where
+// devices differ; operators of a colocation group stay together, pins are kept, and stages that write buffers
+// have no replicas unless the problem allows it.
 Outcome joint_search(const Problem& problem, const std::vector<NamedPlanner>& planners,
                      const JointOptions& options, Context& context);
 
