@@ -288,14 +288,12 @@ class GraphPipe {
       left_some = left_some || leaves;
       return !leaves;
     };
-    for (const auto& attempt : attempts) look(attempt.get());
-    for (const auto& attempt : attempts) {
-      if (stays(attempt.get())) going.push_back(attempt.get());
-    }
-    while (!going.empty() && !context_.stop()) {
-      on_threads(context_.pool, going.size(), [&](std::size_t i) { going[i]->bisection.step(); });
+    for (const auto& attempt : attempts) going.push_back(attempt.get());
+    while (!context_.stop()) {
       std::ranges::for_each(going, look);
       std::erase_if(going, [&](PipeAttempt* each) { return !stays(each); });
+      if (going.empty()) break;
+      on_threads(context_.pool, going.size(), [&](std::size_t i) { going[i]->bisection.step(); });
     }
     return left_some ? std::optional(hopeless) : std::nullopt;
   }

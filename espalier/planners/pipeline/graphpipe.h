@@ -32,8 +32,9 @@ struct GraphPipeOptions {
 };
 
 // Minimises the largest step time of a stage: over its replicas, micro-batches × (forward, backward, actions,
-// messages' endpoints) + update + all-reduce, or its largest transfer, if that takes longer. The answer is
-// exact in the space of docs/graphpipe.md: no plan of it has a smaller one.
+// messages' endpoints) + update + all-reduce, or its largest transfer, if that takes longer. kLiteral's
+// answer is exact in the space of docs/graphpipe.md: no plan of it has a smaller one. Else it is within 0.4
+// %, since the simulator chooses among it and others.
 //
 // What a stage may be: a piece of a run, whole branches together, the end of one branch with what follows the
 // join, what precedes a fork with the beginning of one branch. Replicas: each number that makes the largest
@@ -44,7 +45,8 @@ struct GraphPipeOptions {
 // no other beats in (bottleneck, depth) are proposed as well, each on two layouts of devices, and simulated.
 // kUnsupported where a graph has nothing to plan; a chain has chain plans.
 //
-// A state is one entry of the tables of a probe; bisection needs some 20 probes for each micro-batch size. A
+// A state is one entry of the tables of a probe; bisection needs up to some 20 probes for each micro-batch
+// size, fewer for those that can have no plan as short as another's. A
 // round of searches takes at most 1.5 million states of the budget, and 150 more for each operator.
 Outcome graphpipe(const Problem& problem, const GraphPipeOptions& options, Context& context);
 

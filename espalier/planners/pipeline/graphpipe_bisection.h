@@ -1,8 +1,8 @@
 #pragma once
 
 // GraphPipe's outer search (arXiv 2406.17145, §4): the least target that some plan keeps. The paper bisects
-// the time per sample; here the targets are step times of stages that probes have met, and the end is proved
-// by a probe one nanosecond below the answer.
+// the time per sample; here the targets are step times of stages that probes have met, and the end, where
+// none may be better, is proved by a probe one nanosecond below the answer.
 
 #include <cstdint>
 #include <optional>
