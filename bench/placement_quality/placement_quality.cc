@@ -1,6 +1,8 @@
 // How far from the bound is each search of placements, with equal budgets?
 //
-//   bench_placement_quality FILE.csv BUDGET SEEDS WORKLOAD…
+//   bench_placement_quality FILE.csv BUDGET SEEDS METHODS WORKLOAD…
+//
+// METHODS: all, or names of placers and searches with commas between.
 //
 // A workload is a model of the zoo (its training graph: expand_backward), or a published profile's file. Each
 // is placed on 2, 4 and 8 equal devices, with memory that is free or binds (1.3 times an even share of what
@@ -142,7 +144,17 @@ bool is_constructive(std::string_view placer) {
   });
 }
 
-void measure(const Case& which, std::uint64_t budget, std::uint64_t seeds, Table& table) {
+// What is measured of each case.
+struct Wanted {
+  std::uint64_t budget = 0;
+  std::uint64_t seeds = 0;
+  std::vector<std::string> methods;  // none: all
+  bool has(std::string_view method) const {
+    return methods.empty() || std::find(methods.begin(), methods.end(), method) != methods.end();
+  }
+};
+
+void measure(const Case& which, const Wanted& wanted, Table& table) {
   const Workload workload = workload_of(which);
   const Instance& instance = workload.instance;
   const Rules rules;
@@ -154,7 +166,7 @@ void measure(const Case& which, std::uint64_t budget, std::uint64_t seeds, Table
         << seed;
     if (table.has(key.str())) return;
     Context context;
-    context.budget.max_states = budget;
+    context.budget.max_states = wanted.budget;
     const std::optional<Duration> step = run_it(context);
     key << ',' << context.states << ',';
     if (step) key << step->count();
@@ -166,7 +178,7 @@ void measure(const Case& which, std::uint64_t budget, std::uint64_t seeds, Table
       placement::priorities_by(placement::upward_ranks(instance, placement::MeanCosts(instance)));
   const Engine engine(instance, rules, {priority, {}});
   for (const placement::Placer& placer : placement::placement_placers()) {
-    if (!is_constructive(placer.name)) continue;
+    if (!is_constructive(placer.name) || !wanted.has(placer.name)) continue;
     row(placer.name, 1, [&](Context& context) -> std::optional<Duration> {
       const Placed placed = placement::place_in_live_memory(input, placer, context);
       if (!placed.assignment) return std::nullopt;
@@ -177,12 +189,13 @@ void measure(const Case& which, std::uint64_t budget, std::uint64_t seeds, Table
   }
   PlacementSearchOptions options;
   Context of_starts;
-  of_starts.budget.max_states = budget;
+  of_starts.budget.max_states = wanted.budget;
   options.starts = placement::placer_starts(input, rules, of_starts);
   options.orders.priority = priority;
   options.levels = placement::search_levels(instance, placement::layers_of(instance, input.graph));
   for (const SearchMethod method : placement::search_methods()) {
-    for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    if (!wanted.has(to_text(method))) continue;
+    for (std::uint64_t seed = 1; seed <= wanted.seeds; ++seed) {
       options.seed = seed;
       options.method = method;
       row(to_text(method), seed, [&](Context& context) {
@@ -193,15 +206,23 @@ void measure(const Case& which, std::uint64_t budget, std::uint64_t seeds, Table
   }
 }
 
+std::vector<std::string> words_of(const std::string& list) {
+  std::vector<std::string> words;
+  std::istringstream in(list);
+  for (std::string word; std::getline(in, word, ',');) words.push_back(word);
+  return words;
+}
+
 int run(const std::vector<std::string>& arguments) {
-  if (arguments.size() < 4) throw InputError("expected FILE.csv BUDGET SEEDS WORKLOAD…");
+  if (arguments.size() < 5) throw InputError("expected FILE.csv BUDGET SEEDS METHODS WORKLOAD…");
   Table table(arguments[0]);
-  const std::uint64_t budget = std::stoull(arguments[1]), seeds = std::stoull(arguments[2]);
-  for (std::size_t i = 3; i < arguments.size(); ++i) {
+  Wanted wanted{.budget = std::stoull(arguments[1]), .seeds = std::stoull(arguments[2]), .methods = {}};
+  if (arguments[3] != "all") wanted.methods = words_of(arguments[3]);
+  for (std::size_t i = 4; i < arguments.size(); ++i) {
     for (const std::size_t devices : {2U, 4U, 8U}) {
       for (const bool binding : {false, true}) {
         for (const std::int64_t bandwidth : {1'250'000'000LL, 12'500'000'000LL})
-          measure({arguments[i], devices, bandwidth, binding}, budget, seeds, table);
+          measure({arguments[i], devices, bandwidth, binding}, wanted, table);
       }
     }
   }

@@ -118,24 +118,27 @@ TEST(SearchLevels, NeverBeatTheBestAndSayWhatTheEngineSays) {
   EXPECT_GT(10 * hits, 8 * cases) << hits << " of " << cases;
 }
 
+// With few looks a unit all chains move clusters, with more every other one.
 TEST(SearchLevels, SameBytesForAnyNumberOfThreads) {
   const Instance instance = some_case(8);
   const std::vector<Clusters> levels = {cluster_units(instance, {.clusters = 8}),
                                         cluster_units(instance, {.clusters = 24})};
-  const auto found = [&](std::size_t threads) {
+  const auto found = [&](std::size_t threads, std::uint64_t budget) {
     ThreadPool pool(threads);
     Context context;
-    context.budget.max_states = 900;
+    context.budget.max_states = budget;
     context.pool = &pool;
     PlacementSearchOptions options;
     options.levels = levels;
     return placement_search(instance, {}, options, context);
   };
-  const Placed one = found(1);
   const Engine engine(instance, {});
   Scratch scratch;
-  EXPECT_EQ(engine.evaluate(one.assignment.value(), scratch).time, one.estimate);
-  for (const std::size_t threads : {2U, 5U}) EXPECT_EQ(found(threads).assignment, one.assignment);
+  for (const std::uint64_t budget : {5 * instance.units(), 20 * instance.units()}) {
+    const Placed one = found(1, budget);
+    EXPECT_EQ(engine.evaluate(one.assignment.value(), scratch).time, one.estimate);
+    for (const std::size_t threads : {2U, 5U}) EXPECT_EQ(found(threads, budget).assignment, one.assignment);
+  }
 }
 
 TEST(SearchLevels, AreTheCoarsestFirst) {

@@ -5,16 +5,16 @@
 //   chain 1  ─────┴──┴─────┴──┴─────            between phases: all go on from where they stood, but who is
 //                                               further behind the best than kBehind starts from the best
 //
-// First clusters move as one, coarse ones and then finer ones (search_levels), with half of the looks: layers
-// go elsewhere as a whole, where each single operator on the way would make the step longer. On recurrent
-// networks and on transformers over segments that is worth 11 to 30 %; where single operators must move
-// nothing is lost.
+// First clusters move as one, coarse ones and then finer ones (search_levels), with a third to half of the
+// looks: layers go elsewhere as a whole, where each single operator on the way would make the step longer. On
+// recurrent networks and on transformers over segments that is worth 11 to 30 %. Where there are looks enough
+// for single operators, every other chain moves those meanwhile: graphs without layers lose nothing then.
 //
 // The default accepts what is not worse, with changes anywhere and changes that begin on the critical path in
 // one mix (guided_accept), twice: chains that fell behind begin the second time from the best. With few looks
-// for each unit the first time is a descent along the path. What it has was chosen on CLIP, Inception v3 and
-// NASNet; bench/placement_quality has the table on others. Annealing and tabu search take more looks a unit
-// than budgets have as a rule.
+// for each unit the first time is a descent along the path. A walk on units that stands still goes on from a
+// kick. What it has was chosen on CLIP, Inception v3 and NASNet; bench/placement_quality has the table on
+// others. Annealing and tabu search take more looks a unit than budgets have as a rule.
 //
 // Bad cases: budgets below some looks for each unit. There a good start is worth more than any search.
 
@@ -43,11 +43,17 @@ struct Phase {
   SearchMethod method;
   double share;                // of all states
   std::size_t level = kUnits;  // what moves: clusters of options.levels, or units
-  double hot = 0.02;           // of annealing
+  std::size_t one_in = 1;      // on a level one in so many chains moves clusters; the others move units
+  double patience = kEndlessPatience;  // of guided_accept
+  double hot = 0.02;                   // of annealing
 };
 
 // Fewer looks for each unit than this: what the critical path asks for comes first.
-constexpr std::uint64_t kFewLooks = 3;
+constexpr double kLooksWithoutPath = 9;
+// With fewer, all chains move clusters on levels; with more every other one moves units meanwhile.
+constexpr double kLooksForUnits = 6;
+// Of guided_accept on units, where there are looks to lose.
+constexpr double kPatienceOnUnits = 1;
 
 // Of what levels take together, each one's part: finer ones have more to try.
 constexpr std::array<double, 2> kPartOfLevel = {0.4, 0.6};
@@ -56,37 +62,31 @@ constexpr std::size_t kFewestClusters = 24;
 // After this part of a level's looks it ends, and what is left is for finer ones, if it is further behind
 // than that.
 constexpr double kTrial = 1.0 / 3, kNear = 0.05;
-constexpr double kShareOfLevels = 0.5;
+constexpr double kShareOfLevels = 0.35, kShareWithFewLooks = 0.5;
 
-std::vector<Phase> default_phases(std::uint64_t looks, std::size_t units, std::size_t levels) {
+std::vector<Phase> default_phases(double looks_a_unit, std::size_t levels) {
+  const bool few = looks_a_unit < kLooksForUnits;
+  const double of_levels = levels == 0 ? 0 : few ? kShareWithFewLooks : kShareOfLevels;
   std::vector<Phase> phases;
   double parts = 0;
   for (std::size_t l = 0; l < levels; ++l) parts += kPartOfLevel[std::min(l, kPartOfLevel.size() - 1)];
   for (std::size_t l = 0; l < levels; ++l) {
     const double part = kPartOfLevel[std::min(l, kPartOfLevel.size() - 1)] / parts;
-    phases.push_back({SearchMethod::kGuided, kShareOfLevels * part, l});
+    phases.push_back({SearchMethod::kGuided, of_levels * part, l, few ? 1U : 2U});
   }
-  const double half = (levels > 0 ? 1 - kShareOfLevels : 1.0) / 2;
-  const bool few = 2 * half * static_cast<double>(looks) < static_cast<double>(kFewLooks * units);
-  phases.push_back({few ? SearchMethod::kPath : SearchMethod::kGuided, half});
+  const double half = (1 - of_levels) / 2;
+  const bool path_first = looks_a_unit < kLooksWithoutPath;
+  phases.push_back({path_first ? SearchMethod::kPath : SearchMethod::kGuided, half});
   phases.push_back({SearchMethod::kGuided, half});
+  for (Phase& phase : phases) phase.patience = phase.level == kUnits ? kPatienceOnUnits : kEndlessPatience;
   return phases;
-}
-
-void kick(Walk& walk, Rng& rng) {
-  if (walk.best()) walk.go_to(walk.best()->assignment);
-  const std::size_t most = std::max<std::size_t>(2, walk.around().movable().size() / 16);
-  for (std::uint64_t steps = 2 + rng.below(3); steps > 0 && walk.goes_on(); --steps) {
-    const auto kind = static_cast<MoveKind>(rng.below(kMoveKinds));
-    walk.offer(random_change(walk.around(), walk.at(), kind, most, rng), Duration::max());
-  }
 }
 
 void run_method(Walk& walk, const Phase& phase, Rng& rng) {
   const auto once = [&] {
     switch (phase.method) {
       case SearchMethod::kGuided:
-        return guided_accept(walk, rng);
+        return guided_accept(walk, rng, phase.patience);
       case SearchMethod::kCoordinate:
         return coordinate_descent(walk, rng);
       case SearchMethod::kPath:
@@ -121,6 +121,19 @@ struct Movable {
   std::unique_ptr<Engine> engine;
 };
 
+// The clusters of a level as the units of an instance.
+struct ClustersAsUnits {
+  ClustersAsUnits(const Instance& of, const Rules& rules, const DeviceOrders& orders,
+                  const Clusters& joined_by)
+      : whole(of), clusters(joined_by), joined(joined_units(of, joined_by)), movable(joined, rules, orders) {}
+  Assignment of_units(const Assignment& units) const { return devices_of_clusters(whole, clusters, units); }
+  Assignment to_units(const Assignment& at) const { return assignment_of_clusters(clusters, at); }
+  const Instance& whole;
+  const Clusters& clusters;
+  const Instance joined;
+  const Movable movable;
+};
+
 class PhasedSearch {
  public:
   PhasedSearch(const Instance& instance, const Rules& rules, const PlacementSearchOptions& options,
@@ -151,7 +164,8 @@ class PhasedSearch {
  private:
   std::vector<Phase> phases(std::uint64_t looks) const {
     if (options_.method != SearchMethod::kDefault) return {{options_.method, 1.0}};
-    return default_phases(looks, units_.around.movable().size(), options_.levels.size());
+    const auto units = static_cast<double>(units_.around.movable().size());
+    return default_phases(static_cast<double>(looks) / units, options_.levels.size());
   }
 
   // Those that the budget allows, in their order; chains begin at the best of them.
@@ -185,61 +199,63 @@ class PhasedSearch {
 
   void run_phase(const Phase& phase, double share_left) {
     if (phase.level == kUnits) {
-      at_ = run_chains(phase, share_left, units_, at_);
+      run_chains(phase, share_left, nullptr);
     } else {
-      const Clusters& clusters = options_.levels[phase.level];
-      const Instance joined = joined_units(instance_, clusters);
-      std::vector<Assignment> at;
-      for (const Assignment& each : at_) at.push_back(devices_of_clusters(instance_, clusters, each));
-      const Movable movable(joined, rules_, orders_);
+      const ClustersAsUnits level(instance_, rules_, orders_, options_.levels[phase.level]);
       Phase trial = phase, rest = phase;
       trial.share = phase.share * kTrial;
       rest.share = phase.share - trial.share;
-      at = run_chains(trial, share_left, movable, std::move(at), &clusters);
-      if (is_near_the_best())
-        at = run_chains(rest, share_left - trial.share, movable, std::move(at), &clusters);
-      for (std::size_t c = 0; c < at.size(); ++c) at_[c] = assignment_of_clusters(clusters, at[c]);
+      run_chains(trial, share_left, &level);
+      if (is_near_the_best(phase)) run_chains(rest, share_left - trial.share, &level);
     }
     go_on_from_the_best();
     if (options_.ranks == PlacementSearchOptions::Ranks::kRecomputed) recompute_ranks();
   }
 
-  // Each chain goes on from where it is, with its part of what the phase has of what is left. Where they end.
-  std::vector<Assignment> run_chains(const Phase& phase, double share_left, const Movable& movable,
-                                     std::vector<Assignment> at, const Clusters* clusters = nullptr) {
+  // Each chain goes on from where it is, with its part of what the phase has of what is left.
+  void run_chains(const Phase& phase, double share_left, const ClustersAsUnits* level) {
     Context part = context_;
     const std::uint64_t left = context_.left();
     const double of_left = std::min(1.0, phase.share / std::max(share_left, 1e-9));
     part.budget.max_states =
         context_.states +
         (of_left > 1 - 1e-6 ? left : static_cast<std::uint64_t>(static_cast<double>(left) * of_left));
-    std::vector<std::optional<FittingAssignment>> found(at.size());
+    std::vector<std::optional<FittingAssignment>> found(at_.size());
     ++phase_;
-    part.for_each(at.size(), [&](std::size_t c, Context& mine) {
+    part.for_each(at_.size(), [&](std::size_t c, Context& mine) {
       if (mine.budget.max_states < 2) return;
       Rng rng(stream_key(options_.seed, {phase_, c}));
-      Walk walk(*movable.engine, movable.around, at[c], mine);
+      const bool clusters = moves_clusters(phase, c);
+      const Movable& movable = clusters ? level->movable : units_;
+      Walk walk(*movable.engine, movable.around, clusters ? level->of_units(at_[c]) : at_[c], mine);
       walk.allow(mine.budget.max_states);
       run_method(walk, phase, rng);
       found[c] = walk.best();
-      at[c] = walk.nearest();
+      at_[c] = walk.nearest();
+      if (!clusters) return;
+      at_[c] = level->to_units(at_[c]);
+      if (found[c]) found[c]->assignment = level->to_units(found[c]->assignment);
     });
     context_.states = part.states;
-    found_.assign(at.size(), std::nullopt);
-    for (std::size_t c = 0; c < at.size(); ++c) {
+    found_.assign(at_.size(), std::nullopt);
+    for (std::size_t c = 0; c < at_.size(); ++c) {
       if (!found[c]) continue;
       found_[c] = found[c]->time;
-      if (clusters) found[c]->assignment = assignment_of_clusters(*clusters, found[c]->assignment);
       keep(*found[c]);
     }
-    return at;
   }
 
-  // Whether a chain found something of the last phase's that is worth going on with.
-  bool is_near_the_best() const {
-    return std::any_of(found_.begin(), found_.end(), [&](const std::optional<Duration>& found) {
-      return found && relative_difference(*found, best_->time) <= kNear;
-    });
+  static bool moves_clusters(const Phase& phase, std::size_t chain) {
+    return phase.level != kUnits && chain % phase.one_in == 0;
+  }
+
+  // Whether a chain of clusters found something in the last phase that is worth going on with.
+  bool is_near_the_best(const Phase& phase) const {
+    for (std::size_t c = 0; c < found_.size(); ++c) {
+      if (!moves_clusters(phase, c) || !found_[c]) continue;
+      if (relative_difference(*found_[c], best_->time) <= kNear) return true;
+    }
+    return false;
   }
 
   // Chains that ended further behind than kBehind.

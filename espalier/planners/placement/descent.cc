@@ -174,20 +174,34 @@ class PathChanges {
 };
 
 constexpr std::uint64_t kLooksOfPath = 8;  // least number between two paths
+constexpr std::size_t kPartOfKick = 16;    // of the units, that a change of a kick moves at most
 
 }  // namespace
 
-void guided_accept(Walk& walk, Rng& rng) {
+void kick(Walk& walk, Rng& rng) {
+  if (walk.best()) walk.go_to(walk.best()->assignment);
+  const std::size_t most = std::max<std::size_t>(2, walk.around().movable().size() / kPartOfKick);
+  for (std::uint64_t steps = 2 + rng.below(3); steps > 0 && walk.goes_on(); --steps) {
+    const auto kind = static_cast<MoveKind>(rng.below(kMoveKinds));
+    walk.offer(random_change(walk.around(), walk.at(), kind, most, rng), Duration::max());
+  }
+}
+
+void guided_accept(Walk& walk, Rng& rng, double patience) {
   KindChoice kinds(kMoveKinds + PathChanges::kKinds);
   PathChanges path;
   if (!path.look(walk)) return;
   const std::size_t most = largest_change(walk.around());
-  std::uint64_t empty = 0, looks = 0;
+  const double patient_looks = patience * static_cast<double>(walk.around().movable().size());
+  std::uint64_t empty = 0, looks = 0, in_vain = 0;
   bool moved = false;
   while (walk.goes_on() && empty < 1'000) {
-    if (moved && looks >= kLooksOfPath) {
+    const bool stuck = static_cast<double>(in_vain) > patient_looks;
+    if (stuck) kick(walk, rng);
+    if (stuck || (moved && looks >= kLooksOfPath)) {
       if (!path.look(walk)) return;
       looks = 0, moved = false;
+      if (stuck) in_vain = 0;
     }
     const std::size_t kind = kinds.draw(rng);
     const Change change =
@@ -199,10 +213,11 @@ void guided_accept(Walk& walk, Rng& rng) {
       continue;
     }
     const Duration before = walk.score();
-    const bool taken = walk.offer(change, before);
+    const bool taken = walk.offer(change, before), gained = taken && walk.score() < before;
     ++looks;
+    in_vain = gained ? 0 : in_vain + 1;
     moved = moved || taken;
-    kinds.learn(kind, taken && walk.score() < before);
+    kinds.learn(kind, gained);
   }
 }
 

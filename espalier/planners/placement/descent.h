@@ -19,8 +19,13 @@ void path_descent(Walk& walk, Rng& rng);
 
 // Accepts what is not worse, as accept_if_not_worse does; half of its kinds of changes begin on the critical
 // path: a unit of it, or a cluster around one, to where the path came from or goes to, or anywhere. The path
-// is worked out again, for a state, when the step got shorter since and some looks have passed.
-void guided_accept(Walk& walk, Rng& rng);
+// is worked out again, for a state, when the step got shorter since and some looks have passed. After
+// `patience` looks for each movable unit without a shorter step it goes back to the best and on from a kick.
+inline constexpr double kEndlessPatience = 1e18;
+void guided_accept(Walk& walk, Rng& rng, double patience = kEndlessPatience);
+
+// From the best that the walk has found, if any: some random changes, taken whatever they cost.
+void kick(Walk& walk, Rng& rng);
 
 // What the end of the step waited for, first task first: each task starts when the one before it on the path
 // has ended or its message has come.

@@ -75,6 +75,29 @@ TEST_P(EveryMethod, SameBytesForAnyNumberOfThreads) {
   }
 }
 
+TEST(GuidedAccept, GoesOnFromAKickWhereItStandsStill) {
+  int better = 0, worse = 0;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    Rng rng(seed);
+    const Instance instance = random_case({.tasks = 30, .devices = 3}, rng);
+    const Engine engine(instance, {});
+    const Neighbourhood around(instance);
+    const auto found = [&](double patience) {
+      Context context;
+      context.budget.max_states = 3'000;
+      Walk walk(engine, around, Assignment(instance.units(), DeviceId(0)), context);
+      Rng own(seed);
+      guided_accept(walk, own, patience);
+      EXPECT_EQ(context.states, 3'000U);
+      return walk.best()->time;
+    };
+    const Duration patient = found(1), endless = found(kEndlessPatience);
+    better += patient < endless ? 1 : 0;
+    worse += patient > endless ? 1 : 0;
+  }
+  EXPECT_GT(better, 2 * worse) << better << " better, " << worse << " worse";
+}
+
 TEST(PlacementSearch, IsNoWorseThanItsStarts) {
   Rng rng(13);
   const Instance instance = random_case({.tasks = 80, .devices = 4}, rng);
