@@ -8,7 +8,8 @@ HERE = Path(__file__).resolve().parent
 FEATURES = ["units", "depth", "width", "critical", "degree", "branching", "communication", "slack"]
 COLUMNS = ["set_up", "family", "member", "placer", "order", "seeds", "episodes", "looks", "mean", "deviation", "one", *FEATURES]
 ORDERS = ["alpha", "topo_lifo", "topo_generations", "reversed_topo", "dfs_preorder", "dfs_postorder", "bfs", "lexico_topo", "random",
-          "random_per_episode"]
+          "random_per_episode", "in_turn"]
+FIXED = ORDERS[:-1]  # the study's ten, which the recommendation is measured against
 PLACERS = ["uniform-walk", "accept", "list", "descent"]
 SET_UPS = ["placeto", "links"]
 

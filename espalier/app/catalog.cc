@@ -217,6 +217,7 @@ const std::vector<OrderEntry>& order_catalog() {
       {TraversalOrder::kLexicoTopo, "topological; of what is ready the smallest name"},
       {TraversalOrder::kRandom, "one shuffle for a seed"},
       {TraversalOrder::kRandomPerEpisode, "another shuffle for each episode"},
+      {TraversalOrder::kInTurn, "another of the orders above in each episode, topo_generations first"},
   };
   return kOrders;
 }

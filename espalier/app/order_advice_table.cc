@@ -7,35 +7,35 @@ namespace espalier {
 namespace {
 
 constexpr OrderAdviceNode kPlacetoUniformWalk[] = {
-    {.order = TraversalOrder::kRandomPerEpisode, .confidence = 0.42, .other = 0.0167, .worst = 0.0839, .graphs = 71},
+    {.order = TraversalOrder::kInTurn, .confidence = 0.44, .other = 0.0265, .worst = 0.0866, .graphs = 71},
 };
 
 constexpr OrderAdviceNode kPlacetoAccept[] = {
-    {.confidence = 0.21, .other = 0.0180, .worst = 0.0372, .graphs = 71},
+    {.confidence = 0.21, .other = 0.0185, .worst = 0.0384, .graphs = 71},
 };
 
 constexpr OrderAdviceNode kPlacetoList[] = {
-    {.order = TraversalOrder::kTopoGenerations, .confidence = 0.49, .other = 0.0428, .worst = 0.1866, .graphs = 71},
+    {.order = TraversalOrder::kInTurn, .confidence = 0.75, .other = 0.0766, .worst = 0.1866, .graphs = 71},
 };
 
 constexpr OrderAdviceNode kPlacetoDescent[] = {
-    {.confidence = 0.01, .other = 0.0479, .worst = 0.1168, .graphs = 71},
+    {.confidence = 0.01, .other = 0.0491, .worst = 0.1197, .graphs = 71},
 };
 
 constexpr OrderAdviceNode kLinksUniformWalk[] = {
-    {.order = TraversalOrder::kRandomPerEpisode, .confidence = 0.37, .other = 0.0165, .worst = 0.0728, .graphs = 71},
+    {.order = TraversalOrder::kInTurn, .confidence = 0.44, .other = 0.0198, .worst = 0.0749, .graphs = 71},
 };
 
 constexpr OrderAdviceNode kLinksAccept[] = {
-    {.confidence = 0.21, .other = 0.0201, .worst = 0.0413, .graphs = 71},
+    {.confidence = 0.21, .other = 0.0204, .worst = 0.0420, .graphs = 71},
 };
 
 constexpr OrderAdviceNode kLinksList[] = {
-    {.order = TraversalOrder::kRandomPerEpisode, .confidence = 0.30, .other = 0.0272, .worst = 0.1530, .graphs = 71},
+    {.order = TraversalOrder::kInTurn, .confidence = 0.66, .other = 0.0501, .worst = 0.1530, .graphs = 71},
 };
 
 constexpr OrderAdviceNode kLinksDescent[] = {
-    {.order = TraversalOrder::kTopoLifo, .confidence = 0.45, .other = 0.0178, .worst = 0.1397, .graphs = 71},
+    {.order = TraversalOrder::kTopoLifo, .confidence = 0.44, .other = 0.0166, .worst = 0.1421, .graphs = 71},
 };
 
 }  // namespace

@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-constexpr std::array<TraversalOrder, 10> kOrders{TraversalOrder::kAlpha,
+constexpr std::array<TraversalOrder, 11> kOrders{TraversalOrder::kAlpha,
                                                  TraversalOrder::kTopoLifo,
                                                  TraversalOrder::kTopoGenerations,
                                                  TraversalOrder::kReversedTopo,
@@ -23,10 +23,16 @@ constexpr std::array<TraversalOrder, 10> kOrders{TraversalOrder::kAlpha,
                                                  TraversalOrder::kBfs,
                                                  TraversalOrder::kLexicoTopo,
                                                  TraversalOrder::kRandom,
-                                                 TraversalOrder::kRandomPerEpisode};
-constexpr std::array<std::string_view, 10> kNames{
-    "alpha",         "topo_lifo", "topo_generations", "reversed_topo", "dfs_preorder",
-    "dfs_postorder", "bfs",       "lexico_topo",      "random",        "random_per_episode"};
+                                                 TraversalOrder::kRandomPerEpisode,
+                                                 TraversalOrder::kInTurn};
+constexpr std::array<std::string_view, 11> kNames{
+    "alpha", "topo_lifo",   "topo_generations", "reversed_topo",      "dfs_preorder", "dfs_postorder",
+    "bfs",   "lexico_topo", "random",           "random_per_episode", "in_turn"};
+
+constexpr std::array kTurns{
+    TraversalOrder::kTopoGenerations, TraversalOrder::kAlpha,        TraversalOrder::kTopoLifo,
+    TraversalOrder::kReversedTopo,    TraversalOrder::kBfs,          TraversalOrder::kDfsPreorder,
+    TraversalOrder::kLexicoTopo,      TraversalOrder::kDfsPostorder, TraversalOrder::kRandomPerEpisode};
 
 using Order = std::vector<OperatorId>;
 
@@ -147,6 +153,10 @@ std::optional<TraversalOrder> parse_traversal_order(std::string_view text) {
   return std::nullopt;
 }
 
+bool changes_by_episode(TraversalOrder order) {
+  return order == TraversalOrder::kRandomPerEpisode || order == TraversalOrder::kInTurn;
+}
+
 std::vector<OperatorId> depth_first_walk(const Graph& graph, std::span<const OperatorId> starts, Along along,
                                          Emit emit) {
   struct Entered {
@@ -202,6 +212,8 @@ std::vector<OperatorId> traversal_order(const Graph& graph, TraversalOrder order
       return shuffled(graph_order(graph), stream_key(draw.seed, {0}));
     case TraversalOrder::kRandomPerEpisode:
       return shuffled(graph_order(graph), stream_key(draw.seed, {1, draw.episode}));
+    case TraversalOrder::kInTurn:
+      return traversal_order(graph, kTurns[draw.episode % kTurns.size()], draw);
   }
   ESP_CHECK(false, static_cast<int>(order));
   return {};

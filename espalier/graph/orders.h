@@ -19,6 +19,11 @@
 //   lexico_topo        Kahn's algorithm, the smallest name first
 //   random             one shuffle for a seed
 //   random_per_episode another shuffle for each episode
+//   in_turn            not of the study: topo_generations in the first episode, then alpha, topo_lifo,
+//                      reversed_topo, bfs, dfs_preorder, lexico_topo, dfs_postorder, a shuffle, and from the
+//                      start again. What one order makes of a graph and what the next one makes of it have
+//                      little to do with each other, so a few different ones beat the best of them. Those
+//                      that differ most come first (bench/traversal_orders)
 //
 // Today's chains use three more, legal execution orders all: graph_order, depth_first_order and
 // breadth_first_order (algorithms.h). depth_first_order is topo_lifo with the stack filled from the other
@@ -46,13 +51,15 @@ enum class TraversalOrder : std::uint8_t {
   kLexicoTopo,
   kRandom,
   kRandomPerEpisode,
+  kInTurn,
 };
 
 std::span<const TraversalOrder> traversal_orders();  // all of them, as listed above
 std::string_view to_text(TraversalOrder order);      // "topo_lifo"
 std::optional<TraversalOrder> parse_traversal_order(std::string_view text);
+bool changes_by_episode(TraversalOrder order);  // random_per_episode and in_turn
 
-// What the two random orders are drawn from; the others do not look at it, and random not at the episode.
+// What an order may depend on: the seed where shuffles are drawn, the episode where it changes by that.
 struct OrderDraw {
   std::uint64_t seed = 0;
   std::uint64_t episode = 0;

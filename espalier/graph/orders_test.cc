@@ -17,6 +17,7 @@ namespace espalier {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::UnorderedElementsAreArray;
 
 using Names = std::vector<std::string>;
 
@@ -112,8 +113,28 @@ TEST(Orders, AShuffleGivesEveryOrderEquallyOften) {
   for (const auto& [order, count] : seen) EXPECT_NEAR(count, 1000, 150);  // five deviations of 29
 }
 
+TEST(Orders, InTurnTakesEachOfTheOthersAndThenBeginsAgain) {
+  Rng rng(5);
+  const Graph g = testing::random_graph(rng, {.operators = 40});
+  const auto turn = [&](std::uint64_t episode) {
+    return traversal_order(g, TraversalOrder::kInTurn, {.seed = 3, .episode = episode});
+  };
+  EXPECT_EQ(turn(0), traversal_order(g, TraversalOrder::kTopoGenerations));
+  std::vector<std::vector<OperatorId>> others;
+  for (const TraversalOrder order : traversal_orders()) {
+    if (order == TraversalOrder::kRandom || changes_by_episode(order)) continue;
+    others.push_back(traversal_order(g, order));
+  }
+  const std::size_t turns = others.size() + 1;
+  std::vector<std::vector<OperatorId>> taken;
+  for (std::size_t episode = 0; episode + 1 < turns; ++episode) taken.push_back(turn(episode));
+  EXPECT_THAT(taken, UnorderedElementsAreArray(others));
+  EXPECT_EQ(turn(turns + 2), turn(2));
+  EXPECT_NE(turn(turns - 1), turn(2 * turns - 1)) << "each shuffle is another";
+}
+
 TEST(Orders, NamesParseBack) {
-  EXPECT_EQ(traversal_orders().size(), 10U);
+  EXPECT_EQ(traversal_orders().size(), 11U);
   for (const TraversalOrder order : traversal_orders()) {
     EXPECT_EQ(parse_traversal_order(to_text(order)), order);
   }

@@ -21,7 +21,7 @@ class OrderSource {
       : graph_(graph), instance_(instance), options_(options) {}
 
   const std::vector<OperatorId>& operators(std::uint64_t episode) {
-    if (!made_ || draws_again()) {
+    if (!made_ || changes()) {
       operators_ = traversal_order(graph_, options_.order, {.seed = options_.seed, .episode = episode});
       units_ = units_in_order(instance_, operators_);
       made_ = true;
@@ -32,7 +32,7 @@ class OrderSource {
     operators(episode);
     return units_;
   }
-  bool draws_again() const { return options_.order == TraversalOrder::kRandomPerEpisode; }
+  bool changes() const { return changes_by_episode(options_.order); }
 
  private:
   const Graph& graph_;
@@ -133,7 +133,7 @@ Placed list_in_order(const Engine& engine, OrderSource& order, Context& context)
   const std::uint64_t looks = instance.units() * instance.devices() + 1;
   Scratch scratch;
   Placed best;
-  for (std::uint64_t pass = 0; pass == 0 || order.draws_again(); ++pass) {
+  for (std::uint64_t pass = 0; pass == 0 || order.changes(); ++pass) {
     if (pass > 0 && (context.stop() || context.left() < looks)) break;
     context.take_states(std::min(looks, context.left()));
     Placed placed = list_pass(instance, engine.rules().sends, order.operators(pass));

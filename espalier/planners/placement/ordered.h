@@ -15,8 +15,8 @@
 //
 // All begin with everything on the first device, and take the same number of looks: one for each step of a
 // walk, each move that a descent tries, each pair of a unit and a device that a list pass asks. An episode,
-// round or pass draws its own order where the order is random_per_episode; a list pass in a fixed order is
-// the same each time and is made once.
+// round or pass has its own order where the order changes by episode (random_per_episode, in_turn); a list
+// pass in a fixed order is the same each time and is made once.
 //
 // A unit stands where the order meets its first operator.
 

@@ -105,6 +105,25 @@ TEST(Ordered, MoreLooksNeverLengthenAWalksStep) {
   }
 }
 
+TEST(Ordered, ListPassesInTurnAreAsGoodAsTheBestOfTheirOrders) {
+  for (std::uint64_t seed = 1; seed < 6; ++seed) {
+    const OrderedCase wide = layered_case(seed, 60, 6, 3);
+    const Engine engine(wide.instance, {});
+    const auto step = [&](TraversalOrder order, std::uint64_t passes) {
+      Context context;
+      const std::uint64_t a_pass = wide.instance.units() * wide.instance.devices() + 1;
+      return *place_in_order(wide.graph, engine, OrderedPlacer::kList, {order, 3, passes * a_pass}, context)
+                  .estimate;
+    };
+    Duration best = Duration::max();
+    for (const TraversalOrder order :
+         {TraversalOrder::kTopoGenerations, TraversalOrder::kAlpha, TraversalOrder::kTopoLifo})
+      best = std::min(best, step(order, 3));
+    EXPECT_EQ(step(TraversalOrder::kInTurn, 3), best);
+    EXPECT_EQ(step(TraversalOrder::kInTurn, 1), step(TraversalOrder::kTopoGenerations, 1));
+  }
+}
+
 TEST(Ordered, TheSameSeedGivesTheSamePlacementAndTheBudgetOfTheCallerCounts) {
   const OrderedCase wide = layered_case(4, 40, 5, 3);
   const Engine engine(wide.instance, {});
