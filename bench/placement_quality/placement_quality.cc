@@ -1,8 +1,6 @@
 // How far from the bound is each search of placements, with equal budgets?
 //
-//   bench_placement_quality FILE.csv BUDGET SEEDS METHODS WORKLOAD…
-//
-// METHODS: all, or names of placers and searches with commas between.
+//   bench_placement_quality FILE.csv BUDGET SEEDS WORKLOAD…
 //
 // A workload is a model of the zoo (its training graph: expand_backward), or a published profile's file. Each
 // is placed on 2, 4 and 8 equal devices, with memory that is free or binds (1.3 times an even share of what
@@ -144,17 +142,7 @@ bool is_constructive(std::string_view placer) {
   });
 }
 
-// What is measured of each case.
-struct Wanted {
-  std::uint64_t budget = 0;
-  std::uint64_t seeds = 0;
-  std::vector<std::string> methods;  // none: all
-  bool has(std::string_view method) const {
-    return methods.empty() || std::find(methods.begin(), methods.end(), method) != methods.end();
-  }
-};
-
-void measure(const Case& which, const Wanted& wanted, Table& table) {
+void measure(const Case& which, std::uint64_t budget, std::uint64_t seeds, Table& table) {
   const Workload workload = workload_of(which);
   const Instance& instance = workload.instance;
   const Rules rules;
@@ -166,7 +154,7 @@ void measure(const Case& which, const Wanted& wanted, Table& table) {
         << seed;
     if (table.has(key.str())) return;
     Context context;
-    context.budget.max_states = wanted.budget;
+    context.budget.max_states = budget;
     const std::optional<Duration> step = run_it(context);
     key << ',' << context.states << ',';
     if (step) key << step->count();
@@ -178,7 +166,7 @@ void measure(const Case& which, const Wanted& wanted, Table& table) {
       placement::priorities_by(placement::upward_ranks(instance, placement::MeanCosts(instance)));
   const Engine engine(instance, rules, {priority, {}});
   for (const placement::Placer& placer : placement::placement_placers()) {
-    if (!is_constructive(placer.name) || !wanted.has(placer.name)) continue;
+    if (!is_constructive(placer.name)) continue;
     row(placer.name, 1, [&](Context& context) -> std::optional<Duration> {
       const Placed placed = placement::place_in_live_memory(input, placer, context);
       if (!placed.assignment) return std::nullopt;
@@ -189,13 +177,12 @@ void measure(const Case& which, const Wanted& wanted, Table& table) {
   }
   PlacementSearchOptions options;
   Context of_starts;
-  of_starts.budget.max_states = wanted.budget;
+  of_starts.budget.max_states = budget;
   options.starts = placement::placer_starts(input, rules, of_starts);
   options.orders.priority = priority;
   options.levels = placement::search_levels(instance, placement::layers_of(instance, input.graph));
   for (const SearchMethod method : placement::search_methods()) {
-    if (!wanted.has(to_text(method))) continue;
-    for (std::uint64_t seed = 1; seed <= wanted.seeds; ++seed) {
+    for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
       options.seed = seed;
       options.method = method;
       row(to_text(method), seed, [&](Context& context) {
@@ -206,23 +193,15 @@ void measure(const Case& which, const Wanted& wanted, Table& table) {
   }
 }
 
-std::vector<std::string> words_of(const std::string& list) {
-  std::vector<std::string> words;
-  std::istringstream in(list);
-  for (std::string word; std::getline(in, word, ',');) words.push_back(word);
-  return words;
-}
-
 int run(const std::vector<std::string>& arguments) {
-  if (arguments.size() < 5) throw InputError("expected FILE.csv BUDGET SEEDS METHODS WORKLOAD…");
+  if (arguments.size() < 4) throw InputError("expected FILE.csv BUDGET SEEDS WORKLOAD…");
   Table table(arguments[0]);
-  Wanted wanted{.budget = std::stoull(arguments[1]), .seeds = std::stoull(arguments[2]), .methods = {}};
-  if (arguments[3] != "all") wanted.methods = words_of(arguments[3]);
-  for (std::size_t i = 4; i < arguments.size(); ++i) {
+  const std::uint64_t budget = std::stoull(arguments[1]), seeds = std::stoull(arguments[2]);
+  for (std::size_t i = 3; i < arguments.size(); ++i) {
     for (const std::size_t devices : {2U, 4U, 8U}) {
       for (const bool binding : {false, true}) {
         for (const std::int64_t bandwidth : {1'250'000'000LL, 12'500'000'000LL})
-          measure({arguments[i], devices, bandwidth, binding}, wanted, table);
+          measure({arguments[i], devices, bandwidth, binding}, budget, seeds, table);
       }
     }
   }

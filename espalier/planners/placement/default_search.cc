@@ -44,16 +44,14 @@ struct Phase {
   double share;                // of all states
   std::size_t level = kUnits;  // what moves: clusters of options.levels, or units
   std::size_t one_in = 1;      // on a level one in so many chains moves clusters; the others move units
-  double patience = kEndlessPatience;  // of guided_accept
-  double hot = 0.02;                   // of annealing
+  bool kicks = false;          // whether guided_accept goes on from one after as many looks in vain as units
+  double hot = 0.02;           // of annealing
 };
 
 // Fewer looks for each unit than this: what the critical path asks for comes first.
 constexpr double kLooksWithoutPath = 9;
 // With fewer, all chains move clusters on levels; with more every other one moves units meanwhile.
 constexpr double kLooksForUnits = 6;
-// Of guided_accept on units, where there are looks to lose.
-constexpr double kPatienceOnUnits = 1;
 
 // Of what levels take together, each one's part: finer ones have more to try.
 constexpr std::array<double, 2> kPartOfLevel = {0.4, 0.6};
@@ -76,9 +74,9 @@ std::vector<Phase> default_phases(double looks_a_unit, std::size_t levels) {
   }
   const double half = (1 - of_levels) / 2;
   const bool path_first = looks_a_unit < kLooksWithoutPath;
-  phases.push_back({path_first ? SearchMethod::kPath : SearchMethod::kGuided, half});
-  phases.push_back({SearchMethod::kGuided, half});
-  for (Phase& phase : phases) phase.patience = phase.level == kUnits ? kPatienceOnUnits : kEndlessPatience;
+  phases.push_back(
+      {.method = path_first ? SearchMethod::kPath : SearchMethod::kGuided, .share = half, .kicks = true});
+  phases.push_back({.method = SearchMethod::kGuided, .share = half, .kicks = true});
   return phases;
 }
 
@@ -86,7 +84,7 @@ void run_method(Walk& walk, const Phase& phase, Rng& rng) {
   const auto once = [&] {
     switch (phase.method) {
       case SearchMethod::kGuided:
-        return guided_accept(walk, rng, phase.patience);
+        return guided_accept(walk, rng, phase.kicks ? walk.around().movable().size() : kEndlessPatience);
       case SearchMethod::kCoordinate:
         return coordinate_descent(walk, rng);
       case SearchMethod::kPath:

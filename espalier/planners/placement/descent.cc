@@ -187,21 +187,22 @@ void kick(Walk& walk, Rng& rng) {
   }
 }
 
-void guided_accept(Walk& walk, Rng& rng, double patience) {
+void guided_accept(Walk& walk, Rng& rng, std::uint64_t patience) {
   KindChoice kinds(kMoveKinds + PathChanges::kKinds);
   PathChanges path;
   if (!path.look(walk)) return;
   const std::size_t most = largest_change(walk.around());
-  const double patient_looks = patience * static_cast<double>(walk.around().movable().size());
   std::uint64_t empty = 0, looks = 0, in_vain = 0;
   bool moved = false;
   while (walk.goes_on() && empty < 1'000) {
-    const bool stuck = static_cast<double>(in_vain) > patient_looks;
-    if (stuck) kick(walk, rng);
+    const bool stuck = in_vain > patience;
+    if (stuck) {
+      kick(walk, rng);
+      in_vain = 0;
+    }
     if (stuck || (moved && looks >= kLooksOfPath)) {
       if (!path.look(walk)) return;
       looks = 0, moved = false;
-      if (stuck) in_vain = 0;
     }
     const std::size_t kind = kinds.draw(rng);
     const Change change =

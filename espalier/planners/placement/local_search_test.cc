@@ -82,7 +82,7 @@ TEST(GuidedAccept, GoesOnFromAKickWhereItStandsStill) {
     const Instance instance = random_case({.tasks = 30, .devices = 3}, rng);
     const Engine engine(instance, {});
     const Neighbourhood around(instance);
-    const auto found = [&](double patience) {
+    const auto found = [&](std::uint64_t patience) {
       Context context;
       context.budget.max_states = 3'000;
       Walk walk(engine, around, Assignment(instance.units(), DeviceId(0)), context);
@@ -91,7 +91,7 @@ TEST(GuidedAccept, GoesOnFromAKickWhereItStandsStill) {
       EXPECT_EQ(context.states, 3'000U);
       return walk.best()->time;
     };
-    const Duration patient = found(1), endless = found(kEndlessPatience);
+    const Duration patient = found(instance.units()), endless = found(kEndlessPatience);
     better += patient < endless ? 1 : 0;
     worse += patient > endless ? 1 : 0;
   }
