@@ -142,6 +142,14 @@ bool is_constructive(std::string_view placer) {
   });
 }
 
+// The placer that accepts moves in a traversal order has the name of a search.
+std::string row_name(std::string_view placer) {
+  const std::vector<SearchMethod>& all = placement::search_methods();
+  const bool taken =
+      std::any_of(all.begin(), all.end(), [&](SearchMethod method) { return to_text(method) == placer; });
+  return std::string(placer) + (taken ? "-in-order" : "");
+}
+
 void measure(const Case& which, std::uint64_t budget, std::uint64_t seeds, Table& table) {
   const Workload workload = workload_of(which);
   const Instance& instance = workload.instance;
@@ -167,7 +175,7 @@ void measure(const Case& which, std::uint64_t budget, std::uint64_t seeds, Table
   const Engine engine(instance, rules, {priority, {}});
   for (const placement::Placer& placer : placement::placement_placers()) {
     if (!is_constructive(placer.name)) continue;
-    row(placer.name, 1, [&](Context& context) -> std::optional<Duration> {
+    row(row_name(placer.name), 1, [&](Context& context) -> std::optional<Duration> {
       const Placed placed = placement::place_in_live_memory(input, placer, context);
       if (!placed.assignment) return std::nullopt;
       placement::Scratch scratch;
