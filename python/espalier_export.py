@@ -48,6 +48,7 @@ LOSSES = {
     "smooth_l1_loss": F.smooth_l1_loss,
     "huber_loss": F.huber_loss,
     "bce_with_logits": F.binary_cross_entropy_with_logits,
+    "binary_cross_entropy": F.binary_cross_entropy,
 }
 
 
@@ -82,7 +83,8 @@ def export(
     loss: None if the model returns its loss (a scalar, or `.loss` of a dict-like output); else a name from LOSSES,
         a function or a module that is called as loss(outputs, *targets).
     targets: further inputs of the program that only the loss reads, by name.
-    output: the field of a dict-like output that the loss reads; "logits" when not given.
+    output: the field of a dict-like output that the loss reads. Not given: "logits", else its only floating-point tensor;
+        where there are several, a function or module is called with all of them, as the model returns them.
     outputs: further outputs to keep, by name, as an evaluation reports them: fields of a dict-like output, "output" for an
         output without names, or names of the dict that a loss function returns as (loss, {"accuracy": …}).
     mode: "train" or "eval"; it decides whether dropout and batch statistics are in the program.
@@ -101,6 +103,8 @@ def export(
             raise ExportError(f"{name}={value!r}: must be one of {', '.join(allowed)}")
 
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ExportError(f"{model.original_name} is a TorchScript module: give the torch.nn.Module that it was made of")
     inputs = named_inputs(model, example_inputs)
     targets = dict(targets or {})
     clash = sorted(inputs.keys() & targets.keys())
@@ -117,12 +121,13 @@ def export(
     without_weights = any(t.is_meta for t in [*model.parameters(), *model.buffers()])
     if without_weights:
         model, values, ties = espalier_mend.with_stand_ins(model, values)
-    joined = join(model, list(inputs), list(targets), find_loss(loss), output, list(outputs))
+    takes_all = callable(loss) or (isinstance(loss, str) and ":" in loss)
+    joined = join(model, list(inputs), list(targets), find_loss(loss), output, takes_all, list(outputs))
 
     training = mode == "train"
     try:
         with train_mode(joined, training), espalier_mend.traceable(joined, training) as mended:
-            program, dynamic = trace(joined, values, size, batch, min_batch, name)
+            program, batches = trace(joined, values, size, batch, min_batch, name)
         mended += espalier_mend.mend_program(program)
     except MendError as error:
         raise ExportError(f"{name}: {error}") from error
@@ -141,7 +146,7 @@ def export(
         "inputs": list(inputs),
         "targets": list(targets),
         "outputs": dict(zip(["loss", *outputs], names)),
-        "batch": {"kind": "dynamic", "min": min_batch, "example": size} if dynamic else {"kind": "fixed", "size": size},
+        "batch": batch_metadata(batches, size),
         "operators": espalier_mend.operator_facts(program),
         "mended": mended,
     }
@@ -149,6 +154,13 @@ def export(
         metadata |= {"weights": "none", "ties": ties}
     torch.export.save(program, path, extra_files={"espalier.json": json.dumps(metadata, indent=1)})
     return Exported(program, metadata)
+
+
+def batch_metadata(batches: Batches | None, size: int) -> dict:
+    if batches is None:
+        return {"kind": "fixed", "size": size}
+    least, most = batches
+    return {"kind": "dynamic", "min": least, **({} if most is None else {"max": most}), "example": size}
 
 
 def named_inputs(model: torch.nn.Module, example_inputs: tuple | dict) -> dict:
@@ -190,6 +202,7 @@ def join(
     target_names: list[str],
     loss: Callable | None,
     output: str | None,
+    takes_all: bool,
     kept: list[str],
 ) -> torch.nn.Module:
     """A module that has the model's own parameters, under the same names, and returns the loss.
@@ -202,6 +215,7 @@ def join(
     is_method = "forward" not in model.__dict__
     joined = copy.copy(model)
     joined.__dict__.pop("forward", None)
+    plain = copy.copy(joined)  # runs the model: without the loss among its sub-modules, all of which Sequential calls
     loss_name = None
     if isinstance(loss, torch.nn.Module):
         loss_name = "loss" if not hasattr(model, "loss") else "loss_function"
@@ -214,13 +228,13 @@ def join(
     def forward(self, *args, **kwargs):
         values = signature.bind(self, *args, **kwargs).arguments
         inputs = {name: values[name] for name in input_names}
-        outputs = original(self, **inputs) if is_method else original(**inputs)
+        outputs = original(plain, **inputs) if is_method else original(**inputs)
         named = named_outputs(outputs)
         if loss is None:
             result = own_loss(outputs)
         else:
             call = getattr(self, loss_name) if loss_name else loss
-            result = call(loss_argument(outputs, output), *(values[name] for name in target_names))
+            result = call_loss(call, loss_argument(outputs, output, takes_all), *(values[name] for name in target_names))
             if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping):
                 named |= result[1]
                 result = result[0]
@@ -268,16 +282,31 @@ def checked_output(named: dict, name: str) -> torch.Tensor:
     return value
 
 
-def loss_argument(outputs: Any, output: str | None) -> Any:
-    """The part of the model's output that the loss reads."""
-    if isinstance(outputs, Mapping):
-        field = output or "logits"
-        if field not in outputs:
-            raise ExportError(f"the model's output has no {field!r}: name one of {', '.join(outputs)} with --output")
-        return outputs[field]
-    if output is not None:
-        raise ExportError(f"--output {output}: the model's output has no names, leave it out")
-    return outputs
+def loss_argument(outputs: Any, output: str | None, takes_all: bool) -> Any:
+    """The part of the model's output that the loss reads; `takes_all`: the loss is the user's, and may read several."""
+    if not isinstance(outputs, Mapping):
+        if output is not None:
+            raise ExportError(f"--output {output}: the model's output has no names, leave it out")
+        return outputs
+    tensors = [n for n, value in outputs.items() if isinstance(value, torch.Tensor) and value.is_floating_point()]
+    if output is None and "logits" not in outputs and len(tensors) != 1 and takes_all:
+        return outputs
+    field = output or (tensors[0] if "logits" not in outputs and len(tensors) == 1 else "logits")
+    if field not in outputs:
+        raise ExportError(f"the model's output has no {field!r}: name one of {', '.join(outputs)} with --output")
+    return outputs[field]
+
+
+def call_loss(loss: Callable, outputs: Any, *targets: torch.Tensor) -> Any:
+    try:
+        return loss(outputs, *targets)
+    except AttributeError as error:
+        if isinstance(outputs, torch.Tensor) and error.obj is outputs:
+            raise ExportError(
+                f"the loss asks for .{error.name}, but is called with one tensor of the model's output: "
+                "let it read the tensor itself"
+            ) from error
+        raise
 
 
 def checked_loss(value: Any) -> torch.Tensor:
@@ -298,37 +327,27 @@ def batch_size(values: dict) -> int:
     raise ExportError("no example input is a tensor with a batch dimension")
 
 
+Batches = tuple[int, int | None]  # the least and the largest batch; None: any
+
+
 def trace(
     joined: torch.nn.Module, values: dict, size: int, batch: str, min_batch: int, model_name: str
-) -> tuple[torch.export.ExportedProgram, bool]:
-    """The exported program, and whether its batch is dynamic."""
+) -> tuple[torch.export.ExportedProgram, Batches | None]:
+    """The exported program, and its batches if they are dynamic."""
     reason = None
     if batch != "fixed":
         if size < 2:
             reason = f"the example batch is {size}; 2 or more is needed for a dynamic batch"
         else:
-            dim = torch.export.Dim("batch", min=min_batch)
-            shapes = pytree.tree_map(
-                lambda x: {0: dim} if isinstance(x, torch.Tensor) and x.dim() and x.shape[0] == size else None, values
-            )
-            for deferred in (False, True):
-                with espalier_mend.watched_batch() as places:
-                    try:
-                        with quiet():
-                            return torch.export.export(
-                                joined, (), values, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=deferred
-                            ), True
-                    except ExportError:
-                        raise
-                    except Exception as error:  # export raises many types; what follows tells the batch from other reasons
-                        reason = f"{places[0]} needs it as a constant" if places else first_reason(error)
-                        unprovable = guards_hold(error, min_batch)
-                if not unprovable:
-                    break
+            program, batches, reason = trace_dynamic(joined, values, size, min_batch)
+            if program is not None:
+                if batches != (min_batch, None):
+                    print(f"espalier_export: {model_name} is exported for {spelled(batches)}: {reason}", file=sys.stderr)
+                return program, batches
     try:
         with quiet():
             program = torch.export.export(joined, (), values)
-    except ExportError:
+    except (ExportError, MendError):
         raise
     except Exception as error:
         raise ExportError(f"torch.export cannot export {model_name}: {refusal(error)}") from error
@@ -336,25 +355,66 @@ def trace(
         if batch == "dynamic":
             raise ExportError(f"{model_name} cannot have a dynamic batch: {reason}")
         print(f"espalier_export: {model_name} is exported for micro-batches of {size} only: {reason}", file=sys.stderr)
-    return program, False
+    return program, None
 
 
-def guards_hold(error: Exception, min_batch: int) -> bool:
-    """Whether all that torch.export lacks for a dynamic batch are conditions that hold for every batch, but that it cannot
-    prove, such as 12*b*min(32, 384*b) == 384*b."""
-    wanted = [line for line in str(error).splitlines() if line.startswith("  - ")]
-    guards = [re.search(r"satisfy the generated guard (.*)\.$", line) for line in wanted]
-    if not guards or not all(guards):
-        return False
-    names = {"__builtins__": {}, "min": min, "max": max, "Min": min, "Max": max, "Mod": lambda a, b: a % b}
-    try:
-        return all(
-            eval(re.sub(r"L(\['\w+'\]|\[\d+\])+\.size\(\)\[\d+\]", "b", guard[1]), {**names, "b": b})
-            for guard in guards
-            for b in range(min_batch, 1025)
+def trace_dynamic(
+    joined: torch.nn.Module, values: dict, size: int, min_batch: int
+) -> tuple[torch.export.ExportedProgram | None, Batches, str | None]:
+    """The program for all batches that take the example's way through the code, and what keeps others out."""
+    batches, deferred, reason = (min_batch, None), False, None
+    while True:
+        dim = torch.export.Dim("batch", min=batches[0], max=batches[1])
+        shapes = pytree.tree_map(
+            lambda x: {0: dim} if isinstance(x, torch.Tensor) and x.dim() and x.shape[0] == size else None, values
         )
+        with espalier_mend.watched_batch() as places:
+            try:
+                with quiet():
+                    program = torch.export.export(
+                        joined, (), values, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=deferred
+                    )
+                return program, batches, reason
+            except (ExportError, MendError):
+                raise
+            except Exception as error:  # export raises many types; what follows tells the batch from other reasons
+                reason = f"{places[0]} needs it as a constant" if places else first_reason(error)
+                fitting = batches_that_fit(error, size, batches)
+        if fitting is None or (fitting == batches and deferred):
+            return None, batches, reason
+        if fitting == batches:
+            deferred = True  # they hold for each of these batches, but torch.export cannot prove it
+        else:
+            batches, reason = fitting, "others take another way through its code"
+
+
+def spelled(batches: Batches) -> str:
+    least, most = batches
+    return f"any batch from {least}" if most is None else f"batches from {least} to {most}"
+
+
+def batches_that_fit(error: Exception, size: int, within: Batches) -> Batches | None:
+    """The batches around `size` for which all conditions that torch.export lacks for a dynamic batch hold, such as
+    12*b*min(32, 384*b) == 384*b, which it cannot prove, or b <= 63. None: there are other reasons, or no second batch."""
+    wanted = [line for line in str(error).splitlines() if line.startswith("  - ")]
+    guards = [re.search(r"satisfy the generated guard (.*?)\.?$", line) for line in wanted]
+    if not guards or not all(guards):
+        return None
+    names = {"__builtins__": {}, "min": min, "max": max, "Min": min, "Max": max, "Mod": lambda a, b: a % b}
+    conditions = [re.sub(r"L(\['\w+'\]|\[\d+\])+\.size\(\)\[\d+\]", "b", guard[1]) for guard in guards]
+
+    def fits(b: int) -> bool:
+        return all(eval(condition, {**names, "b": b}) for condition in conditions)
+
+    least, most = within
+    limit = most or 1024
+    try:
+        below = next((b for b in range(size, least - 1, -1) if not fits(b)), least - 1)
+        above = next((b for b in range(size, limit + 1) if not fits(b)), limit + 1)
     except Exception:  # a condition of another sort
-        return False
+        return None
+    fitting = (below + 1, most if above > limit else above - 1)
+    return None if above - below <= 2 else fitting
 
 
 def refusal(error: Exception) -> str:
@@ -477,7 +537,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("factory", help="package.module:function that builds the model and its example inputs")
     parser.add_argument("-o", "--output-file", required=True, metavar="FILE.pt2")
     parser.add_argument("--loss", help=f"one of {', '.join(LOSSES)}, or package.module:function")
-    parser.add_argument("--output", help="the field of a dict-like model output that the loss reads (default logits)")
+    parser.add_argument("--output", help="the field of a dict-like model output that the loss reads (default logits, or its only tensor)")
     parser.add_argument("--outputs", default="", metavar="NAME,…", help="further outputs to keep, by name")
     parser.add_argument("--mode", choices=("train", "eval"), default="train")
     parser.add_argument("--batch", choices=("auto", "dynamic", "fixed"), default="auto")
@@ -505,7 +565,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def describe(path: str, metadata: dict) -> str:
     batch = metadata["batch"]
-    size = f"any batch from {batch['min']}" if batch["kind"] == "dynamic" else f"micro-batches of {batch['size']}"
+    dynamic = batch["kind"] == "dynamic"
+    size = spelled((batch["min"], batch.get("max"))) if dynamic else f"micro-batches of {batch['size']}"
     weights = ", no weights" if metadata.get("weights") == "none" else ""
     return f"wrote {path}: {metadata['model']}, {metadata['mode']} mode, {size}{weights}"
 

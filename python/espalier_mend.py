@@ -20,10 +20,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
 from torch.utils import _pytree as pytree
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -93,10 +96,14 @@ def traceable(model: torch.nn.Module, training: bool) -> Iterator[list[str]]:
         if training:
             lines += leave_out_random_choices(model, change)
             torch.rand = rand_without_layerdrop(rand)
-        checks = PassedChecks()
+        checks = MendedCalls()
         change(torch, "_check_tensor_all", checks.all_true)
+        change(torch.autograd, "grad", refused("takes a gradient (torch.autograd.grad) inside forward, which no program holds"))
+        packed = refused("packs sequences by lengths, which are known only when it runs: leave them padded")
+        change(FakeTensor, "tolist", checks.known_list(FakeTensor.tolist))
+        change(torch._VF, "_pack_padded_sequence", packed)
         change(torch.nn.Module, "to", moved_if_elsewhere(torch.nn.Module.to))
-        with checks:
+        with checks, ctc_of_padded_targets():
             yield lines
         if checks.lines:
             lines.append(counted("checks of the data are left out", checks.lines))
@@ -104,6 +111,25 @@ def traceable(model: torch.nn.Module, training: bool) -> Iterator[list[str]]:
         torch.rand = rand
         for owner, name, value in reversed(changed):
             setattr(owner, name, value)
+
+
+@contextlib.contextmanager
+def ctc_of_padded_targets() -> Iterator[None]:
+    """Sizes for ctc_loss with the lengths in tensors: its table has a column for each letter of the longest target, at most
+    all that a padded target has. torch.export knows none, since they depend on data. Targets in one row stay refused."""
+    op = torch.ops.aten._ctc_loss.Tensor
+
+    def sizes(mode, func, log_probs, targets, input_lengths, target_lengths, *args, **kwargs):
+        if targets.dim() != 2:
+            raise MendError("ctc_loss has its targets in one row, whose length is known only when it runs: leave them padded")
+        time, batch = log_probs.shape[:2]
+        return log_probs.new_empty(batch), log_probs.new_empty(batch, time, 2 * targets.shape[1] + 1)
+
+    fake_impls.register_op_impl(op)(sizes)
+    try:
+        yield
+    finally:
+        fake_impls.op_implementations_dict.pop(op)
 
 
 @contextlib.contextmanager
@@ -169,8 +195,9 @@ def leave_out_random_choices(model: torch.nn.Module, change: Callable) -> list[s
     owners = {}
     for module in model.modules():
         owners[id(module)] = module
-        if getattr(module, "config", None) is not None:
-            owners[id(module.config)] = module.config
+        config = getattr(module, "config", None)
+        if hasattr(config, "__dict__"):  # other packages keep a dict or a name there
+            owners[id(config)] = config
     for owner in owners.values():
         for name in [n for n in vars(owner) if n.endswith("layerdrop")]:
             rate = getattr(owner, name)
@@ -220,13 +247,29 @@ def rand_without_layerdrop(rand: Callable) -> Callable:
     return replaced
 
 
-class PassedChecks(TorchFunctionMode):
-    """Answers `assert tensor` and `if tensor: raise …` so that nothing is raised, and lets torch._check_tensor_all pass; other
-    conditions are left to torch."""
+def refused(why: str) -> Callable:
+    def replaced(*args, **kwargs):
+        frame = user_frame(sys._getframe(1))
+        raise MendError(f"{line_text(frame.f_code.co_filename, frame.f_lineno) if frame else 'its code'} {why}")
+
+    return replaced
+
+
+class MendedCalls(TorchFunctionMode):
+    """Calls that torch.export cannot trace, while a model is traced:
+
+    - `assert tensor` and `if tensor: raise …` are answered so that nothing is raised, and torch._check_tensor_all passes;
+      other conditions are left to torch;
+    - `generator=None` is taken out: torch.randn with it cannot have a dynamic size;
+    - `torch.arange(2, 4).tolist()` gives its numbers (dimensions, in losses of MONAI);
+    - torch.ctc_loss of `labels.masked_select(mask)` reads the labels padded (models of speech in transformers).
+    """
 
     def __init__(self):
         super().__init__()
         self.lines: list[str] = []
+        self.ranges: WeakIdKeyDictionary = WeakIdKeyDictionary()  # by what torch.arange gave
+        self.selected: WeakIdKeyDictionary = WeakIdKeyDictionary()  # by what masked_select gave: tensor and mask
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         asks = func is torch.Tensor.__bool__ or (func is torch.Tensor.item and args[0].dtype is torch.bool)
@@ -236,7 +279,27 @@ class PassedChecks(TorchFunctionMode):
             if answer is not None:
                 self.note(frame)
                 return answer
-        return func(*args, **(kwargs or {}))
+        kwargs = dict(kwargs or {})
+        if kwargs.get("generator", self) is None:
+            del kwargs["generator"]
+        if func in (F.ctc_loss, torch.ctc_loss) and len(args) > 1 and args[1] in self.selected:
+            args = (args[0], padded(*self.selected[args[1]]), *args[2:])
+        result = func(*args, **kwargs)
+        if func in (torch.masked_select, torch.Tensor.masked_select) and args[0].dim() == 2 and len(args) == 2:
+            if args[0].shape == args[1].shape:
+                self.selected[result] = args
+        if func is torch.arange and args and all(type(n) is int for n in args) and not kwargs:
+            self.ranges[result] = range(*args)
+        return result
+
+    def known_list(self, tolist: Callable) -> Callable:
+        """FakeTensor.tolist, but the numbers themselves of a range that nothing has written to."""
+
+        def replaced(tensor):
+            known = tensor in self.ranges and tensor._version == 0
+            return list(self.ranges[tensor]) if known else tolist(tensor)
+
+        return replaced
 
     def all_true(self, cond, message=None):
         """In place of torch._check_tensor_all, which would compute in each step what nobody looks at."""
@@ -250,6 +313,12 @@ class PassedChecks(TorchFunctionMode):
         place = line_text(frame.f_code.co_filename, frame.f_lineno)
         if place not in self.lines:
             self.lines.append(place)
+
+
+def padded(labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Each row's selected labels at its beginning, and zeros behind them."""
+    order = torch.argsort(~mask, dim=1, stable=True)
+    return torch.where(mask, labels, 0).gather(1, order)
 
 
 def user_frame(frame):
@@ -305,6 +374,7 @@ def mend_program(program: torch.export.ExportedProgram) -> list[str]:
         for name, node in replace_python_operators(module, reached):
             replaced.setdefault(name, []).append(node)
     for module in modules:
+        leave_out_unread_selections(module.graph)
         if module.graph.eliminate_dead_code(has_effect):
             module.recompile()
     for name, nodes in replaced.items():
@@ -313,6 +383,20 @@ def mend_program(program: torch.export.ExportedProgram) -> list[str]:
         times = "1 time" if len(nodes) == 1 else f"{len(nodes)} times"
         lines.append(f"operator {name}, registered in Python ({times}), {what}")
     return lines
+
+
+def leave_out_unread_selections(graph: torch.fx.Graph) -> None:
+    """A masked_select of which only the length is read, and that only to assert that it is one."""
+    for selected in graph.find_nodes(op="call_function", target=torch.ops.aten.masked_select.default):
+        reads = [selected]
+        for node in reads:  # grows
+            reads += [user for user in node.users if user not in reads]
+        leaves = [node for node in reads if not node.users]
+        sizes = [node for node in reads[1:] if node not in leaves]
+        asserts = all(node.target is torch.ops.aten._assert_scalar.default for node in leaves)
+        if len(leaves) and asserts and all(not isinstance(node.meta.get("val"), torch.Tensor) for node in sizes):
+            for node in leaves:
+                graph.erase_node(node)
 
 
 def has_effect(node: torch.fx.Node) -> bool:

@@ -254,6 +254,12 @@ TRANSFORMERS = {
         "whisper", "AutoModelForSpeechSeq2Seq", lambda: {"input_features": torch.randn(BATCH, 8, 40), "labels": tokens()},
         SEQ2SEQ, num_mel_bins=8, max_source_positions=20, max_target_positions=64, encoder_layerdrop=0.1,
         decoder_layerdrop=0.1, suppress_tokens=[], begin_suppress_tokens=[]),
+    "wav2vec 2, CTC": transformer(
+        "wav2vec2", "AutoModelForCTC",
+        lambda: {"input_values": torch.randn(BATCH, 400), "labels": torch.randint(1, WORDS, (BATCH, 5))},
+        conv_dim=[16, 16], conv_stride=[5, 2], conv_kernel=[10, 3], num_feat_extract_layers=2,
+        num_conv_pos_embeddings=8, num_conv_pos_embedding_groups=2,
+    ),  # fmt: skip
     "wav2vec 2": transformer(
         "wav2vec2", "AutoModelForAudioClassification",
         lambda: {"input_values": torch.randn(BATCH, 400), "labels": classes()}, num_labels=5,

@@ -6,6 +6,7 @@
 
 #include "espalier/app/catalog.h"
 #include "espalier/app/inspect.h"
+#include "espalier/app/job_for_tests.h"
 #include "espalier/app/opened_plan.h"
 #include "espalier/app/plan_diff.h"
 #include "espalier/app/planning.h"
@@ -259,6 +260,20 @@ TEST_F(App, InspectCountsWorkAndBranches) {
   EXPECT_DOUBLE_EQ(summary.parallelism, 15.0 / 9.0);
   EXPECT_EQ(to_text(summary.outline), "  img 40 % | txt 40 %\n  head 20 %\n");  // 6, 6 and 3 of 15 ms
   EXPECT_EQ(summary.kinds.front().name, "linear");
+}
+
+TEST_F(App, InspectTellsFrozenParametersFromBuffers) {
+  const ModelSummary summary = inspect(job_for_tests(
+      "batch 1..8\nx = input() : f32[b,4]\nw = parameter(w) : f32[4,4]\nv = parameter(v, frozen) : f32[4,4]\n"
+      "s = buffer(s) : f32[4]\na = linear(x, w) : f32[b,4]\nc = linear(a, v) : f32[b,4]\nd = mul(c, s) : "
+      "f32[b,4]\n"
+      "loss = mean(d) : f32[]\n",
+      "1xT4", BatchSize(8), BatchSize(4)));
+  EXPECT_EQ(summary.parameter_elements, 16);
+  EXPECT_EQ(summary.parameters, Bytes(64));
+  EXPECT_EQ(summary.frozen_elements, 16);
+  EXPECT_EQ(summary.frozen, Bytes(64));
+  EXPECT_EQ(summary.buffers, Bytes(16));
 }
 
 TEST_F(App, InspectListsOperatorsThatLibtorchDoesNotHave) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "espalier/app/planning.h"
 #include "espalier/cost/analytic.h"
@@ -16,9 +17,19 @@ namespace espalier {
 namespace {
 
 void add_parameters(const Graph& graph, ModelSummary& summary) {
-  for (const Parameter& parameter : graph.parameters()) {
-    if (!parameter.trainable) {
+  std::set<ParameterId> buffers;
+  for (const Tensor& tensor : graph.tensors()) {
+    if (tensor.role == TensorRole::kBuffer) buffers.insert(*tensor.parameter);
+  }
+  for (std::size_t p = 0; p < graph.parameters().size(); ++p) {
+    const Parameter& parameter = graph.parameters()[p];
+    if (buffers.contains(ParameterId(p))) {
       summary.buffers += parameter.bytes();
+      continue;
+    }
+    if (!parameter.trainable) {
+      summary.frozen_elements += parameter.elements();
+      summary.frozen += parameter.bytes();
       continue;
     }
     summary.parameter_elements += parameter.elements();
@@ -47,7 +58,10 @@ class RoleWork {
     const Operator& op = graph_.op(id);
     if (op.role == OperatorRole::kForward) {
       const Work work = operator_work(graph_, id, at_);
-      return {work.forward_flops, training_ ? 0 : work.input_gradient_flops + work.weight_gradient_flops};
+      if (training_) return {work.forward_flops, 0};
+      const BackwardHalves halves = backward_halves(graph_, op);
+      return {work.forward_flops, (halves.input ? work.input_gradient_flops : 0) +
+                                      (halves.weights ? work.weight_gradient_flops : 0)};
     }
     const auto forward = forward_of_class_.find(op.op_class);
     if (op.role == OperatorRole::kUpdate || forward == forward_of_class_.end()) return {};

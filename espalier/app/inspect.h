@@ -41,6 +41,8 @@ struct ModelSummary {
   bool opaque = false;  // a profile: it knows bytes and times, no elements and no FLOP
   std::int64_t parameter_elements = 0;
   Bytes parameters;  // trainable, ties once
+  std::int64_t frozen_elements = 0;
+  Bytes frozen;  // parameters that are not trained
   Bytes buffers;
   std::vector<std::vector<std::string>> ties;  // names of parameters that share one storage
 

@@ -108,10 +108,10 @@ class Accountant {
       MemoryHolder more;
       for (const TensorId t : graph.op(op).inputs) {
         const auto parameter = graph.tensor(t).parameter;
-        if (!parameter || !graph.parameter(*parameter).trainable || !parameters_.insert(*parameter).second)
-          continue;
+        if (!parameter || !parameters_.insert(*parameter).second) continue;
         const Bytes bytes = graph.parameter(*parameter).bytes() / share;
         more.parameters += bytes;
+        if (!graph.parameter(*parameter).trainable) continue;
         more.training += bytes + optimizer_state(job_.training.optimizer, bytes);
       }
       const bool again = std::binary_search(stage.recompute.begin(), stage.recompute.end(), op);
@@ -204,7 +204,7 @@ Table memory_account_table(const MemoryAccount& account, std::size_t most) {
             (account.holders.size() - most == 1 ? " other" : " others"),
         "", others.parameters, others.training, others.kept, others.total());
   }
-  add("messages, buffers, workspace", "", Cell(), Cell(), Cell(), account.rest);
+  add("messages, workspace", "", Cell(), Cell(), Cell(), account.rest);
   return table;
 }
 

@@ -16,7 +16,7 @@ struct MemoryHolder {
   // without a module go by their own name.
   std::string module;
   std::string source;  // "model.py:12", of the operator that holds most; empty if unknown
-  Bytes parameters;    // each where it is first read
+  Bytes parameters;    // frozen ones and buffers too; each where it is first read
   Bytes training;      // their gradients and what the optimizer keeps for them
   Bytes kept;          // tensors kept for backward, of all micro-batches in flight
   Bytes total() const { return parameters + training + kept; }
@@ -28,7 +28,7 @@ struct MemoryAccount {
   Bytes peak, has;
   Duration at;                        // of the step
   std::vector<MemoryHolder> holders;  // most first
-  Bytes rest;  // buffers, what is received and sent, workspace, what recomputation holds
+  Bytes rest;                         // what is received and sent, workspace, what recomputation holds
 };
 
 // Of one device of a plan: the sum of all is its peak. Micro-batches in flight are those at that time.

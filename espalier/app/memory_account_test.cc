@@ -68,6 +68,32 @@ TEST(MemoryAccount, NamesWhoHoldsThePeak) {
   EXPECT_EQ(table.rows[2][0], Cell(std::string("1 other")));
 }
 
+TEST(MemoryAccount, FrozenParametersAndBuffersBelongToTheirModules) {
+  const PlanningJob job = job_for_tests(
+      "batch 1..4096\nx = input() : f32[b,64]\nw = parameter(w, frozen) : f32[64,64]\ns = buffer(s) : "
+      "f32[64]\n"
+      "v = parameter(v) : f32[64,64]\n"
+      "a = linear(x, w) : f32[b,64] @module=base\n"
+      "g = mul(a, s) : f32[b,64] @module=norm\n"
+      "c = linear(g, v) : f32[b,64] @module=adapter\n"
+      "loss = mean(c) : f32[] @module=loss\n",
+      "2xV100-16GB", BatchSize(2048), BatchSize(512));
+  const MemoryAccount account = memory_account(job, judge(job, two_stages()), DeviceId(0));
+  Bytes sum = account.rest;
+  for (const MemoryHolder& holder : account.holders) sum += holder.total();
+  EXPECT_EQ(sum, account.peak);
+  const auto holder = [&](const std::string& module) {
+    for (const MemoryHolder& one : account.holders) {
+      if (one.module == module) return one;
+    }
+    return MemoryHolder();
+  };
+  EXPECT_EQ(holder("base").parameters, Bytes(64 * 64 * 4));
+  EXPECT_EQ(holder("base").training, Bytes());
+  EXPECT_EQ(holder("norm").parameters, Bytes(64 * 4));
+  EXPECT_EQ(holder("adapter").training, Bytes(3 * 64 * 64 * 4));
+}
+
 TEST(WhatIf, PlansAgainForEachChangeAndSaysWhatBinds) {
   const PlanningJob job = small_job();
   const PlanOptions options{.planner = "even"};

@@ -28,9 +28,12 @@ std::string count_text(std::int64_t count) {
 void print(Console& console, const PlanningJob& job, const ModelSummary& s) {
   std::ostream& out = console.out();
   out << fmt::format("{}: {} operators, ", s.name, s.operators)
-      << (s.opaque
-              ? fmt::format("parameters of {}", to_text(s.parameters))
-              : fmt::format("{} parameters in {}", count_text(s.parameter_elements), to_text(s.parameters)));
+      << (s.opaque ? fmt::format("parameters of {}", to_text(s.parameters))
+                   : fmt::format("{} parameters{} in {}", count_text(s.parameter_elements),
+                                 s.frozen.count() > 0 ? " to train" : "", to_text(s.parameters)));
+  if (s.frozen.count() > 0) {
+    out << fmt::format(", {} frozen ones in {}", count_text(s.frozen_elements), to_text(s.frozen));
+  }
   if (s.buffers.count() > 0) out << fmt::format(", buffers {}", to_text(s.buffers));
   out << '\n';
   out << "exported for " << batch_text(s.batch) << (s.training_mode ? ", train mode" : ", eval mode") << "; "
@@ -128,6 +131,8 @@ Json to_json(const PlanningJob& job, const ModelSummary& s) {
           {"duplicable_operators", s.duplicable},
           {"parameters", s.parameter_elements},
           {"parameter_bytes", s.parameters.count()},
+          {"frozen_parameters", s.frozen_elements},
+          {"frozen_bytes", s.frozen.count()},
           {"buffer_bytes", s.buffers.count()},
           {"ties", s.ties},
           {"micro_batch", s.at.count()},

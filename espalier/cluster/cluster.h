@@ -192,29 +192,33 @@ struct CollectiveCost {
 CollectiveCost all_reduce_cost(const Cluster& cluster, std::span<const DeviceId> members, Bytes bytes);
 
 // Presets by name: V100-16GB, V100-32GB, A100-40GB, A100-80GB, H100, H200 (all as sold on SXM boards), B200,
-// MI300X, T4, L4, L40S, A10, RTX3090, RTX4090 and cpu (one core). Rates are the makers' published dense
-// peaks; memory is what a step may use: what the driver reports less half a GiB that a framework takes.
+// MI300X, P100-16GB, T4, L4, L40S, A10, A30, A40, A4000, A5000, A6000, GTX1080Ti, RTX2080Ti, RTX3060 (12 GB),
+// RTX3070, RTX3080 (10 GB), RTX3090, RTX4070, RTX4080, RTX4090, RTX5080, RTX5090 and cpu (one core). Rates
+// are the makers' published dense peaks; memory is what a step may use: what the driver reports less half a
+// GiB that a framework takes.
 std::span<const DeviceKind> device_presets();
 
 // The preset of that name. Throws InputError naming the nearest one.
 const DeviceKind& device_preset(std::string_view name);
 
 // The kind of a device that its driver calls so: "Tesla V100-SXM2-16GB" is V100-16GB, "NVIDIA GeForce RTX
-// 4090" RTX4090. What no preset is called stays its own words, joined by dashes.
+// 4090" RTX4090. What no preset is called ("RTX 3080 Ti") stays its own words, joined by dashes.
 std::string kind_called(std::string_view product);
 
 // The link of each device into a host of its kind, one direction:
 //   V100 150GB/s (NVLink 2), A100 300GB/s (NVLink 3), H100 and H200 450GB/s (NVLink 4), B200 900GB/s (NVLink
 //   5), MI300X 64GB/s (Infinity Fabric, to each other one), latency 5 µs;
-//   L4, L40S, A10, RTX3090 and RTX4090 32GB/s (PCIe 4 x16), T4 16GB/s (PCIe 3 x16), latency 10 µs;
+//   RTX50.. 64GB/s (PCIe 5 x16), L4, L40S, A10 to A6000, RTX30.. and RTX40.. 32GB/s (PCIe 4 x16), P100, T4,
+//   GTX1080Ti and RTX2080Ti 16GB/s (PCIe 3 x16), latency 10 µs;
 //   cpu and other kinds 2GB/s, latency 40 µs (processes of one machine over loopback).
 Group usual_host(const DeviceKind& kind, std::string name);
 
 // "4xA100-80GB+2xV100-16GB@25Gb": each `NxKind` is a host with its kind's usual inner link, the hosts are
-// joined at the rate behind '@' (10 µs latency; 100Gb if absent). `HxNxKind` stands for H equal hosts. A
-// single host without '@' has no network above it. Devices are `gpu:0` … (`cpu:0` … for cpu), counted over
-// the hosts; at most 4096. "local:N" is not known here: it describes a machine, and the library does not look
-// at one; see local_cluster. Throws InputError naming the part that is wrong, and the nearest preset.
+// joined at the rate behind '@' (10 µs latency; 100Gb if absent). `HxNxKind` stands for H equal hosts, `Kind`
+// for `1xKind`. "2xRTX4090,RTX3090" is one host of unequal devices, with the link of the slowest. A single
+// host without '@' has no network above it. Devices are `gpu:0` … (`cpu:0` … for cpu), counted over the
+// hosts; at most 4096. "local:N" is not known here: it describes a machine, and the library does not look at
+// one; see local_cluster. Throws InputError naming the part that is wrong, and the nearest preset.
 Cluster parse_cluster(std::string_view short_form);
 
 // What a short form leaves unsaid of its links, for people: "300GB/s and 5us inside a host of A100-80GB, 10us

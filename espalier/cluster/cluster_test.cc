@@ -272,11 +272,32 @@ TEST(ClusterShortForm, ATwoByFourIsTwoHostsOfFour) {
   EXPECT_EQ(parse_cluster("2x4xH200@400Gb"), parse_cluster("4xH200+4xH200@400Gb"));
 }
 
+TEST(ClusterShortForm, AKindAloneIsOneDevice) {
+  EXPECT_EQ(parse_cluster("H100+cpu@10Gb"), parse_cluster("1xH100+1xcpu@10Gb"));
+}
+
+TEST(ClusterShortForm, UnequalDevicesOfOneHostShareTheLinkOfTheSlowest) {
+  const Cluster c = parse_cluster("2xRTX5090,RTX2080Ti");
+  ASSERT_THAT(c.groups(), SizeIs(1));
+  ASSERT_THAT(c.devices(), SizeIs(3));
+  EXPECT_EQ(c.kind_of(DeviceId(1)).name, "RTX5090");
+  EXPECT_EQ(c.kind_of(DeviceId(2)).name, "RTX2080Ti");
+  EXPECT_EQ(c.device(DeviceId(2)).name, "gpu:2");
+  EXPECT_EQ(c.group(GroupId(0)).bandwidth, 16'000'000'000);
+  EXPECT_EQ(parse_cluster("RTX3060,RTX3060"), parse_cluster("2xRTX3060"));
+  EXPECT_THAT(parse_cluster("RTX3060,RTX3090+2xT4@10Gb").groups(), SizeIs(3));
+}
+
 TEST(ClusterShortForm, ErrorsNameThePartAndTheNearestPreset) {
   EXPECT_THAT(refusal([] { parse_cluster("4xA100-80G"); }), HasSubstr("did you mean 'A100-80GB'?"));
   EXPECT_THAT(refusal([] { parse_cluster("2xh100"); }), HasSubstr("did you mean 'H100'?"));
-  EXPECT_THAT(refusal([] { parse_cluster("2xH100+cpu"); }),
-              HasSubstr("'cpu': expected a count and a device"));
+  EXPECT_THAT(refusal([] { parse_cluster("2xH100+gpu"); }),
+              HasSubstr("'gpu': expected a count and a device"));
+  EXPECT_THAT(refusal([] { parse_cluster("2x4xH100,cpu"); }),
+              HasSubstr("'2x4xH100,cpu': expected one host's devices"));
+  EXPECT_THAT(refusal([] { parse_cluster("cpu,2x4xH100"); }), HasSubstr("expected one host's devices"));
+  EXPECT_THAT(refusal([] { parse_cluster("H100,"); }), HasSubstr("'': expected a count and a device"));
+  EXPECT_THAT(refusal([] { parse_cluster("H100,H10"); }), HasSubstr("'H10': expected a count and a device"));
   EXPECT_THAT(refusal([] { parse_cluster("0xcpu"); }), HasSubstr("expected a count from 1"));
   EXPECT_THAT(refusal([] { parse_cluster("99999999999xcpu"); }), HasSubstr("expected a count from 1"));
   EXPECT_THAT(refusal([] { parse_cluster("4096x4096xcpu"); }), HasSubstr("more than 4096 devices"));
@@ -293,6 +314,10 @@ TEST(KindCalled, FindsThePresetThatADriversNameMeans) {
   EXPECT_EQ(kind_called("Tesla V100-SXM2-16GB"), "V100-16GB");
   EXPECT_EQ(kind_called("NVIDIA GeForce RTX 4090"), "RTX4090");
   EXPECT_EQ(kind_called("NVIDIA A10"), "A10");
+  EXPECT_EQ(kind_called("NVIDIA GeForce RTX 2080 Ti"), "RTX2080Ti");
+  EXPECT_EQ(kind_called("NVIDIA GeForce RTX 3080 Ti"), "NVIDIA-GeForce-RTX-3080-Ti") << "not an RTX 3080";
+  EXPECT_EQ(kind_called("NVIDIA RTX A6000"), "A6000");
+  EXPECT_EQ(kind_called("NVIDIA A100-PCIE-40GB"), "A100-40GB");
   EXPECT_EQ(kind_called("NVIDIA TITAN V"), "NVIDIA-TITAN-V")
       << "no preset: a kind that a cluster file may define";
 }
@@ -356,6 +381,20 @@ INSTANTIATE_TEST_SUITE_P(Known, Preset,
                                            PresetRow{"A10", 31.2, 62.5, 125, 125, 21.5, 600, 32},
                                            PresetRow{"RTX3090", 35.6, 35.6, 71, 71, 23, 936, 32},
                                            PresetRow{"RTX4090", 82.6, 82.6, 165.2, 165.2, 23, 1008, 32},
+                                           PresetRow{"RTX5090", 104.8, 104.8, 209.5, 209.5, 30.75, 1792, 64},
+                                           PresetRow{"RTX5080", 56.3, 56.3, 112.6, 112.6, 14.75, 960, 64},
+                                           PresetRow{"RTX4080", 48.7, 48.7, 97.5, 97.5, 15, 717, 32},
+                                           PresetRow{"RTX4070", 29.1, 29.1, 58.3, 58.3, 11, 504, 32},
+                                           PresetRow{"RTX3080", 29.8, 29.8, 59.5, 59.5, 9.25, 760, 32},
+                                           PresetRow{"RTX3070", 20.3, 20.3, 40.6, 40.6, 7.25, 448, 32},
+                                           PresetRow{"RTX3060", 12.7, 12.7, 25.5, 25.5, 11.25, 360, 32},
+                                           PresetRow{"RTX2080Ti", 13.4, 13.4, 13.4, 53.8, 10.25, 616, 16},
+                                           PresetRow{"GTX1080Ti", 11.3, 11.3, 11.3, 11.3, 10.25, 484, 16},
+                                           PresetRow{"A6000", 38.7, 77.4, 154.8, 154.8, 47, 768, 32},
+                                           PresetRow{"A5000", 27.8, 55.6, 111.1, 111.1, 23, 768, 32},
+                                           PresetRow{"A4000", 19.2, 38.3, 76.7, 76.7, 15, 448, 32},
+                                           PresetRow{"A40", 37.4, 74.8, 149.7, 149.7, 43.75, 696, 32},
+                                           PresetRow{"A30", 10.3, 82, 165, 165, 23, 933, 32},
                                            PresetRow{"cpu", 0.05, 0.05, 0.05, 0.05, 4, 10, 2}));
 
 TEST(ClusterShortForm, SaysWhatItAssumesOfLinks) {

@@ -54,14 +54,24 @@ bool is_cpu(const DeviceKind& kind) {
   throw InputError("cluster: '" + std::string(part.substr(0, 80)) + "': " + problem);
 }
 
-struct HostsPart {
-  int hosts = 1;
-  int devices = 1;
+struct Devices {
+  int count = 1;
   const DeviceKind* kind = nullptr;
 };
 
-// "4xA100-80GB" or "2x4xA100-80GB"
-HostsPart parse_hosts(std::string_view part) {
+// Equal hosts, each with these devices.
+struct HostsPart {
+  int hosts = 1;
+  std::vector<Devices> devices;
+};
+
+bool is_preset(std::string_view name) {
+  const std::span<const DeviceKind> known = device_presets();
+  return std::any_of(known.begin(), known.end(), [&](const DeviceKind& kind) { return kind.name == name; });
+}
+
+// "A100-80GB", "4xA100-80GB" or "2x4xA100-80GB"
+HostsPart parse_devices(std::string_view part) {
   std::vector<int> counts;
   std::string_view rest = part;
   while (!rest.empty() && rest.front() >= '0' && rest.front() <= '9') {
@@ -75,14 +85,31 @@ HostsPart parse_hosts(std::string_view part) {
     rest.remove_prefix(1);
     counts.push_back(count);
   }
-  if (counts.empty() || counts.size() > 2) {
+  if (counts.size() > 2 || (counts.empty() && !is_preset(rest))) {
     fail(part,
          "expected a count and a device, as in 4xA100-80GB, or hosts, count and device, as in 2x4xV100-16GB");
   }
   try {
-    return {counts.size() == 2 ? counts[0] : 1, counts.back(), &device_preset(rest)};
+    return {counts.size() == 2 ? counts[0] : 1, {{counts.empty() ? 1 : counts.back(), &device_preset(rest)}}};
   } catch (const InputError& error) {
     fail(part, error.what());
+  }
+}
+
+// "2x4xA100-80GB", or "2xRTX4090,RTX3090": the unequal devices of one host
+HostsPart parse_hosts(std::string_view part) {
+  std::string_view rest = part;
+  HostsPart hosts;
+  while (true) {
+    const std::size_t comma = rest.find(',');
+    const HostsPart more = parse_devices(rest.substr(0, comma));
+    if (more.hosts > 1 && (comma != std::string_view::npos || !hosts.devices.empty())) {
+      fail(part, "expected one host's devices, as in 2xRTX4090,RTX3090");
+    }
+    hosts.hosts = more.hosts;
+    hosts.devices.push_back(more.devices[0]);
+    if (comma == std::string_view::npos) return hosts;
+    rest.remove_prefix(comma + 1);
   }
 }
 
@@ -93,19 +120,31 @@ std::vector<HostsPart> parse_parts(std::string_view text) {
     const std::size_t plus = text.find('+');
     const std::string_view part = text.substr(0, plus);
     parts.push_back(parse_hosts(part));
-    if (parts.back().hosts > kMaxDevices / parts.back().devices) fail(part, "more than 4096 devices");
-    total += parts.back().hosts * parts.back().devices;
-    if (total > kMaxDevices) fail(part, "more than 4096 devices in all");
+    for (const Devices& devices : parts.back().devices) {
+      if (parts.back().hosts > kMaxDevices / devices.count) fail(part, "more than 4096 devices");
+      total += parts.back().hosts * devices.count;
+      if (total > kMaxDevices) fail(part, "more than 4096 devices in all");
+    }
     if (plus == std::string_view::npos) return parts;
     text.remove_prefix(plus + 1);
   }
+}
+
+// A host of one kind, or of several: then the link is that of the slowest.
+Group host_of(const std::vector<Devices>& devices, const std::string& name) {
+  Group host = usual_host(*devices[0].kind, name);
+  for (const Devices& more : devices) {
+    const Group other = usual_host(*more.kind, name);
+    if (*other.bandwidth < *host.bandwidth) host = other;
+  }
+  return host;
 }
 
 }  // namespace
 
 std::span<const DeviceKind> device_presets() {
   constexpr Peaks kV100{15.7, 15.7, 15.7, 125}, kA100{19.5, 156, 312, 312}, kH100{67, 494.7, 989.4, 989.4};
-  static const std::array<DeviceKind, 16> kPresets{
+  static const std::array<DeviceKind, 30> kPresets{
       gpu("V100-16GB", usable(15.78), kV100, 900 * kGiga, 80),
       gpu("V100-32GB", usable(31.74), kV100, 900 * kGiga, 80),
       gpu("A100-40GB", usable(39.39), kA100, 1555 * kGiga, 108),
@@ -121,6 +160,20 @@ std::span<const DeviceKind> device_presets() {
       gpu("A10", usable(22.03), {31.2, 62.5, 125, 125}, 600 * kGiga, 72),
       gpu("RTX3090", usable(23.69), {35.6, 35.6, 71, 71}, 936 * kGiga, 82),
       gpu("RTX4090", usable(23.64), {82.6, 82.6, 165.2, 165.2}, 1008 * kGiga, 128),
+      gpu("RTX5090", usable(31.37), {104.8, 104.8, 209.5, 209.5}, 1792 * kGiga, 170),
+      gpu("RTX5080", usable(15.46), {56.3, 56.3, 112.6, 112.6}, 960 * kGiga, 84),
+      gpu("RTX4080", usable(15.70), {48.7, 48.7, 97.5, 97.5}, 717 * kGiga, 76),
+      gpu("RTX4070", usable(11.72), {29.1, 29.1, 58.3, 58.3}, 504 * kGiga, 46),
+      gpu("RTX3080", usable(9.78), {29.8, 29.8, 59.5, 59.5}, 760 * kGiga, 68),
+      gpu("RTX3070", usable(7.78), {20.3, 20.3, 40.6, 40.6}, 448 * kGiga, 46),
+      gpu("RTX3060", usable(11.75), {12.7, 12.7, 25.5, 25.5}, 360 * kGiga, 28),
+      gpu("RTX2080Ti", usable(10.76), {13.4, 13.4, 13.4, 53.8}, 616 * kGiga, 68),
+      gpu("GTX1080Ti", usable(10.92), {11.3, 11.3, 11.3, 11.3}, 484 * kGiga, 28),
+      gpu("A6000", usable(47.54), {38.7, 77.4, 154.8, 154.8}, 768 * kGiga, 84),
+      gpu("A5000", usable(23.68), {27.8, 55.6, 111.1, 111.1}, 768 * kGiga, 64),
+      gpu("A4000", usable(15.73), {19.2, 38.3, 76.7, 76.7}, 448 * kGiga, 48),
+      gpu("A40", usable(44.35), {37.4, 74.8, 149.7, 149.7}, 696 * kGiga, 84),
+      gpu("A30", usable(23.50), {10.3, 82, 165, 165}, 933 * kGiga, 56),
       DeviceKind{.name = "cpu",
                  .memory = gibibytes(4),
                  .flops_f32 = 50e9,
@@ -151,18 +204,12 @@ Group usual_host(const DeviceKind& kind, std::string name) {
     std::string_view kind;  // begins the name
     std::int64_t gigabytes, latency_us;
   };
-  constexpr std::array<Link, 12> kLinks{{{"V100", 150, 5},
-                                         {"A100", 300, 5},
-                                         {"H100", 450, 5},
-                                         {"H200", 450, 5},
-                                         {"B200", 900, 5},
-                                         {"MI300X", 64, 5},
-                                         {"P100", 16, 10},
-                                         {"T4", 16, 10},
-                                         {"L4", 32, 10},  // and L40S
-                                         {"A10-", 32, 10},
-                                         {"RTX3090", 32, 10},
-                                         {"RTX4090", 32, 10}}};
+  constexpr std::array<Link, 20> kLinks{
+      {{"V100", 150, 5},  {"A100", 300, 5}, {"H100", 450, 5}, {"H200", 450, 5},  {"B200", 900, 5},
+       {"MI300X", 64, 5}, {"P100", 16, 10}, {"T4", 16, 10},   {"L4", 32, 10},  // and L40S
+       {"A10-", 32, 10},  {"A30-", 32, 10}, {"A40-", 32, 10}, {"A4000", 32, 10}, {"A5000", 32, 10},
+       {"A6000", 32, 10}, {"GTX", 16, 10},  {"RTX2", 16, 10}, {"RTX3", 32, 10},  {"RTX4", 32, 10},
+       {"RTX5", 64, 10}}};
   for (const Link& link : kLinks) {
     if (!(kind.name + "-").starts_with(link.kind)) continue;
     host.bandwidth = link.gigabytes * kGiga;
@@ -207,16 +254,18 @@ Cluster parse_cluster(std::string_view short_form) {
   int gpus = 0;
   int cpus = 0;
   for (const HostsPart& part : hosts) {
-    const auto [known, is_new] = kind_ids.try_emplace(part.kind->name, parts.kinds.size());
-    if (is_new) parts.kinds.push_back(*part.kind);
     for (int host = 0; host < part.hosts; ++host) {
-      parts.groups.push_back(usual_host(*part.kind, "host" + std::to_string(host_count++)));
+      parts.groups.push_back(host_of(part.devices, "host" + std::to_string(host_count++)));
       if (network) parts.groups.back().parent = GroupId(0);
-      for (int i = 0; i < part.devices; ++i) {
-        const std::string name =
-            is_cpu(*part.kind) ? "cpu:" + std::to_string(cpus++) : "gpu:" + std::to_string(gpus++);
-        parts.devices.push_back(
-            {name, KindId(known->second), GroupId(parts.groups.size() - 1), part.kind->memory});
+      for (const auto& [count, kind] : part.devices) {
+        const auto [known, is_new] = kind_ids.try_emplace(kind->name, parts.kinds.size());
+        if (is_new) parts.kinds.push_back(*kind);
+        for (int i = 0; i < count; ++i) {
+          const std::string name =
+              is_cpu(*kind) ? "cpu:" + std::to_string(cpus++) : "gpu:" + std::to_string(gpus++);
+          parts.devices.push_back(
+              {name, KindId(known->second), GroupId(parts.groups.size() - 1), kind->memory});
+        }
       }
     }
   }
@@ -238,21 +287,43 @@ std::vector<std::string> words_of(std::string_view text) {
   return words;
 }
 
+// "RTX 3080 Ti" is another device than "RTX 3080".
+bool tells_apart(const std::string& word) {
+  return word == "Ti" || word == "SUPER" || word == "Laptop" || word == "Max" || word == "Ada";
+}
+
+// Each wanted word is one of the words or up to three neighbours joined, and none is left that tells apart.
+bool means(const std::vector<std::string>& words, const std::vector<std::string>& wanted) {
+  std::vector<bool> used(words.size());
+  const auto find = [&](const std::string& one) {
+    for (std::size_t first = 0; first < words.size(); ++first) {
+      std::string joined;
+      for (std::size_t last = first; last < std::min(first + 3, words.size()); ++last) {
+        joined += words[last];
+        if (joined != one) continue;
+        std::fill(used.begin() + static_cast<std::ptrdiff_t>(first),
+                  used.begin() + static_cast<std::ptrdiff_t>(last) + 1, true);
+        return true;
+      }
+    }
+    return false;
+  };
+  if (!std::all_of(wanted.begin(), wanted.end(), find)) return false;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (!used[i] && tells_apart(words[i])) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::string kind_called(std::string_view product) {
   const std::vector<std::string> words = words_of(product);
-  const auto has = [&](const std::string& wanted) {
-    for (std::size_t i = 0; i < words.size(); ++i) {
-      if (words[i] == wanted || (i > 0 && words[i - 1] + words[i] == wanted)) return true;
-    }
-    return false;
-  };
   std::string best;
   std::size_t most = 0;
   for (const DeviceKind& preset : device_presets()) {
     const std::vector<std::string> wanted = words_of(preset.name);
-    if (wanted.size() <= most || !std::all_of(wanted.begin(), wanted.end(), has)) continue;
+    if (wanted.size() <= most || !means(words, wanted)) continue;
     most = wanted.size();
     best = preset.name;
   }

@@ -381,6 +381,17 @@ Work operator_work(const Graph& graph, OperatorId op, BatchSize batch) {
   return Measure(graph, op, batch).work();
 }
 
+BackwardHalves backward_halves(const Graph& graph, const Operator& op) {
+  const auto requires_grad = [&](TensorId id) { return graph.tensor(id).requires_grad; };
+  BackwardHalves halves;
+  if (std::none_of(op.outputs.begin(), op.outputs.end(), requires_grad)) return halves;
+  for (const TensorId id : op.inputs) {
+    if (!requires_grad(id)) continue;
+    (graph.tensor(id).parameter ? halves.weights : halves.input) = true;
+  }
+  return halves;
+}
+
 OperatorCost analytic_cost(const Graph& graph, OperatorId id, const DeviceKind& kind, BatchSize batch,
                            Precision precision) {
   const Operator& op = graph.op(id);

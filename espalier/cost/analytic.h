@@ -32,6 +32,13 @@ struct Work {
 };
 Work operator_work(const Graph& graph, OperatorId op, BatchSize batch);
 
+// Which halves of its backward an operator of a forward graph has: some input, apart from parameters,
+// requires a gradient; some parameter among its inputs is trained. None if no output requires one.
+struct BackwardHalves {
+  bool input = false, weights = false;
+};
+BackwardHalves backward_halves(const Graph& graph, const Operator& op);
+
 // A cell of origin kAnalytic. What is saved for backward follows the operator's kind (docs/cost-model.md).
 // `precision` says whether matrix work on f32 numbers may use TF32; bf16 shows in the graph (with_precision).
 OperatorCost analytic_cost(const Graph& graph, OperatorId op, const DeviceKind& kind, BatchSize batch,

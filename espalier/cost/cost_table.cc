@@ -10,6 +10,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/hash.h"
+#include "espalier/cost/analytic.h"
 #include "espalier/cost/implementations.h"
 
 namespace espalier {
@@ -152,22 +153,17 @@ enum class Part : std::uint8_t {
   kForwardBoth,
   kForwardAlone,  // its backward is an operator of its own
   kBackwardWeights,
+  kBackwardInputs,
   kBackwardBoth,
   kUpdate,
 };
-constexpr std::size_t kParts = 8;
+constexpr std::size_t kParts = 9;
 
 Part part_in_forward_graph(const Graph& graph, const Operator& op) {
-  const auto requires_grad = [&](TensorId id) { return graph.tensor(id).requires_grad; };
-  if (std::none_of(op.outputs.begin(), op.outputs.end(), requires_grad)) return Part::kForward;
-  const bool input = std::any_of(op.inputs.begin(), op.inputs.end(), [&](TensorId id) {
-    return requires_grad(id) && !graph.tensor(id).parameter;
-  });
-  const bool weights = std::any_of(op.inputs.begin(), op.inputs.end(), [&](TensorId id) {
-    return requires_grad(id) && graph.tensor(id).parameter;
-  });
-  if (!input) return Part::kForwardWeights;
-  return weights ? Part::kForwardBoth : Part::kForwardInputs;
+  const BackwardHalves halves = backward_halves(graph, op);
+  if (!halves.input && !halves.weights) return Part::kForward;
+  if (!halves.input) return Part::kForwardWeights;
+  return halves.weights ? Part::kForwardBoth : Part::kForwardInputs;
 }
 
 // `differentiated`, by tensor: its gradient, or a part of it, is a tensor of the graph.
@@ -179,11 +175,13 @@ Part part_in_training_graph(const Graph& graph, const Operator& op, const std::v
       return any ? Part::kForwardAlone : Part::kForward;
     }
     case OperatorRole::kBackward: {
-      const bool weights = std::all_of(op.outputs.begin(), op.outputs.end(), [&](TensorId id) {
+      const auto is_of_parameter = [&](TensorId id) {
         const auto of = graph.tensor(id).gradient_of;
         return of && graph.tensor(*of).parameter;
-      });
-      return weights ? Part::kBackwardWeights : Part::kBackwardBoth;
+      };
+      if (std::all_of(op.outputs.begin(), op.outputs.end(), is_of_parameter)) return Part::kBackwardWeights;
+      const bool any = std::any_of(op.outputs.begin(), op.outputs.end(), is_of_parameter);
+      return any ? Part::kBackwardBoth : Part::kBackwardInputs;
     }
     case OperatorRole::kUpdate:
       break;
@@ -213,14 +211,17 @@ OperatorCost part_of(OperatorCost cost, Part part, double speed) {
   cost.input_gradient = divided(cost.input_gradient, speed);
   cost.weight_gradient = divided(cost.weight_gradient, speed);
   const bool weights = part == Part::kForwardWeights || part == Part::kBackwardWeights;
+  const bool inputs = part == Part::kForwardInputs || part == Part::kBackwardInputs;
   if (weights && cost.origin == Origin::kAnalytic) cost.input_gradient = Duration();
-  if (part == Part::kForwardInputs && cost.origin == Origin::kAnalytic) {
+  if (inputs && cost.origin == Origin::kAnalytic) {
+    cost.weight_gradient = Duration();
+    cost.between_halves = Bytes();
     for (SavedTensor& saved : cost.saved) saved.for_input_only = true;
     cost.private_for_input = cost.private_bytes;
   }
   if (part == Part::kForwardWeights || part == Part::kForwardInputs || part == Part::kForwardBoth)
     return cost;
-  if (part == Part::kBackwardWeights || part == Part::kBackwardBoth) {
+  if (part == Part::kBackwardWeights || part == Part::kBackwardInputs || part == Part::kBackwardBoth) {
     cost.forward = cost.backward();
     cost.reduced_forward = cost.reduced_backward;
   }

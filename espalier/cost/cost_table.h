@@ -174,12 +174,12 @@ CostTable complete_costs(const Graph& graph, const Cluster& cluster, CostTable t
 // Here, and only here, a class's cell meets its operator and its device: times are divided by the kind's
 // `speed`; an operator none of whose outputs requires a gradient has no backward and keeps nothing for it; an
 // analytic cell of an operator without differentiable input (parameters apart) has no input gradient
-// (measured ones were measured that way), and one of an operator without trainable parameter keeps nothing
-// for the weight half.
+// (measured ones were measured that way), and one of an operator without trainable parameter has no weight
+// gradient and keeps nothing for it.
 //
 // In a training graph the role decides. All that an operator takes is its `forward`, for nothing else runs
 // with it: of a forward operator the cell's forward, of a backward operator the cell's two halves (its class
-// is its forward operator's), less the input half as above where it gives gradients of parameters only. A
+// is its forward operator's), less a half as above where it gives gradients of parameters only, or of none. A
 // forward operator that has a backward keeps its private bytes; what it keeps in tensors are edges of the
 // graph. Updates take nothing here: the optimizer's time is that of their parameters together
 // (training_times.h).

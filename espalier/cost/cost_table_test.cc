@@ -246,6 +246,24 @@ TEST(OperatorCosts, OnlyAnalyticCellsLoseAnInputGradientThatNobodyNeeds) {
   EXPECT_EQ(input_gradient("h", "measured"), milliseconds(3));
 }
 
+TEST(OperatorCosts, OnlyAnalyticCellsLoseAGradientOfFrozenParameters) {
+  const Graph graph = parse_graph(
+      "x = input() : f32[b,16]\n"
+      "w = parameter(w) : f32[16,16]\n"
+      "v = parameter(v, frozen) : f32[16,16]\n"
+      "h = linear(x, w) : f32[b,16] @class=lin\n"
+      "y = linear(h, v) : f32[b,16] @class=lin\n"
+      "loss = mean(y) : f32[] @class=mean\n");
+  const auto cost = [&](const char* origin) {
+    const OperatorCosts costs(graph, parse_cluster("1xA100-80GB"), small_costs(origin), BatchSize(4));
+    return costs.of(*graph.find_operator("y"), KindId(0));
+  };
+  EXPECT_EQ(cost("analytic").weight_gradient, Duration());
+  EXPECT_EQ(cost("analytic").input_gradient, milliseconds(3));
+  EXPECT_EQ(cost("analytic").between_halves, Bytes());
+  EXPECT_EQ(cost("measured").weight_gradient, milliseconds(1));
+}
+
 TEST(OperatorCosts, SpeedDividesTimes) {
   ClusterParts parts = parse_cluster("1xA100-80GB").parts();
   parts.kinds[0].speed = 0.5;

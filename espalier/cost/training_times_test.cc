@@ -82,6 +82,25 @@ TEST(TrainingTimes, AnAnalyticInputHalfFallsAwayWhereNoInputNeedsIt) {
   EXPECT_EQ(before.of(*forward.find_operator("a"), KindId(0)).input_gradient, Duration());
 }
 
+TEST(TrainingTimes, AnAnalyticWeightHalfFallsAwayWhereParametersAreFrozen) {
+  const Graph forward = parse_graph(
+      "x = input() : f32[b,64]\n"
+      "w = parameter(w) : f32[64,64]\n"
+      "v = parameter(v, frozen) : f32[64,64]\n"
+      "a = linear(x, w) : f32[b,64]\n"
+      "c = linear(a, v) : f32[b,64]\n"
+      "loss = mean(c)\n");
+  const Cluster cluster = parse_cluster("1xA100-80GB");
+  const Graph training = expand_backward(forward);
+  const CostTable costs = completed(forward, cluster);
+  const OperatorCosts before(forward, cluster, costs, kSamples);
+  const OperatorCosts after(training, cluster, completed(training, cluster, costs), kSamples);
+  const OperatorCost& own = before.of(*forward.find_operator("c"), KindId(0));
+  EXPECT_EQ(own.weight_gradient, Duration());
+  EXPECT_GT(own.input_gradient, Duration());
+  EXPECT_EQ(after.of(*training.find_operator("c.backward"), KindId(0)).forward, own.backward());
+}
+
 TEST(TrainingTimes, APublishedBackwardNodeHasACellOfItsOwn) {
   const Graph graph = parse_graph(
       "x = input()\n"

@@ -79,7 +79,8 @@ struct StoredTensor {
 struct UserInput {
   std::string name;  // the argument's, as data files call it
   TensorId tensor;
-  // Range of the archive's own sample of it, for integers: synthetic data stay within it.
+  // Range of the archive's own sample of it, for integers and for what lies between 0 and 1 (a probability,
+  // an image): synthetic data stay within it.
   std::optional<std::int64_t> sample_min = {}, sample_max = {};
   friend bool operator==(const UserInput&, const UserInput&) = default;
 };

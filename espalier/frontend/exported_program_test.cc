@@ -683,6 +683,18 @@ TEST(Program, AnotherSchemaOrByteOrderIsRefused) {
             "f: byteorder is 'big'; this program reads 'little'");
 }
 
+TEST(Program, SampleRangesAreReadOfWhatLiesBetweenZeroAndOne) {
+  const ExportedProgram dlrm = load_fixture("dlrm");
+  std::size_t shares = 0;
+  for (const UserInput& input : dlrm.inputs) {
+    if (dlrm.imported.graph.tensor(input.tensor).dtype != DType::kF32 || !input.sample_min) continue;
+    EXPECT_EQ(input.sample_min, 0) << input.name;
+    EXPECT_EQ(input.sample_max, 1) << input.name;
+    ++shares;
+  }
+  EXPECT_EQ(shares, 1U) << "the labels; the numbers of a sample are below 0 too";
+}
+
 TEST(Program, SampleRangesOfIntegerInputsAreRead) {
   const ExportedProgram gpt = load_fixture("gpt");
   EXPECT_EQ(gpt.inputs[0].name, "tokens");

@@ -313,6 +313,21 @@ std::optional<ValueRange> range_of(std::string_view bytes, std::size_t first, st
   return range;
 }
 
+// Of floating-point numbers that all lie between 0 and 1.
+template <class T>
+std::optional<ValueRange> range_of_shares(std::string_view bytes, std::size_t first, std::size_t count) {
+  if (count == 0 || first > bytes.size() / sizeof(T) || count > bytes.size() / sizeof(T) - first)
+    return std::nullopt;
+  T least = 1, most = 0;
+  for (std::size_t i = first; i < first + count; ++i) {
+    T element;
+    std::memcpy(&element, bytes.data() + i * sizeof(T), sizeof(T));
+    if (!(element >= 0 && element <= 1)) return std::nullopt;
+    least = std::min(least, element), most = std::max(most, element);
+  }
+  return ValueRange{least < 1 ? 0 : 1, most > 0 ? 1 : 0};
+}
+
 // Nothing for more than kMaxElements.
 std::optional<std::size_t> elements(const TensorView& tensor) {
   std::size_t count = 1;
@@ -334,6 +349,8 @@ std::optional<ValueRange> range_of(const TensorView& tensor, std::size_t count, 
   if (tensor.storage_type == "torch.ShortStorage") return range_of<std::int16_t>(*bytes, first, count);
   if (tensor.storage_type == "torch.CharStorage") return range_of<std::int8_t>(*bytes, first, count);
   if (tensor.storage_type == "torch.ByteStorage") return range_of<std::uint8_t>(*bytes, first, count);
+  if (tensor.storage_type == "torch.FloatStorage") return range_of_shares<float>(*bytes, first, count);
+  if (tensor.storage_type == "torch.DoubleStorage") return range_of_shares<double>(*bytes, first, count);
   return std::nullopt;
 }
 

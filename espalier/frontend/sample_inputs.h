@@ -18,8 +18,8 @@ struct ValueRange {
 };
 
 // Smallest and largest element of each leaf, in the order of the model's arguments: positional ones, then
-// named. A leaf that is not a tensor of integers has none. An empty list if anything in the file is not as
-// expected: the samples are only a hint.
+// named. Of floating-point tensors those have one whose elements all lie between 0 and 1: the whole numbers
+// around them. An empty list if anything in the file is not as expected: the samples are only a hint.
 std::vector<std::optional<ValueRange>> read_sample_ranges(std::string_view file, const std::string& name);
 
 }  // namespace espalier

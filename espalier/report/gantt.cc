@@ -290,8 +290,9 @@ std::string memory_bars(const Trace& trace, const GanttOptions& options) {
   out += hidden_memory_text(trace, devices.hidden);
   std::string key;
   for (std::size_t c = 0; c < kMemoryCategories; ++c) {
+    const auto category = static_cast<MemoryCategory>(c);
     key += painted(std::string(1, kCategoryLetter[c]), kCategoryColour[c], options.colour) + ' ' +
-           std::string(to_text(static_cast<MemoryCategory>(c))) + "   ";
+           std::string(to_text(category)) + (category == MemoryCategory::kBuffers ? ", frozen   " : "   ");
   }
   return out + key + "· free\n";
 }

@@ -160,7 +160,10 @@ class SyntheticData final : public DataSource {
  private:
   static void fill(at::Tensor values, const UserInput& input, std::uint64_t key) {
     const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(key);
-    if (values.is_floating_point() || values.is_complex()) {
+    if (values.is_floating_point() && input.sample_min) {
+      values.uniform_(0, 1, generator);
+      values.clamp_(static_cast<double>(*input.sample_min), static_cast<double>(*input.sample_max));
+    } else if (values.is_floating_point() || values.is_complex()) {
       values.normal_(0, 1, generator);
     } else if (values.scalar_type() == at::kBool) {
       values.random_(0, 2, generator);

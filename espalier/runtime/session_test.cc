@@ -250,6 +250,20 @@ TEST(Synthetic, AModelOfFixedBatchReadsSeveralMicroBatchesAtOnce) {
   EXPECT_TRUE(at::equal(all.narrow(0, size.count(), size.count()), data->read(0, 0, size, size)));
 }
 
+TEST(Synthetic, WhatLiesBetweenZeroAndOneInTheExampleDoesSoHere) {
+  const LoadedModel model(kFixtures + "dlrm.pt2");
+  const auto data = synthetic_data(model.exported, 5);
+  for (std::size_t i = 0; i < model.exported.inputs.size(); ++i) {
+    if (model.exported.inputs[i].name != "clicked") continue;
+    const at::Tensor values = data->read(0, i, BatchSize(0), BatchSize(100));
+    EXPECT_GE(values.min().item<float>(), 0);
+    EXPECT_LE(values.max().item<float>(), 1);
+    EXPECT_NEAR(values.mean().item<float>(), 0.5, 0.2);
+    return;
+  }
+  FAIL() << "no input 'clicked'";
+}
+
 TEST(Synthetic, ComplexInputsAreDrawnToo) {
   TestProgram net;
   net.input("x", {0, 3}, 10);  // c64
@@ -333,6 +347,20 @@ TEST(Wire, StridesSurvive) {
       EXPECT_EQ(back.strides(), tensor.strides());
     }
   }
+}
+
+// Kernels choose their order of additions by it: a part of an image in channels-last format stays in that
+// format.
+TEST(Wire, WhatIsNotDenseKeepsTheOrderOfItsDimensions) {
+  const at::Tensor image = at::rand({2, 8, 3, 5}).contiguous(at::MemoryFormat::ChannelsLast);
+  const at::Tensor part = image.narrow(1, 2, 4);
+  ASSERT_FALSE(part.is_non_overlapping_and_dense());
+  const Strides strides = strides_on_wire(part);
+  const at::Tensor back = from_wire(to_wire(part, strides).clone(), part.sizes(), strides);
+  EXPECT_TRUE(at::equal(back, part));
+  EXPECT_TRUE(back.is_contiguous(at::MemoryFormat::ChannelsLast));
+  EXPECT_EQ(strides_on_wire(at::rand({4, 6}).narrow(1, 0, 3)), (Strides{3, 1}));
+  EXPECT_EQ(strides_on_wire(at::rand({4, 6}).narrow(1, 0, 3).t()), (Strides{1, 3}));
 }
 
 TEST(Wire, WhatIsSentOfAConjugateOrANegativeIsItsValue) {

@@ -1,6 +1,6 @@
 #include "espalier/runtime/wire.h"
 
-#include <algorithm>
+#include <ATen/ExpandUtils.h>
 
 #include "espalier/base/check.h"
 
@@ -35,11 +35,7 @@ Strides strides_on_wire(const at::Tensor& tensor) {
   if (is_expanded(tensor.sizes(), strides) && base_of(tensor, strides).is_non_overlapping_and_dense()) {
     return strides;
   }
-  Strides dense(strides.size(), 1);
-  for (std::size_t i = dense.size(); i > 1; --i) {
-    dense[i - 2] = dense[i - 1] * std::max<std::int64_t>(tensor.size(static_cast<std::int64_t>(i - 1)), 1);
-  }
-  return dense;
+  return at::infer_dense_strides(tensor.sizes(), strides);
 }
 
 at::Tensor to_wire(const at::Tensor& given, const Strides& strides) {

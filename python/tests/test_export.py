@@ -82,19 +82,38 @@ def test_a_model_that_fixes_its_batch_falls_back_with_one_line(tmp_path, capsys)
 
 
 @pytest.mark.parametrize(
-    "guard, holds",
+    "guard, within, fits",
     [
-        ("(12*L['kwargs']['x'].size()[0]*min(32, 384*L['x'].size()[0])) == (384*L['x'].size()[0])", True),
-        ("Mod(8*L['x'].size()[0], 4) == 0", True),
-        ("L['x'].size()[0] <= 512", False),
-        ("unknown(L['x'].size()[0])", False),
+        ("(12*L['kwargs']['x'].size()[0]*min(32, 384*L['x'].size()[0])) == (384*L['x'].size()[0])", (2, None), (2, None)),
+        ("Mod(8*L['x'].size()[0], 4) == 0", (2, 40), (2, 40)),
+        ("L['x'].size()[0] <= 512", (2, None), (2, 512)),
+        ("2 <= L['x'].size()[0] and L['x'].size()[0] <= 63", (2, None), (2, 63)),
+        ("L['x'].size()[0] >= 5", (2, 63), (5, 63)),
+        ("L['x'].size()[0] == 8", (2, None), None),
+        ("unknown(L['x'].size()[0])", (2, None), None),
     ],
 )
-def test_conditions_that_hold_for_every_batch_are_known(guard, holds):
-    text = f"Constraints violated (batch)!\n  - Not all values of batch satisfy the generated guard {guard}."
-    assert espalier_export.guards_hold(ValueError(text), 2) == holds
-    assert not espalier_export.guards_hold(ValueError(text + "\n  - You marked batch as dynamic"), 2)
-    assert not espalier_export.guards_hold(ValueError("something else"), 2)
+def test_batches_for_which_all_conditions_hold_are_found(guard, within, fits):
+    text = f"Constraints violated (batch)!\n  - Not all values of batch satisfy the generated guard {guard}"
+    assert espalier_export.batches_that_fit(ValueError(text), 8, within) == fits
+    assert espalier_export.batches_that_fit(ValueError(text + "."), 8, within) == fits
+    assert espalier_export.batches_that_fit(ValueError(text + "\n  - You marked batch as dynamic"), 8, within) is None
+    assert espalier_export.batches_that_fit(ValueError("something else"), 8, within) is None
+
+
+class LargeBatches(sample_models.Classifier):
+    """As upsampling of diffusers: other code from a batch of 64 on."""
+
+    def forward(self, x):
+        return super().forward(x.contiguous() * 1.0 if x.shape[0] >= 64 else x)
+
+
+def test_batches_that_take_another_way_through_the_code_are_left_out(tmp_path, capsys):
+    metadata = export_classifier(tmp_path / "m.pt2", LargeBatches()).metadata
+    assert metadata["batch"] == {"kind": "dynamic", "min": 2, "max": 63, "example": 8}
+    assert "LargeBatches is exported for batches from 2 to 63: others take another way" in one_line(capsys)
+    ranges = read_json(tmp_path / "m.pt2", "models/model.json")["range_constraints"]
+    assert [(r["min_val"], r["max_val"]) for r in ranges.values()] == [(2, 63)]
 
 
 def test_a_batch_of_one_is_fixed_with_one_line(tmp_path, capsys):
@@ -135,6 +154,49 @@ def test_a_dict_output_without_a_loss_gives_its_logits(tmp_path):
     with pytest.raises(ExportError, match="no 'scores': name one of loss, logits"):
         export(sample_models.DictOutput(), {"x": X}, tmp_path / "m.pt2", loss="cross_entropy", output="scores",
                targets={"label": LABEL})
+
+
+class TwoHeads(sample_models.Classifier):
+    def __init__(self, names):
+        super().__init__()
+        self.names = names
+
+    def forward(self, x):
+        return {name: (i + 1) * super(TwoHeads, self).forward(x) for i, name in enumerate(self.names)}
+
+
+def test_the_only_tensor_of_a_dict_output_is_what_the_loss_reads(tmp_path):
+    exported = export_classifier(tmp_path / "m.pt2", TwoHeads(["sample"]))
+    assert exported.program.graph_signature.user_outputs
+
+
+def test_a_loss_function_reads_all_of_a_dict_output(tmp_path):
+    def loss(out, label):
+        return nn.functional.cross_entropy(out["a"], label) + out["b"].square().mean()
+
+    export(TwoHeads(["a", "b"]), (X,), tmp_path / "m.pt2", loss=loss, targets={"label": LABEL})
+    with pytest.raises(ExportError, match="has no 'logits': name one of a, b with --output"):
+        export_classifier(tmp_path / "m.pt2", TwoHeads(["a", "b"]))
+
+
+def test_a_loss_that_asks_a_tensor_for_the_whole_output_is_told(tmp_path):
+    with pytest.raises(ExportError, match=r"asks for \.sample, but is called with one tensor.*let it read the tensor"):
+        export(TwoHeads(["sample"]), (X,), tmp_path / "m.pt2", loss=lambda out, label: out.sample.mean() + label,
+               targets={"label": LABEL})  # fmt: skip
+
+
+def test_a_loss_module_does_not_join_the_modules_of_a_sequential(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 3))
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]), label_smoothing=0.1)
+    exported = export(model, (X,), tmp_path / "m.pt2", loss=loss, targets={"label": LABEL})
+    expected = loss(model(X), LABEL)
+    torch.testing.assert_close(exported.program.module()(input=X, label=LABEL), expected)
+    assert sorted(exported.program.state_dict) == ["0.bias", "0.weight", "loss.weight"]
+
+
+def test_a_scripted_module_is_refused(tmp_path):
+    with pytest.raises(ExportError, match="Linear is a TorchScript module: give the torch.nn.Module"):
+        export(torch.jit.script(nn.Linear(4, 3)), (X,), tmp_path / "m.pt2", loss="cross_entropy", targets={"label": LABEL})
 
 
 def test_a_loss_module_brings_its_own_parameters(tmp_path):

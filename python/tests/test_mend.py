@@ -313,6 +313,96 @@ class Chooses(nn.Module):
         return -x
 
 
+def test_a_configuration_may_be_no_object(tmp_path, capsys):
+    model = sample_models.Classifier()
+    model.config = {"layerdrop": 0.1}  # of segmentation_models_pytorch
+    export(model, (X,), tmp_path / "m.pt2", loss="cross_entropy", targets={"label": LABEL})
+    assert not mended_lines(capsys)
+
+
+def test_a_generator_that_is_none_leaves_the_batch_dynamic(tmp_path, capsys):
+    exported = export_with(tmp_path / "m.pt2", lambda x: x + torch.randn(x.shape, generator=None))
+    assert exported.metadata["batch"]["kind"] == "dynamic"
+    assert "aten.randn.default" in targets(exported)
+    assert not mended_lines(capsys)
+
+
+def test_numbers_of_a_range_are_known_until_somebody_writes_to_it(tmp_path):
+    def dimensions(x):
+        return x - x.mean(torch.arange(1, x.dim()).tolist(), keepdim=True)
+
+    def written(x):
+        numbers = torch.arange(0, x.dim())
+        numbers += 1
+        return x - x.mean(numbers.tolist()[:1], keepdim=True)
+
+    model = WithForward(dimensions)
+    exported = export(model, (X,), tmp_path / "m.pt2", loss="cross_entropy", targets={"label": LABEL}, mode="eval")
+    equals_eager(exported, model)
+    with pytest.raises(ExportError, match="known only when it runs"):
+        export_with(tmp_path / "m.pt2", written)
+
+
+class Speech(nn.Module):
+    """A loss as the models of speech in transformers have it, or with padded targets."""
+
+    def __init__(self, in_one_row):
+        super().__init__()
+        self.linear = nn.Linear(4, 6)
+        self.in_one_row = in_one_row
+
+    def forward(self, sound, labels):
+        known = labels >= 0
+        lengths = torch.full((sound.shape[0],), sound.shape[1])
+        targets = labels.masked_select(known) if self.in_one_row else labels.clamp(min=0)
+        log_probs = self.linear(sound).log_softmax(-1).transpose(0, 1)
+        return nn.functional.ctc_loss(log_probs, targets, lengths, known.sum(-1))
+
+
+@pytest.mark.parametrize("in_one_row", [False, True])
+def test_ctc_loss_is_exported_with_padded_targets(tmp_path, in_one_row):
+    model = Speech(in_one_row)
+    sound = torch.randn(4, 20, 4)
+    labels = torch.tensor([[1, 2, 3, -100], [4, 5, -100, -100], [1, 1, 1, 1], [2, -100, -100, -100]])
+    exported = export(model, {"sound": sound, "labels": labels}, tmp_path / "m.pt2")
+    assert exported.metadata["batch"]["kind"] == "dynamic"
+    assert not any("masked_select" in target for target in targets(exported))
+    other = torch.tensor([[3, -100, -100, -100], [4, 5, 1, -100]])
+    torch.testing.assert_close(exported.program.module()(sound=sound[:2], labels=other), model(sound[:2], other))
+
+
+def test_selected_labels_keep_their_order_wherever_they_stand():
+    labels, mask = torch.tensor([[7, 8, 9], [4, 5, 6]]), torch.tensor([[False, True, True], [True, False, True]])
+    assert espalier_mend.padded(labels, mask).tolist() == [[8, 9, 0], [4, 6, 0]]
+
+
+def test_targets_of_ctc_loss_in_one_row_are_refused(tmp_path):
+    class InOneRow(Speech):
+        def forward(self, sound, labels):
+            log_probs = self.linear(sound).log_softmax(-1).transpose(0, 1)
+            lengths = torch.full((4,), 20)
+            return nn.functional.ctc_loss(log_probs, labels.flatten(), lengths, (labels > 0).sum(-1))
+
+    with pytest.raises(ExportError, match="has its targets in one row.*leave them padded"):
+        inputs = {"sound": torch.randn(4, 20, 4), "labels": torch.randint(1, 6, (4, 3))}
+        export(InOneRow(False), inputs, tmp_path / "m.pt2")
+
+
+def test_gradients_inside_forward_and_packed_sequences_are_refused_with_their_line(tmp_path):
+    def penalty(x):
+        y = x.clone().requires_grad_(True)
+        return torch.autograd.grad(y.square().sum(), y, create_graph=True)[0]
+
+    def packed(x):
+        rows = nn.utils.rnn.pack_padded_sequence(x[:, :, None], (x > 0).sum(1).clamp(min=1), True, enforce_sorted=False)
+        return nn.utils.rnn.pad_packed_sequence(rows, batch_first=True)[0][:, :, 0]
+
+    with pytest.raises(ExportError, match=r'test_mend.py:\d+, "return torch.autograd.grad.*takes a gradient'):
+        export_with(tmp_path / "m.pt2", penalty)
+    with pytest.raises(ExportError, match=r'test_mend.py:\d+, "rows = .*packs sequences by lengths.*leave them padded'):
+        export_with(tmp_path / "m.pt2", packed)
+
+
 def test_a_choice_by_data_is_refused_with_its_line(tmp_path, capsys):
     with pytest.raises(ExportError, match=r'test_mend.py:\d+, "if x.sum\(\) > 0:" decides by the values of tensors'):
         export_with(tmp_path / "m.pt2", Chooses())
