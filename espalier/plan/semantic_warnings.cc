@@ -14,8 +14,10 @@ struct Found {
   void add(const std::string& name) {
     if (count++ == 0) first = name;
   }
-  std::string text() const {
-    return "'" + first + "'" + (count > 1 ? " and " + std::to_string(count - 1) + " more" : std::string());
+  // The verb for one and for several.
+  std::string text(const char* verb, const char* verb_of_several) const {
+    if (count == 1) return "'" + first + "' " + verb;
+    return "'" + first + "' and " + std::to_string(count - 1) + " more " + verb_of_several;
   }
 };
 
@@ -30,12 +32,11 @@ bool divides_by_a_count(const Graph& graph, const Operator& op) {
   return divisor.producer && divisor.sizes.empty();
 }
 
-void warn_of_stage(const Graph& graph, const PipelinePlan& plan, StageId id,
+void warn_of_stage(const Graph& graph, const PipelinePlan& plan, StageId id, Found& random,
                    std::vector<std::string>& found) {
   const Stage& stage = plan.stages[id.index()];
   const bool split = stage.micro_batch < plan.batch;
   std::map<std::string, Found> mixing;  // by target
-  Found random;
   std::set<std::string> buffers;
   for (const OperatorId op_id : stage.operators) {
     const Operator& op = graph.op(op_id);
@@ -57,13 +58,9 @@ void warn_of_stage(const Graph& graph, const PipelinePlan& plan, StageId id,
     }
   }
   for (const auto& [target, operators] : mixing) {
-    found.push_back("stage '" + stage.name + "': " + operators.text() + " (" + target +
-                    ") mixes samples: it sees " + size_text(stage.micro_batch) + " of " +
-                    size_text(plan.batch) + " at a time");
-  }
-  if (random.count > 0) {
-    found.push_back("stage '" + stage.name + "': " + random.text() +
-                    " draws random numbers for each micro-batch: another micro-batch size draws others");
+    found.push_back("stage '" + stage.name + "': " + operators.text("mixes", "mix") + " samples (" + target +
+                    "): " + (operators.count == 1 ? "it sees " : "they see ") + size_text(stage.micro_batch) +
+                    " of " + size_text(plan.batch) + " at a time");
   }
   if (!buffers.empty() && stage.replicas.size() > 1) {
     found.push_back("stage '" + stage.name + "': buffer '" + *buffers.begin() + "'" +
@@ -99,7 +96,12 @@ bool writes_buffer(const Graph& graph, OperatorId op) {
 
 std::vector<std::string> semantic_warnings(const Graph& graph, const PipelinePlan& plan) {
   std::vector<std::string> found;
-  for (std::size_t x = 0; x < plan.stages.size(); ++x) warn_of_stage(graph, plan, StageId(x), found);
+  Found random;
+  for (std::size_t x = 0; x < plan.stages.size(); ++x) warn_of_stage(graph, plan, StageId(x), random, found);
+  if (random.count > 0) {
+    found.push_back(random.text("draws", "draw") +
+                    " random numbers for each micro-batch: another micro-batch size draws others");
+  }
 
   const auto other = std::find_if(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
     return stage.micro_batch != plan.stages[0].micro_batch;
