@@ -289,12 +289,12 @@ def loss_argument(outputs: Any, output: str | None, takes_all: bool) -> Any:
             raise ExportError(f"--output {output}: the model's output has no names, leave it out")
         return outputs
     tensors = [n for n, value in outputs.items() if isinstance(value, torch.Tensor) and value.is_floating_point()]
-    if output is None and "logits" not in outputs and len(tensors) != 1 and takes_all:
-        return outputs
     field = output or (tensors[0] if "logits" not in outputs and len(tensors) == 1 else "logits")
-    if field not in outputs:
-        raise ExportError(f"the model's output has no {field!r}: name one of {', '.join(outputs)} with --output")
-    return outputs[field]
+    if field in outputs:
+        return outputs[field]
+    if output is None and takes_all:
+        return outputs
+    raise ExportError(f"the model's output has no {field!r}: name one of {', '.join(outputs)} with --output")
 
 
 def call_loss(loss: Callable, outputs: Any, *targets: torch.Tensor) -> Any:
@@ -342,7 +342,8 @@ def trace(
             program, batches, reason = trace_dynamic(joined, values, size, min_batch)
             if program is not None:
                 if batches != (min_batch, None):
-                    print(f"espalier_export: {model_name} is exported for {spelled(batches)}: {reason}", file=sys.stderr)
+                    why = "others take another way through its code"
+                    print(f"espalier_export: {model_name} is exported for {spelled(batches)}: {why}", file=sys.stderr)
                 return program, batches
     try:
         with quiet():
@@ -361,8 +362,8 @@ def trace(
 def trace_dynamic(
     joined: torch.nn.Module, values: dict, size: int, min_batch: int
 ) -> tuple[torch.export.ExportedProgram | None, Batches, str | None]:
-    """The program for all batches that take the example's way through the code, and what keeps others out."""
-    batches, deferred, reason = (min_batch, None), False, None
+    """The program for all batches that take the example's way through the code, with these; or why there is none."""
+    batches, deferred = (min_batch, None), False
     while True:
         dim = torch.export.Dim("batch", min=batches[0], max=batches[1])
         shapes = pytree.tree_map(
@@ -374,7 +375,7 @@ def trace_dynamic(
                     program = torch.export.export(
                         joined, (), values, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=deferred
                     )
-                return program, batches, reason
+                return program, batches, None
             except (ExportError, MendError):
                 raise
             except Exception as error:  # export raises many types; what follows tells the batch from other reasons
@@ -385,7 +386,7 @@ def trace_dynamic(
         if fitting == batches:
             deferred = True  # they hold for each of these batches, but torch.export cannot prove it
         else:
-            batches, reason = fitting, "others take another way through its code"
+            batches = fitting
 
 
 def spelled(batches: Batches) -> str:

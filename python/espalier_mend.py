@@ -26,8 +26,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
-from torch.utils.weak import WeakIdKeyDictionary
 from torch.utils import _pytree as pytree
+from torch.utils.weak import WeakIdKeyDictionary
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TORCH = os.path.dirname(os.path.abspath(torch.__file__))
@@ -98,9 +98,9 @@ def traceable(model: torch.nn.Module, training: bool) -> Iterator[list[str]]:
             torch.rand = rand_without_layerdrop(rand)
         checks = MendedCalls()
         change(torch, "_check_tensor_all", checks.all_true)
+        change(FakeTensor, "tolist", checks.known_list(FakeTensor.tolist))
         change(torch.autograd, "grad", refused("takes a gradient (torch.autograd.grad) inside forward, which no program holds"))
         packed = refused("packs sequences by lengths, which are known only when it runs: leave them padded")
-        change(FakeTensor, "tolist", checks.known_list(FakeTensor.tolist))
         change(torch._VF, "_pack_padded_sequence", packed)
         change(torch.nn.Module, "to", moved_if_elsewhere(torch.nn.Module.to))
         with checks, ctc_of_padded_targets():
@@ -118,10 +118,11 @@ def ctc_of_padded_targets() -> Iterator[None]:
     """Sizes for ctc_loss with the lengths in tensors: its table has a column for each letter of the longest target, at most
     all that a padded target has. torch.export knows none, since they depend on data. Targets in one row stay refused."""
     op = torch.ops.aten._ctc_loss.Tensor
+    one_row = refused("gives ctc_loss its targets in one row, whose length is known only when it runs: leave them padded")
 
     def sizes(mode, func, log_probs, targets, input_lengths, target_lengths, *args, **kwargs):
         if targets.dim() != 2:
-            raise MendError("ctc_loss has its targets in one row, whose length is known only when it runs: leave them padded")
+            one_row()
         time, batch = log_probs.shape[:2]
         return log_probs.new_empty(batch), log_probs.new_empty(batch, time, 2 * targets.shape[1] + 1)
 
@@ -262,7 +263,8 @@ class MendedCalls(TorchFunctionMode):
       other conditions are left to torch;
     - `generator=None` is taken out: torch.randn with it cannot have a dynamic size;
     - `torch.arange(2, 4).tolist()` gives its numbers (dimensions, in losses of MONAI);
-    - torch.ctc_loss of `labels.masked_select(mask)` reads the labels padded (models of speech in transformers).
+    - torch.ctc_loss of `labels.masked_select(mask)` and `mask.sum(-1)` reads the labels padded (models of speech in
+      transformers).
     """
 
     def __init__(self):
@@ -270,6 +272,7 @@ class MendedCalls(TorchFunctionMode):
         self.lines: list[str] = []
         self.ranges: WeakIdKeyDictionary = WeakIdKeyDictionary()  # by what torch.arange gave
         self.selected: WeakIdKeyDictionary = WeakIdKeyDictionary()  # by what masked_select gave: tensor and mask
+        self.counted: WeakIdKeyDictionary = WeakIdKeyDictionary()  # by what mask.sum(-1) gave: mask
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         asks = func is torch.Tensor.__bool__ or (func is torch.Tensor.item and args[0].dtype is torch.bool)
@@ -282,12 +285,15 @@ class MendedCalls(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if kwargs.get("generator", self) is None:
             del kwargs["generator"]
-        if func in (F.ctc_loss, torch.ctc_loss) and len(args) > 1 and args[1] in self.selected:
-            args = (args[0], padded(*self.selected[args[1]]), *args[2:])
+        if func is F.ctc_loss and len(args) >= 4 and args[1] in self.selected:
+            labels, mask = self.selected[args[1]]
+            if labels.shape == mask.shape and self.counted.get(args[3]) is mask:
+                args = (args[0], padded(labels, mask), *args[2:])
         result = func(*args, **kwargs)
-        if func in (torch.masked_select, torch.Tensor.masked_select) and args[0].dim() == 2 and len(args) == 2:
-            if args[0].shape == args[1].shape:
-                self.selected[result] = args
+        if func in (torch.masked_select, torch.Tensor.masked_select) and len(args) == 2 and args[0].dim() == 2:
+            self.selected[result] = args
+        if func is torch.Tensor.sum and args[1:] in ((-1,), (1,)) and args[0].dim() == 2 and args[0].dtype is torch.bool:
+            self.counted[result] = args[0]
         if func is torch.arange and args and all(type(n) is int for n in args) and not kwargs:
             self.ranges[result] = range(*args)
         return result
