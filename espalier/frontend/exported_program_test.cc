@@ -586,6 +586,111 @@ TEST(Program, ANumberOfAllSamplesMixesThemUnlessItIsTheirAverage) {
   }
 }
 
+// Two experts: rows of l sorted by their expert, multiplied, and put back.
+struct TwoExperts {
+  TestProgram p = linear();
+
+  static Json list(const std::string& name) { return {{"as_optional_tensors", {tensor(name)}}}; }
+  void index(const std::string& name, const std::string& of, const std::string& places) {
+    p.op("index.Tensor", name, {{"self", tensor(of)}, {"indices", list(places)}}, {0, 4});
+  }
+  TwoExperts() {
+    p.parameter("experts", {2, 4, 4});
+    p.op("argmax.default", "expert", {{"self", tensor("l")}, {"dim", number(-1)}}, {0}, 5);
+    p.value("sorted", {0}, 5);
+    p.value("places", {0}, 5);
+    p.node("sort.default", "sort", {{"self", tensor("expert")}},
+           Json::array({tensor("sorted"), tensor("places")}));
+    p.op("to.dtype", "numbers", {{"self", tensor("sorted")}, {"dtype", {{"as_scalar_type", 7}}}}, {0});
+    p.op("histc.default", "counts", {{"self", tensor("numbers")}, {"bins", number(2)}}, {2});
+    p.op("cumsum.default", "ends", {{"self", tensor("counts")}, {"dim", number(0)}}, {2}, 4);
+    p.op("argsort.default", "inverse", {{"self", tensor("places")}}, {0}, 5);
+  }
+  void multiply(const std::string& rows) {
+    p.op("_grouped_mm.default", "y",
+         {{"self", tensor(rows)}, {"mat2", tensor("p_experts")}, {"offs", tensor("ends")}}, {0, 4});
+  }
+  std::vector<std::string> mixing(const std::string& of) {
+    p.op("mean.default", "loss", {{"self", tensor(of)}}, {});
+    p.output("loss");
+    std::vector<std::string> names;
+    for (const Operator& o : read(p, without_loss()).imported.graph.operators()) {
+      if (o.mixes_samples) names.push_back(o.name);
+    }
+    return names;
+  }
+};
+
+TEST(Program, ASortThatDealsRowsOutToExpertsAndBackMixesNothing) {
+  TwoExperts e;
+  e.index("rows", "l", "places");
+  e.multiply("rows");
+  e.p.op("silu.default", "act", {{"self", tensor("y")}}, {0, 4});
+  e.index("back", "act", "inverse");
+  EXPECT_THAT(e.mixing("back"), ElementsAre());
+}
+
+TEST(Program, TheInverseMayBeWrittenAsNumbersAtThePlaces) {
+  TwoExperts e;
+  e.index("rows", "l", "places");
+  e.multiply("rows");
+  e.p.op("empty_like.default", "empty", {{"self", tensor("places")}}, {0}, 5);
+  e.p.op("arange.default", "all", {{"end", number(5)}}, {0}, 5);
+  e.p.op("index_put_.default", "put",
+         {{"self", tensor("empty")}, {"indices", TwoExperts::list("places")}, {"values", tensor("all")}}, {0},
+         5);
+  e.index("back", "y", "put");
+  EXPECT_THAT(e.mixing("back"), ElementsAre());
+}
+
+TEST(Program, ASortMixesWhereRowsGoElsewhereOrSomethingElseReadsTheirOrder) {
+  const std::vector<std::string> both{"sort", "inverse"};
+  {
+    TwoExperts e;  // rows of the next sample
+    e.p.op("add.Tensor", "next", {{"self", tensor("places")}, {"other", number(1)}}, {0}, 5);
+    e.index("rows", "l", "next");
+    e.multiply("rows");
+    e.index("back", "y", "inverse");
+    EXPECT_EQ(e.mixing("back"), both);
+  }
+  {
+    TwoExperts e;  // back by the wrong permutation
+    e.index("rows", "l", "places");
+    e.multiply("rows");
+    e.index("back", "y", "places");
+    EXPECT_EQ(e.mixing("back"), both);
+  }
+  {
+    TwoExperts e;  // never back
+    e.index("rows", "l", "places");
+    e.multiply("rows");
+    EXPECT_EQ(e.mixing("y"), both);
+  }
+  {
+    TwoExperts e;  // the counts are a loss
+    e.index("rows", "l", "places");
+    e.multiply("rows");
+    e.index("back", "y", "inverse");
+    EXPECT_THAT(e.mixing("counts"), ::testing::IsSupersetOf(both));
+  }
+  {
+    TwoExperts e;  // each row with those before it
+    e.index("rows", "l", "places");
+    e.p.op("cumsum.default", "summed", {{"self", tensor("rows")}, {"dim", number(0)}}, {0, 4});
+    e.multiply("summed");
+    e.index("back", "y", "inverse");
+    EXPECT_THAT(e.mixing("back"), ::testing::IsSupersetOf(both));
+  }
+  {
+    TwoExperts e;  // rows that were not dealt out among them
+    e.index("rows", "l", "places");
+    e.multiply("rows");
+    e.p.op("add.Tensor", "sum", {{"self", tensor("y")}, {"other", tensor("l")}}, {0, 4});
+    e.index("back", "sum", "inverse");
+    EXPECT_EQ(e.mixing("back"), both);
+  }
+}
+
 TEST(Program, ModulePathAndSourceComeFromTheMetadata) {
   const Graph graph = read(linear(), without_loss()).imported.graph;
   EXPECT_EQ(op(graph, "l").module_path, "a.b");

@@ -4,6 +4,8 @@
 #include <string_view>
 
 #include "espalier/cost/operator_table.h"
+#include "espalier/frontend/call_tensors.h"
+#include "espalier/frontend/row_dispatch.h"
 
 // A number that was made of all samples has a degree, by which it grows when every sample is there twice:
 //
@@ -19,45 +21,10 @@
 namespace espalier {
 namespace {
 
-using Names = std::initializer_list<std::string_view>;
-
-bool among(std::string_view name, Names names) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-const Argument* argument_of(const Call& call, std::string_view name) {
-  const auto found = std::find_if(call.arguments.begin(), call.arguments.end(),
-                                  [&](const Argument& argument) { return argument.name == name; });
-  return found == call.arguments.end() ? nullptr : &*found;
-}
-
 bool truth(const Call& call, std::string_view name, bool otherwise) {
   const Argument* const argument = argument_of(call, name);
   const bool* const value = argument == nullptr ? nullptr : std::get_if<bool>(&argument->value);
   return value == nullptr ? otherwise : *value;
-}
-
-std::vector<TensorId> tensors_read(const Call& call) {
-  std::vector<TensorId> result;
-  for (const Argument& argument : call.arguments) {
-    if (const TensorId* const one = std::get_if<TensorId>(&argument.value)) result.push_back(*one);
-    if (const auto* const several = std::get_if<std::vector<OptionalTensor>>(&argument.value)) {
-      for (const OptionalTensor& tensor : *several) {
-        if (tensor) result.push_back(*tensor);
-      }
-    }
-  }
-  return result;
-}
-
-std::vector<TensorId> tensors_written(const Call& call) {
-  std::vector<TensorId> result;
-  for (const Call::Output& output : call.outputs) {
-    for (const OptionalTensor& tensor : output.tensors) {
-      if (tensor) result.push_back(*tensor);
-    }
-  }
-  return result;
 }
 
 class Mixing {
@@ -75,6 +42,8 @@ class Mixing {
 
   std::vector<bool> run() {
     for (std::size_t i = 0; i < program_.nodes.size(); ++i) visit(i);
+    const std::vector<bool> dealt_out = nodes_that_deal_rows_out(program_, mixes_);
+    for (std::size_t i = 0; i < mixes_.size(); ++i) mixes_[i] = mixes_[i] && !dealt_out[i];
     for (const TensorId loss : losses()) {
       const std::optional<int> degree = degree_[loss.index()];
       if (degree && *degree != 0 && made_[loss.index()]) mixes_[*made_[loss.index()]] = true;

@@ -20,7 +20,8 @@ namespace espalier {
 //     then squared, multiplied or brought back beside the samples; a sum that reaches the loss undivided
 //
 // A mean over the samples that reaches the loss through +, − and products with constants mixes nothing, nor
-// does a sum that is divided by the batch on its way. A program with a fixed batch shows its statistics only.
+// does a sum that is divided by the batch on its way, nor a sort that deals rows out to experts and back
+// (row_dispatch.h). A program with a fixed batch shows its statistics only.
 std::vector<bool> nodes_that_mix_samples(const FlatProgram& program);
 
 }  // namespace espalier

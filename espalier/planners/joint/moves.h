@@ -39,6 +39,9 @@ inline constexpr std::size_t kSources = 8;
 inline constexpr std::size_t kTargets = 4;
 inline constexpr std::int32_t kMostMore = 16;  // micro-batches in flight than the rule gives, or fewer
 
+// As many fewer as leave each stage, whatever the rule gives it, with one in flight; -kMostMore at most.
+std::int32_t fewest_in_flight(const Space& space, const Proposal& plan);
+
 // A part of a stage joins a neighbour: along an edge, so that both stay convex.
 std::vector<Proposal> border_moves(const Site& site);
 // A part of a stage, or all of it, becomes a stage on another device, whatever else stands there; a part also

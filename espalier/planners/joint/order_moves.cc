@@ -18,12 +18,13 @@ void change_micro_batch(const Site& site, std::vector<Proposal>& moves) {
 
 void change_in_flight(const Site& site, std::vector<Proposal>& moves) {
   if (site.plan.schedule.kind != ScheduleKind::kOneFOneB) return;
+  const std::int32_t fewest = fewest_in_flight(site.space, site.plan);
   const auto with_more = [&](std::int32_t more, std::optional<std::size_t> only) {
     Proposal plan = site.plan;
     for (std::size_t s = 0; s < plan.stages.size(); ++s) {
       if (site.is_fixed(s) || (only && *only != s)) continue;
       std::int32_t& own = plan.stages[s].more_in_flight;
-      own = std::clamp(own + more, -kMostMore, kMostMore);
+      own = std::clamp(std::max(own, fewest) + more, fewest, kMostMore);
     }
     moves.push_back(std::move(plan));
   };
@@ -66,6 +67,11 @@ void change_rule(const Site& site, std::vector<Proposal>& moves) {
 }
 
 }  // namespace
+
+std::int32_t fewest_in_flight(const Space& space, const Proposal& plan) {
+  const std::int64_t micro_batches = space.problem().training.batch.count() / plan.micro_batch.count();
+  return -static_cast<std::int32_t>(std::min<std::int64_t>(micro_batches - 1, kMostMore));
+}
 
 std::vector<Proposal> order_moves(const Site& site, OrdersMay may) {
   std::vector<Proposal> moves;

@@ -55,9 +55,10 @@ std::optional<Proposal> all_recomputed(const Space& space, Proposal plan, const 
   return changed ? std::optional(std::move(plan)) : std::nullopt;
 }
 
-Proposal with_one_in_flight(Proposal plan, const std::vector<Excess>& excess) {
+Proposal with_one_in_flight(const Space& space, Proposal plan, const std::vector<Excess>& excess) {
+  const std::int32_t fewest = fewest_in_flight(space, plan);
   for (StageDraft& stage : plan.stages) {
-    if (may_change(stage, excess)) stage.more_in_flight = -kMostMore;
+    if (may_change(stage, excess)) stage.more_in_flight = fewest;
   }
   return plan;
 }
@@ -105,7 +106,7 @@ std::vector<Proposal> with_recomputation(const Space& space, const Proposal& pla
   for (std::size_t h = 0; h <= halvings; ++h) {
     if (std::optional<Proposal> again = all_recomputed(space, cut, excess)) {
       plans.push_back(*again);
-      plans.push_back(with_one_in_flight(std::move(*again), excess));
+      plans.push_back(with_one_in_flight(space, std::move(*again), excess));
     }
     if (h < halvings) cut = halved(space, std::move(cut), excess);
   }
