@@ -614,7 +614,8 @@ struct TwoExperts {
     p.op("mean.default", "loss", {{"self", tensor(of)}}, {});
     p.output("loss");
     std::vector<std::string> names;
-    for (const Operator& o : read(p, without_loss()).imported.graph.operators()) {
+    const Graph graph = read(p, without_loss()).imported.graph;
+    for (const Operator& o : graph.operators()) {
       if (o.mixes_samples) names.push_back(o.name);
     }
     return names;
