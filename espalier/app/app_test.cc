@@ -138,6 +138,14 @@ TEST_F(App, UnmeasuredTimeIsCounted) {
                                      HasSubstr("precision: f32: matrix work at 1 Tflop/s on dev")));
 }
 
+TEST_F(App, TheNoteOnPrecisionSaysThatHalfNumbersStay) {
+  options_.model = write("half.txt",
+                         "batch 1..8\nx = input() : bf16[b,4]\nw = parameter(w) : bf16[4,4]\n"
+                         "a = linear(x, w) : bf16[b,4]\nloss = mean(a) : f32[]\n");
+  options_.costs.clear();
+  EXPECT_THAT(prepare_job(options_).notes, Contains(HasSubstr("what is bf16 or f16 in the model stays so")));
+}
+
 TEST_F(App, CostsOfAnotherMachineOrThreadCountAreWarnedOf) {
   options_.costs =
       write("costs.txt", std::string("machine \"Other, 4 cores\" threads=2 torch=2.13.0\n") + costs_ +

@@ -370,7 +370,12 @@ PlanningJob prepare_job(const JobOptions& options) {
     notes.push_back(fmt::format("costs: {:.0f} % of the time is an analytic estimate, not measured{}",
                                 100 * estimated,
                                 !given ? " (`espalier profile` measures; then --costs)" : ""));
-    notes.push_back("precision: " + precision_text(cluster, precision));
+    const bool half = std::any_of(graph.tensors().begin(), graph.tensors().end(), [](const Tensor& tensor) {
+      return tensor.dtype == DType::kBF16 || tensor.dtype == DType::kF16;
+    });
+    const bool stays = half && precision != Precision::kBF16;
+    notes.push_back("precision: " + precision_text(cluster, precision) +
+                    (stays ? "; what is bf16 or f16 in the model stays so" : ""));
   }
   if (!graph.loss()) {
     warnings.push_back("the model has no loss output: it can be planned, not trained");
