@@ -1,6 +1,6 @@
 """Models of transformers and torchvision as people have them, small and with random weights: nothing is downloaded.
 
-`MODELS[name]()` gives (model, inputs, targets, loss), what `espalier_export.export` takes. Model code is the packages' own;
+`TRANSFORMERS[name]()` and `TORCHVISION[name]()` give (model, inputs, targets, loss), what `espalier_export.export` takes. Model code is the packages' own;
 only sizes are set: two layers, a width of 32, images of 32 to 96 pixels.
 """
 
@@ -432,7 +432,6 @@ TORCHVISION = {
     "inception_v3": vision("inception_v3", 75, aux_logits=False, init_weights=False),
 }
 
-MODELS = {**TRANSFORMERS, **TORCHVISION}
 # LayoutLM's boxes must be boxes, and an image needs its places among the words; the others are verified with made-up data.
 OWN_DATA = {
     "LayoutLM", "BLIP-2", "LLaVA", "PaliGemma", "Gemma 3 with images", "InternVL", "Florence-2", "SmolVLM",

@@ -65,9 +65,12 @@ struct HostsPart {
   std::vector<Devices> devices;
 };
 
-bool is_preset(std::string_view name) {
-  const std::span<const DeviceKind> known = device_presets();
-  return std::any_of(known.begin(), known.end(), [&](const DeviceKind& kind) { return kind.name == name; });
+// Null if there is none.
+const DeviceKind* find_preset(std::string_view name) {
+  for (const DeviceKind& kind : device_presets()) {
+    if (kind.name == name) return &kind;
+  }
+  return nullptr;
 }
 
 // "A100-80GB", "4xA100-80GB" or "2x4xA100-80GB"
@@ -85,7 +88,7 @@ HostsPart parse_devices(std::string_view part) {
     rest.remove_prefix(1);
     counts.push_back(count);
   }
-  if (counts.size() > 2 || (counts.empty() && !is_preset(rest))) {
+  if (counts.size() > 2 || (counts.empty() && find_preset(rest) == nullptr)) {
     fail(part,
          "expected a count and a device, as in 4xA100-80GB, or hosts, count and device, as in 2x4xV100-16GB");
   }
@@ -184,11 +187,9 @@ std::span<const DeviceKind> device_presets() {
 }
 
 const DeviceKind& device_preset(std::string_view name) {
+  if (const DeviceKind* const kind = find_preset(name)) return *kind;
   std::vector<std::string_view> names;
-  for (const DeviceKind& kind : device_presets()) {
-    if (kind.name == name) return kind;
-    names.push_back(kind.name);
-  }
+  for (const DeviceKind& kind : device_presets()) names.push_back(kind.name);
   std::string known;
   for (const std::string_view n : names) known += (known.empty() ? "" : ", ") + std::string(n);
   throw InputError("'" + std::string(name.substr(0, 40)) + "' is no known device; did you mean '" +

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string_view>
 
+#include "espalier/cost/operator_table.h"
 #include "espalier/frontend/call_tensors.h"
 
 namespace espalier {
@@ -84,7 +85,7 @@ class Dispatch {
       return;
     }
     std::string_view name = std::string_view(call.target).substr(6);
-    if (name.ends_with('_')) name.remove_suffix(1);
+    if (writes_first_argument(name)) name.remove_suffix(1);
     if (among(name, {"sort", "argsort"})) return visit_sort(index, name, in, out);
     std::optional<std::size_t> sort;
     for (const TensorId id : in) {

@@ -298,34 +298,40 @@ class Machine {
   std::unordered_map<std::uint64_t, Index> memo_;
 };
 
-template <class T>
-std::optional<ValueRange> range_of(std::string_view bytes, std::size_t first, std::size_t count) {
+// Whether so many elements are there, and `visit` says true of each.
+template <class T, class Visit>
+bool each_element(std::string_view bytes, std::size_t first, std::size_t count, Visit visit) {
   if (count == 0 || first > bytes.size() / sizeof(T) || count > bytes.size() / sizeof(T) - first)
-    return std::nullopt;
-  std::optional<ValueRange> range;
+    return false;
   for (std::size_t i = first; i < first + count; ++i) {
     T element;
     std::memcpy(&element, bytes.data() + i * sizeof(T), sizeof(T));
+    if (!visit(element)) return false;
+  }
+  return true;
+}
+
+template <class T>
+std::optional<ValueRange> range_of(std::string_view bytes, std::size_t first, std::size_t count) {
+  std::optional<ValueRange> range;
+  const bool read = each_element<T>(bytes, first, count, [&](T element) {
     const auto value = static_cast<std::int64_t>(element);
     if (!range) range = ValueRange{value, value};
     range->min = std::min(range->min, value), range->max = std::max(range->max, value);
-  }
-  return range;
+    return true;
+  });
+  return read ? range : std::nullopt;
 }
 
 // Of floating-point numbers that all lie between 0 and 1.
 template <class T>
 std::optional<ValueRange> range_of_shares(std::string_view bytes, std::size_t first, std::size_t count) {
-  if (count == 0 || first > bytes.size() / sizeof(T) || count > bytes.size() / sizeof(T) - first)
-    return std::nullopt;
   T least = 1, most = 0;
-  for (std::size_t i = first; i < first + count; ++i) {
-    T element;
-    std::memcpy(&element, bytes.data() + i * sizeof(T), sizeof(T));
-    if (!(element >= 0 && element <= 1)) return std::nullopt;
+  const bool shares = each_element<T>(bytes, first, count, [&](T element) {
     least = std::min(least, element), most = std::max(most, element);
-  }
-  return ValueRange{least < 1 ? 0 : 1, most > 0 ? 1 : 0};
+    return element >= 0 && element <= 1;
+  });
+  return shares ? std::optional(ValueRange{least < 1 ? 0 : 1, most > 0 ? 1 : 0}) : std::nullopt;
 }
 
 // Nothing for more than kMaxElements.
