@@ -12,6 +12,7 @@
 #include "espalier/planners/pipeline/autopipe.h"
 #include "espalier/planners/pipeline/bapipe.h"
 #include "espalier/planners/pipeline/branches.h"
+#include "espalier/planners/pipeline/checkpointed.h"
 #include "espalier/planners/pipeline/even.h"
 #include "espalier/planners/pipeline/graphpipe.h"
 #include "espalier/planners/pipeline/looped.h"
@@ -23,8 +24,8 @@
 namespace espalier {
 namespace {
 
-// NamedPlanner::early: the simplest plan, and the planner that is soon there where that does not fit.
-constexpr std::array<std::string_view, 2> kEarly{"single", "piper"};
+// NamedPlanner::early: the simplest plan, and planners that are soon there where that does not fit.
+constexpr std::array<std::string_view, 3> kEarly{"single", "piper", "checkpointed"};
 
 // Placers (planners/placement/placers.cc), by name only: they plan no pipeline.
 std::vector<PlannerEntry> with_placers(std::vector<PlannerEntry> planners) {
@@ -123,6 +124,12 @@ const std::vector<PlannerEntry>& planner_catalog() {
        "graph",
        [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return piper(problem, {.schedule = schedule}, context);
+       },
+       1},
+      {"checkpointed", "Chen et al., arXiv 1604.06174; AdaPipe, ASPLOS'24",
+       "segments, many a device, most of them computed again, as memory allows", "chain",
+       [](const Problem& problem, const OrderRule& schedule, Context& context) {
+         return checkpointed(problem, {.schedule = schedule}, context);
        },
        1},
       {std::string(kLooped), "Megatron, SC'21; Zero Bubble, ICLR'24",

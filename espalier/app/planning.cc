@@ -292,8 +292,10 @@ struct Search {
   }
 
   // `shares`: of the budget, of all planners that were asked.
-  Shortage explain(const NamedPlanner& maker, const std::vector<std::uint32_t>& shares,
+  // Of several planners those plan again that made the closest plan or are soon done.
+  Shortage explain(NamedPlanner maker, const OrderRule& rule, const std::vector<std::uint32_t>& shares,
                    const Plan& closest) const {
+    if (shares.size() > 1) maker = with_early_ones(std::move(maker), rule);
     const std::uint64_t all = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
     Context again;
     again.pool = context.pool;
@@ -301,6 +303,19 @@ struct Search {
     again.budget.max_states =
         all == 0 ? context.budget.max_states : context.budget.max_states / all * maker.shares;
     return explain_shortage(problem, maker, again, closest);
+  }
+
+  static NamedPlanner with_early_ones(NamedPlanner maker, const OrderRule& rule) {
+    std::vector<NamedPlanner> planners{maker};
+    for (NamedPlanner& each : named_planners(rule)) {
+      if (each.early && each.name != maker.name) planners.push_back(std::move(each));
+    }
+    maker.shares = 0;
+    for (const NamedPlanner& each : planners) maker.shares += each.shares;
+    maker.plan = [planners](const Problem& changed, Context& own) {
+      return automatic(changed, planners, own);
+    };
+    return maker;
   }
 
   const PlanningJob& job;
@@ -477,7 +492,7 @@ Planned plan_once(const PlanningJob& job, const PlanOptions& options) {
       shares.clear();
       for (const NamedPlanner& each : named_planners(options.schedule.rule)) shares.push_back(each.shares);
     }
-    planned.shortage = search.explain(maker, shares, closest->plan);
+    planned.shortage = search.explain(maker, options.schedule.rule, shares, closest->plan);
   }
   return planned;
 }
@@ -623,8 +638,8 @@ Comparison compare_planners(const PlanningJob& job, const CompareOptions& option
   if (!result.best && !result.interrupted && !closest_maker.empty() && closest_maker != "start") {
     std::vector<std::uint32_t> shares;
     for (const NamedPlanner& planner : planners) shares.push_back(planner.shares);
-    result.shortage = search.explain(contender(job, closest_maker, options.schedule, options.learned), shares,
-                                     closest_plan);
+    result.shortage = search.explain(contender(job, closest_maker, options.schedule, options.learned),
+                                     options.schedule.rule, shares, closest_plan);
   }
   return result;
 }

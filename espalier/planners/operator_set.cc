@@ -51,4 +51,36 @@ std::vector<OperatorId> OperatorSet::operators() const {
   return result;
 }
 
+OperatorSet united(const OperatorSet& a, const OperatorSet& b) {
+  std::vector<OperatorRun> runs(a.runs().begin(), a.runs().end());
+  runs.insert(runs.end(), b.runs().begin(), b.runs().end());
+  return OperatorSet(std::move(runs));
+}
+
+OperatorSet without(const OperatorSet& from, const OperatorSet& part) {
+  std::vector<OperatorRun> runs;
+  auto next = part.runs().begin();
+  for (OperatorRun run : from.runs()) {
+    while (next != part.runs().end() && next->last < run.first) ++next;
+    for (auto at = next; at != part.runs().end() && at->first <= run.last && run.first <= run.last; ++at) {
+      if (at->first > run.first) runs.push_back({run.first, at->first - 1});
+      run.first = std::max(run.first, at->last + 1);
+    }
+    if (run.first <= run.last) runs.push_back(run);
+  }
+  return OperatorSet(std::move(runs));
+}
+
+OperatorSet common(const OperatorSet& a, const OperatorSet& b) {
+  std::vector<OperatorRun> runs;
+  auto other = b.runs().begin();
+  for (const OperatorRun& run : a.runs()) {
+    while (other != b.runs().end() && other->last < run.first) ++other;
+    for (auto at = other; at != b.runs().end() && at->first <= run.last; ++at) {
+      runs.push_back({std::max(run.first, at->first), std::min(run.last, at->last)});
+    }
+  }
+  return OperatorSet(std::move(runs));
+}
+
 }  // namespace espalier

@@ -34,4 +34,9 @@ class OperatorSet {
   std::vector<OperatorRun> runs_;
 };
 
+// O(runs of both).
+OperatorSet united(const OperatorSet& a, const OperatorSet& b);
+OperatorSet without(const OperatorSet& from, const OperatorSet& part);
+OperatorSet common(const OperatorSet& a, const OperatorSet& b);
+
 }  // namespace espalier

@@ -106,7 +106,8 @@ class Remedies {
       }
     }
     const std::vector<std::uint32_t> limits = in_flight_limits(plan);
-    for (std::size_t s = 0; s < limits.size(); ++s) plan.stages[s].in_flight = limits[s];
+    const auto devices = static_cast<std::uint32_t>(shortage_.devices.size());  // more in flight gain nothing
+    for (std::size_t s = 0; s < limits.size(); ++s) plan.stages[s].in_flight = std::min(limits[s], devices);
     return plan;
   }
 

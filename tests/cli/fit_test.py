@@ -43,7 +43,7 @@ class Fit(Command):
     def test_what_does_not_fit_says_what_lacks(self):
         self.write("tiny.txt", TINY)
         done = self.espalier("fit", MODEL, *JOB, "--cluster", "tiny.txt", "--what-if", "*=+1MiB", "--only-asked", code=3)
-        self.assertIn("does not fit: a lacks 57.8 KiB", done.stdout)
+        self.assertIn("does not fit: a lacks 2.00 KiB", done.stdout)
         self.assertIn("would do: --micro-batch 4", done.stdout)
         self.assertIn("*=+1MiB", done.stdout)
         found = self.fit("--cluster", "tiny.txt", "--what-if", "*=+1MiB", "--only-asked", code=3)

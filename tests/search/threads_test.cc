@@ -103,7 +103,7 @@ TEST_P(Search, AnyNumberOfThreadsPlansTheSame) {
 }
 
 TEST_P(Search, AnyNumberOfThreadsPlansTheSameByOnePlanner) {
-  for (const char* planner : {"branches", "graphpipe", "graphpipe-literal"}) {
+  for (const char* planner : {"branches", "graphpipe", "graphpipe-literal", "checkpointed"}) {
     const std::string alone = plan_with({.threads = 1}, planner);
     for (const std::size_t threads : {2, 3})
       EXPECT_EQ(plan_with({.threads = threads}, planner), alone) << planner;

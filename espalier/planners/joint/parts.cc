@@ -103,26 +103,6 @@ std::vector<OperatorSet> pieces_of(const Space& space, const OperatorSet& stage)
 
 }  // namespace
 
-OperatorSet united(const OperatorSet& a, const OperatorSet& b) {
-  std::vector<OperatorRun> runs(a.runs().begin(), a.runs().end());
-  runs.insert(runs.end(), b.runs().begin(), b.runs().end());
-  return OperatorSet(std::move(runs));
-}
-
-OperatorSet without(const OperatorSet& from, const OperatorSet& part) {
-  std::vector<OperatorRun> runs;
-  auto next = part.runs().begin();
-  for (OperatorRun run : from.runs()) {
-    while (next != part.runs().end() && next->last < run.first) ++next;
-    for (auto at = next; at != part.runs().end() && at->first <= run.last && run.first <= run.last; ++at) {
-      if (at->first > run.first) runs.push_back({run.first, at->first - 1});
-      run.first = std::max(run.first, at->last + 1);
-    }
-    if (run.first <= run.last) runs.push_back(run);
-  }
-  return OperatorSet(std::move(runs));
-}
-
 std::vector<Part> parts_of(const Space& space, const OperatorSet& stage, KindId kind, BatchSize micro_batch) {
   std::vector<Cut> cuts = cuts_of(space, stage, kind, micro_batch);
   if (cuts.size() >= kAllCuts) cuts = chosen(space, cuts, space.work(stage, kind, micro_batch));

@@ -1,15 +1,12 @@
 #pragma once
 
-// Which parts of a stage may leave it, and what is left of sets when they do.
+// Which parts of a stage may leave it.
 
 #include <vector>
 
 #include "espalier/planners/joint/space.h"
 
 namespace espalier::joint {
-
-OperatorSet united(const OperatorSet& a, const OperatorSet& b);
-OperatorSet without(const OperatorSet& from, const OperatorSet& part);  // O(runs of both)
 
 struct Part {
   enum class Side : std::uint8_t {

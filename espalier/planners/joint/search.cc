@@ -140,6 +140,9 @@ class Search {
   std::vector<Proposal> brought_to(BatchSize size, const std::vector<Proposal>& starts) const {
     std::vector<Proposal> own;
     for (const Proposal& start : starts) {
+      const bool recomputes =
+          std::ranges::any_of(start.stages, [](const StageDraft& stage) { return !stage.recompute.empty(); });
+      if (recomputes && start.micro_batch != size) continue;
       own.push_back(with_micro_batch(space_, start, size));
       if (options_.orders == OrdersMay::kStay || space_.halves() == Halves::kNever) continue;
       own.push_back(own.back());

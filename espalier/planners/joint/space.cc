@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
 #include "espalier/cost/cost_table.h"
+#include "espalier/planners/cuts.h"
 
 namespace espalier::joint {
 namespace {
@@ -29,62 +29,6 @@ Sums sums_of(const Graph& graph, const KindCosts& costs) {
     sums.guessed = sums.guessed || (halved && cost->origin == Origin::kProfile);
   }
   return sums;
-}
-
-OperatorSet common(const OperatorSet& a, const OperatorSet& b) {
-  std::vector<OperatorRun> runs;
-  auto other = b.runs().begin();
-  for (const OperatorRun& run : a.runs()) {
-    while (other != b.runs().end() && other->last < run.first) ++other;
-    for (auto at = other; at != b.runs().end() && at->first <= run.last; ++at) {
-      runs.push_back({std::max(run.first, at->first), std::min(run.last, at->last)});
-    }
-  }
-  return OperatorSet(std::move(runs));
-}
-
-// Every operator that writes none of its inputs.
-OperatorSet repeatable_of(const Graph& graph) {
-  std::vector<OperatorId> operators;
-  for (std::size_t i = 0; i < graph.operators().size(); ++i) {
-    if (graph.operators()[i].mutates.empty()) operators.push_back(OperatorId(i));
-  }
-  return OperatorSet(std::move(operators));
-}
-
-// By gap; nothing where a colocation group spans it.
-std::vector<std::optional<Bytes>> crossings(const Graph& graph) {
-  const std::size_t n = graph.operators().size();
-  std::vector<std::int64_t> change(n + 2, 0);
-  std::vector<std::int64_t> groups(n + 2, 0);
-  std::map<std::uint32_t, std::pair<std::size_t, std::size_t>> span_of;
-  for (std::size_t i = 0; i < n; ++i) {
-    const Operator& op = graph.operators()[i];
-    if (op.duplicable) continue;
-    const auto readers = graph.successors(OperatorId(i));
-    if (!readers.empty()) {
-      Bytes bytes;
-      for (const TensorId output : op.outputs) bytes += graph.tensor(output).bytes(graph.batch().min);
-      change[i + 1] += bytes.count();
-      change[readers.back().index() + 1] -= bytes.count();
-    }
-    if (op.colocation) {
-      const auto [at, fresh] = span_of.try_emplace(*op.colocation, i, i);
-      at->second.second = i;
-    }
-  }
-  for (const auto& [group, span] : span_of) {
-    groups[span.first + 1] += 1;
-    groups[span.second + 1] -= 1;
-  }
-  std::vector<std::optional<Bytes>> result;
-  std::int64_t bytes = 0, spanning = 0;
-  for (std::size_t gap = 0; gap <= n; ++gap) {
-    bytes += change[gap];
-    spanning += groups[gap];
-    result.push_back(spanning == 0 ? std::optional(Bytes(bytes)) : std::nullopt);
-  }
-  return result;
 }
 
 // Pairs of stages with an edge between them, and the stage of each operator.
@@ -125,8 +69,8 @@ std::uint64_t hash_of(const StageDraft& stage) {
 Space::Space(const Problem& problem)
     : problem_(problem),
       sizes_(usable_micro_batches(problem)),
-      crossing_(crossings(problem.graph)),
-      repeatable_(repeatable_of(problem.graph)) {
+      crossing_(crossing_bytes(problem.graph)),
+      repeatable_(repeatable_operators(problem.graph)) {
   std::sort(sizes_.begin(), sizes_.end());
   bool guessed = false, weights = false;
   for (const BatchSize size : sizes_) {
