@@ -25,7 +25,9 @@ Storage::Kind storage_kind(const Tensor& tensor) {
 PriceGraph::PriceGraph(const Graph& g) : graph(g) {
   const std::size_t count = graph.operators().size();
   storages.resize(graph.storage_count() + 1);
-  std::vector<std::vector<std::uint32_t>> touched(graph.storage_count());
+  std::vector<std::uint32_t> places;  // by tensor
+  for (const Tensor& tensor : graph.tensors()) places.push_back(storages[tensor.storage.index()].tensors++);
+  std::vector<std::vector<Touch>> touched(graph.storage_count());
   for (std::uint32_t op = 0; op < count; ++op) {
     const Operator& what = graph.operators()[op];
     FlatOperator flat;
@@ -51,22 +53,21 @@ PriceGraph::PriceGraph(const Graph& g) : graph(g) {
         storage.with_input |= tensor.role == TensorRole::kInput;
         storage.last = op;
         if (flat.has_backward && list == &what.inputs) storage.gradient_end = op;
-        std::vector<std::uint32_t>& events_here = touched[tensor.storage.index()];
-        if (events_here.empty() || events_here.back() != op) events_here.push_back(op);
+        touched[tensor.storage.index()].push_back({op, number, places[number], list == &what.outputs});
       }
     }
   }
   begun_before.assign(count + 2, 0);
   for (std::uint32_t s = 0; s < storages.size(); ++s) {
     Storage& storage = storages[s];
-    storage.events = static_cast<std::uint32_t>(events.size());
+    storage.touches = static_cast<std::uint32_t>(touches.size());
     if (storage.kind == Storage::Kind::kUnused) continue;
     // An activation that nobody here makes is as odd as several tensors.
     if (storage.kind == Storage::Kind::kOwn && !graph.tensors()[storage.tensor].producer) {
       storage.kind = Storage::Kind::kOdd;
     }
     if (storage.kind == Storage::Kind::kOdd)
-      events.insert(events.end(), touched[s].begin(), touched[s].end());
+      touches.insert(touches.end(), touched[s].begin(), touched[s].end());
     if (storage.with_input) {
       with_inputs.push_back(s);
     } else {
@@ -210,6 +211,7 @@ void MemoryTable::add_storages() {
     Keeps& how = kept_[flat_.graph.tensors()[kept.tensor].storage.index()];
     how = std::max(how, kept.how);
   }
+  for (const PriceGraph::Touch& touch : flat_.touches) touch_keeps_.push_back(keeps(touch.op, touch.tensor));
   add_odd_storages();
   std::vector<std::int64_t> live[3];  // forward by again, backward: changes, then sums
   for (auto& each : live) each.assign(count + 1, 0);

@@ -41,7 +41,16 @@ struct PriceGraph {
     std::uint32_t last = 0;          // the last one
     std::uint32_t tensor = 0;        // the first
     std::uint32_t gradient_end = 0;  // kOwn with a gradient: that lives from `first` to here
-    std::uint32_t events = 0;        // kOdd: begin in `events`; the next storage's is the end
+    std::uint32_t touches = 0;       // kOdd: begin in `touches`; the next storage's is the end
+    std::uint32_t tensors = 0;       // how many
+  };
+
+  // That an operator reads or makes one of a storage's tensors.
+  struct Touch {
+    std::uint32_t op = 0;
+    std::uint32_t tensor = 0;
+    std::uint32_t place = 0;  // of the tensor among those of its storage
+    bool makes = false;
   };
 
   // Visits the storages that are touched before operator `cut` and there or later; not those with inputs.
@@ -65,7 +74,7 @@ struct PriceGraph {
   const Graph& graph;
   std::vector<FlatOperator> operators;
   std::vector<Storage> storages;            // by StorageId, and one more
-  std::vector<std::uint32_t> events;        // operators, ascending
+  std::vector<Touch> touches;               // of a storage by operator, of that what it reads first
   std::vector<std::uint32_t> with_inputs;   // storages
   std::vector<std::uint32_t> by_first;      // storages without inputs, by `first`
   std::vector<std::uint32_t> begun_before;  // by operator, one more: how many of by_first
@@ -212,9 +221,10 @@ class MemoryTable {
     Keeps how = Keeps::kNo;
   };
   std::vector<std::uint32_t> saved_begin_;
-  std::vector<Kept> saved_;  // by operator: what it keeps on some kind, each tensor once
-  std::vector<Keeps> kept_;  // by storage, kOwn: by some operator
-  struct Whole {             // what a kOdd storage adds to a stage with all its operators
+  std::vector<Kept> saved_;         // by operator: what it keeps on some kind, each tensor once
+  std::vector<Keeps> touch_keeps_;  // by touch: keeps() of it
+  std::vector<Keeps> kept_;         // by storage, kOwn: by some operator
+  struct Whole {                    // what a kOdd storage adds to a stage with all its operators
     PriceSums sums;
     std::vector<PriceInterval> forward, backward;
   };

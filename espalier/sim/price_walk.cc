@@ -31,111 +31,101 @@ struct MemoryTable::Walk {
   StorageId storage;
   PriceSink& sink;
   std::vector<Local> locals = {};
-  std::vector<Known> known = {};  // in the order in which they are met
+  std::vector<Known> known = {};        // in the order in which they are met
+  std::vector<std::uint32_t> met = {};  // by place in the storage: where in `known`, from 1; 0: not there
   std::optional<std::uint32_t> state = {};
 
   const Tensor& tensor_of(std::uint32_t tensor) const { return flat.graph.tensors()[tensor]; }
-  bool here(TensorId id) const { return flat.graph.tensor(id).storage == storage; }
 
-  Known* find(TensorId id) {
-    const auto at = std::find_if(known.begin(), known.end(),
-                                 [&](const Known& each) { return each.tensor == id.index(); });
-    return at == known.end() ? nullptr : &*at;
+  Known* find(const PriceGraph::Touch& touch) {
+    return met[touch.place] == 0 ? nullptr : &known[met[touch.place] - 1];
   }
-  Local& local(TensorId id) {
-    Known* const at = find(id);
-    ESP_CHECK(at != nullptr, id);
-    return locals[at->local];
+  Known& note(const PriceGraph::Touch& touch, std::uint32_t its_local) {
+    known.push_back({touch.tensor, its_local});
+    met[touch.place] = narrow(known.size());
+    return known.back();
   }
 
-  std::uint32_t new_local(TensorId id, Local::Kind kind, std::uint32_t first) {
+  std::uint32_t new_local(std::uint32_t tensor, Local::Kind kind, std::uint32_t first) {
     Local made;
     made.kind = kind;
-    made.tensor = narrow(id.index());
+    made.tensor = tensor;
     made.first = made.last = first;
     locals.push_back(made);
     return narrow(locals.size() - 1);
   }
 
-  void read(TensorId id, std::uint32_t op) {
-    if (!find(id)) {
-      const TensorRole role = flat.graph.tensor(id).role;
-      if (role == TensorRole::kActivation) {
-        known.push_back({narrow(id.index()), new_local(id, Local::Kind::kReceived, op)});
-      } else {
-        if (!state) {
-          state = new_local(id, role == TensorRole::kInput ? Local::Kind::kInput : Local::Kind::kState,
-                            stage.front().first);
-        }
-        known.push_back({narrow(id.index()), *state});
-      }
+  // Where a tensor lies that nobody in the stage has made before.
+  std::uint32_t found(const PriceGraph::Touch& touch) {
+    const TensorRole role = tensor_of(touch.tensor).role;
+    if (role == TensorRole::kActivation) return new_local(touch.tensor, Local::Kind::kReceived, touch.op);
+    if (!state) {
+      const bool input = role == TensorRole::kInput;
+      state = new_local(touch.tensor, input ? Local::Kind::kInput : Local::Kind::kState, stage.front().first);
     }
-    Local& memory = local(id);
-    memory.last = op;
-    if (flat.graph.operators()[op].role == OperatorRole::kUpdate) memory.updates = true;
-    if (!flat.operators[op].has_backward) return;
-    memory.last_gradient = op;
-    if (!flat.operators[op].duplicable) find(id)->read_with_gradient = true;
+    return *state;
   }
 
-  void produce(const Operator& op, TensorId id, std::uint32_t number, bool again) {
-    const bool gradient = flat.graph.tensor(id).requires_grad;
-    for (const auto* list : {&op.inputs, &op.outputs}) {
-      for (const TensorId other : *list) {
-        Known* const shared = here(other) ? find(other) : nullptr;
-        if (!shared) continue;
-        Local& memory = locals[shared->local];
-        memory.last = number;
-        memory.gradient = memory.gradient || gradient;
-        known.push_back({narrow(id.index()), shared->local});
-        return;
-      }
+  Local& read(const PriceGraph::Touch& touch) {
+    Known* const before = find(touch);
+    Known& tensor = before ? *before : note(touch, found(touch));
+    Local& memory = locals[tensor.local];
+    memory.last = touch.op;
+    if (flat.graph.operators()[touch.op].role == OperatorRole::kUpdate) memory.updates = true;
+    if (!flat.operators[touch.op].has_backward) return memory;
+    memory.last_gradient = touch.op;
+    if (!flat.operators[touch.op].duplicable) tensor.read_with_gradient = true;
+    return memory;
+  }
+
+  // `touches`: the operator's, up to the one that makes it.
+  Local& make(std::span<const PriceGraph::Touch> touches, bool again) {
+    const PriceGraph::Touch& touch = touches.back();
+    const bool gradient = tensor_of(touch.tensor).requires_grad;
+    for (const PriceGraph::Touch& other : touches.first(touches.size() - 1)) {
+      const Known* const shared = find(other);
+      if (!shared) continue;
+      Local& memory = locals[shared->local];
+      memory.last = touch.op;
+      memory.gradient = memory.gradient || gradient;
+      note(touch, shared->local);
+      return memory;
     }
-    known.push_back({narrow(id.index()), new_local(id, Local::Kind::kOwn, number)});
+    note(touch, new_local(touch.tensor, Local::Kind::kOwn, touch.op));
     locals.back().made_again = again;
     locals.back().gradient = gradient;
+    return locals.back();
   }
 
-  template <class Visit>
-  void for_events(Visit visit) const {
-    auto at = flat.events.begin() + flat.storages[storage.index()].events;
-    const auto end = flat.events.begin() + flat.storages[storage.index() + 1].events;
-    for (const PriceSegment& segment : stage) {
-      at = std::lower_bound(at, end, segment.first);
-      for (; at != end && *at <= segment.last; ++at) visit(*at, segment.again);
+  static void mark_kept(Local& memory, const PriceGraph::Touch& touch, Keeps how, bool again) {
+    if (how != Keeps::kNo) {
+      memory.for_weights = memory.for_weights || how == Keeps::kForWeights;
+      (again && memory.made_again ? memory.kept_again : memory.kept) = true;
     }
+    if (again && !touch.makes && !memory.made_again) memory.kept = memory.for_weights = true;
   }
 
   void run() {
-    for_events([&](std::uint32_t number, bool again) {
-      const Operator& op = flat.graph.operators()[number];
-      for (const TensorId id : op.inputs) {
-        if (here(id)) read(id, number);
+    const PriceGraph::Storage& own = flat.storages[storage.index()];
+    const std::span<const PriceGraph::Touch> all(flat.touches.data() + own.touches,
+                                                 flat.touches.data() + (&own + 1)->touches);
+    met.assign(own.tensors, 0);
+    known.reserve(own.tensors);
+    locals.reserve(4);
+    auto at = all.begin();
+    auto of_operator = at;
+    for (const PriceSegment& segment : stage) {
+      at = std::lower_bound(at, all.end(), segment.first,
+                            [](const PriceGraph::Touch& touch, std::uint32_t op) { return touch.op < op; });
+      for (; at != all.end() && at->op <= segment.last; ++at) {
+        if (at->op != of_operator->op) of_operator = at;
+        Local& memory = at->makes ? make({of_operator, at + 1}, segment.again) : read(*at);
+        const auto number = own.touches + static_cast<std::size_t>(at - all.begin());
+        mark_kept(memory, *at, table.touch_keeps_[number], segment.again);
       }
-      for (const TensorId id : op.outputs) {
-        if (here(id)) produce(op, id, number, again);
-      }
-    });
-    for_events([&](std::uint32_t number, bool again) { mark_kept(number, again); });
+    }
     for (const Known& each : known) cross(each);
     for (const Local& memory : locals) count(memory);
-  }
-
-  void mark_kept(std::uint32_t number, bool again) {
-    const Operator& op = flat.graph.operators()[number];
-    for (const auto* list : {&op.inputs, &op.outputs}) {
-      for (const TensorId id : *list) {
-        const Keeps how = here(id) ? table.keeps(number, narrow(id.index())) : Keeps::kNo;
-        if (how == Keeps::kNo) continue;
-        Local& memory = local(id);
-        memory.for_weights = memory.for_weights || how == Keeps::kForWeights;
-        (again && memory.made_again ? memory.kept_again : memory.kept) = true;
-      }
-    }
-    if (!again) return;
-    for (const TensorId id : op.inputs) {
-      if (here(id) && !local(id).made_again) local(id).kept = local(id).for_weights = true;
-    }
   }
 
   bool read_outside(TensorId id) const {
