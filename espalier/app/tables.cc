@@ -139,6 +139,11 @@ Table stage_table(const PlanningJob& job, const Judged& judged) {
                {"weights", "weights + opt"},
                {"saved", "kept per micro-batch"}},
               {}};
+  const auto recomputes = [](const StagedStage& stage) {
+    return stage.replicas.front().times.recompute > Duration();
+  };
+  const bool any_recomputes = std::ranges::any_of(judged.staged.stages, recomputes);
+  if (any_recomputes) table.columns.push_back({"recomputed", "computed again"});
   Duration whole;
   const auto work_of = [](const StagedStage& stage) {
     Duration work;
@@ -160,6 +165,9 @@ Table stage_table(const PlanningJob& job, const Judged& judged) {
          module_text(job.graph, operators, 40), static_cast<std::int64_t>(operators.size()), times.forward,
          times.backward(), Percentage{ratio(work_of(stage), whole)},
          static_cast<std::int64_t>(stage.in_flight), per_replica_fixed(stage.memory), stage.memory.saved});
+    if (any_recomputes) {
+      table.rows.back().push_back(recomputes(stage) ? Cell(stage.memory.recomputed) : Cell());
+    }
   }
   return table;
 }

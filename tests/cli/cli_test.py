@@ -94,6 +94,17 @@ class Cli(Command):
 
     # What works
 
+    def test_a_plan_that_computes_again_says_which_stages_do(self):
+        devices = "device a small in host\ndevice b small in host\n"
+        self.write("tiny.txt", "kind small 80KiB f32=1e9 mem=1GB\ngroup host 1GB\n" + devices)
+        job = ["--batch", 64, "--micro-batch", 4, "--planner", "checkpointed"]
+        said = self.espalier("plan", MODEL, *job, "--cluster", "tiny.txt").stdout
+        self.assertIn("computed again", said)
+        stages = json.loads((self.folder / "plan.json").read_text())["stages"]
+        self.assertTrue(any(stage.get("recompute") for stage in stages))
+        self.assertEqual(self.espalier("simulate", "plan.json").returncode, 0)
+        self.assertNotIn("computed again", self.espalier("plan", MODEL, *job, "--cluster", "3xcpu").stdout)
+
     def test_help_of_every_verb_is_short_and_has_an_example(self):
         listing = self.espalier("--help").stdout
         verbs = re.findall(r"^  ([a-z]+)  ", listing.split("Subcommands:")[1], re.MULTILINE)
