@@ -25,6 +25,10 @@ constexpr std::size_t kMostPieces = 2048;  // unless there are more devices
 // What a segment's insides may be, in quarters of the median piece's.
 constexpr std::int64_t kQuarters[] = {4, 6, 8, 12, 16, 24, 32};
 constexpr std::size_t kReach = 2;  // of neighbouring cuts
+// How often the row of devices is gone through: often only where the pipeline would wait, with few
+// micro-batches for each device.
+constexpr std::int64_t kMostRounds = 4, kMicroBatchesOfADevice = 4;
+constexpr std::size_t kMostPlaces = 256;  // in several rounds
 constexpr std::int64_t kPartsOfInFlight = 8;
 constexpr int kCorrections = 3;
 constexpr std::int64_t kGenerousPercent = 125;
@@ -308,11 +312,18 @@ class Filling {
   std::vector<Passed> leaving_;  // what its pieces pass on
 };
 
-// How long segments are, on which row of devices, and what may be in flight: chains that are tried one after
+// Devices in a row, or in several rounds of it: a chain in rounds fills and drains faster, with more in
+// flight (the interleaved pipeline of Megatron: Narayanan et al., SC'21, §2.2).
+struct Loop {
+  std::int64_t rounds = 1;
+  std::vector<DeviceId> places;
+};
+
+// How long segments are, on which devices, and what may be in flight: chains that are tried one after
 // the other, with fewer in flight or on less memory, until one fits.
 struct Lane {
   Bytes insides;  // of a segment, at most
-  const std::vector<DeviceId>* row;
+  const Loop* loop;
   std::int64_t most_in_flight;   // now
   std::vector<Bytes> memory;     // by DeviceId, that segments may take
   std::vector<Bytes> need = {};  // likewise, that those judged last take, as they are counted here
@@ -322,7 +333,17 @@ struct Lane {
   bool open = true;
 
   std::int64_t in_flight(std::size_t place) const {
-    return std::min(most_in_flight, static_cast<std::int64_t>(row->size() - place));
+    return std::min(most_in_flight, static_cast<std::int64_t>(loop->places.size() - place));
+  }
+  // One segment goes back at a time: a device's places share its room.
+  Bytes of_a_place(DeviceId device) const {
+    const Bytes all = memory[device.index()];
+    const Bytes shared = std::min(all, insides);
+    return Bytes((all - shared).count() / loop->rounds) + shared;
+  }
+  void count(Bytes of_place, DeviceId device) {
+    Bytes& sum = need[device.index()];
+    sum += sum > Bytes() ? of_place - std::min(of_place, insides) : of_place;
   }
 };
 
@@ -347,11 +368,21 @@ class Chains {
     if (!pieces_.possible()) return;
     const std::vector<std::vector<DeviceId>> rows =
         device_rows(problem_.cluster, unpinned_devices(problem_), pieces_.work());
+    std::vector<Loop> loops;
+    for (const std::vector<DeviceId>& row : rows) {
+      Loop loop{.places = row};
+      loops.push_back(loop);
+      const bool waits = micro_batches_ <= kMicroBatchesOfADevice * std::int64_t{narrow(row.size())};
+      while (waits && ++loop.rounds <= kMostRounds && loop.places.size() + row.size() <= kMostPlaces) {
+        loop.places.insert(loop.places.end(), row.begin(), row.end());
+        loops.push_back(loop);
+      }
+    }
     std::vector<Lane> lanes;
     for (const std::int64_t quarters : kQuarters) {
       const Bytes insides(pieces_.median_insides().count() / 4 * quarters);
-      for (const std::vector<DeviceId>& row : rows) {
-        lanes.push_back({.insides = insides, .row = &row, .most_in_flight = most(row), .memory = memory_});
+      for (const Loop& loop : loops) {
+        lanes.push_back({.insides = insides, .loop = &loop, .most_in_flight = most(loop), .memory = memory_});
       }
     }
     bool judged = false;
@@ -360,8 +391,8 @@ class Chains {
   }
 
  private:
-  std::int64_t most(const std::vector<DeviceId>& row) const {
-    return std::min(micro_batches_, static_cast<std::int64_t>(row.size()));
+  std::int64_t most(const Loop& loop) const {
+    return std::min(micro_batches_, static_cast<std::int64_t>(loop.places.size()));
   }
 
   // Judges the next chain of each lane; false if there was none.
@@ -373,6 +404,10 @@ class Chains {
       std::optional<Proposal> plan = proposal(lane);
       while (!plan && make_easier(lane)) plan = proposal(lane);
       if (!plan) continue;
+      if (std::ranges::find(plans, *plan) != plans.end()) {  // segments may be as long as they like
+        lane.open = false;
+        continue;
+      }
       if (!context_.take_states(plan->stages.size() * static_cast<std::size_t>(micro_batches_))) break;
       plans.push_back(*std::move(plan));
       of.push_back(&lane);
@@ -405,7 +440,7 @@ class Chains {
     lane.corrections = 0;
     lane.memory = memory_;
     if (std::exchange(lane.generous, !lane.generous)) {
-      const std::int64_t step = std::max<std::int64_t>(most(*lane.row) / kPartsOfInFlight, 1);
+      const std::int64_t step = std::max<std::int64_t>(most(*lane.loop) / kPartsOfInFlight, 1);
       lane.open = lane.most_in_flight > 1;
       lane.most_in_flight = std::max<std::int64_t>(lane.most_in_flight - step, 1);
     } else {
@@ -430,10 +465,10 @@ class Chains {
   std::optional<std::vector<Filling>> filled(const Lane& lane, Duration limit) const {
     std::vector<Filling> fillings;
     std::size_t next = 0;
-    for (std::size_t place = 0; place < lane.row->size(); ++place) {
-      const DeviceId device = (*lane.row)[place];
+    for (std::size_t place = 0; place < lane.loop->places.size(); ++place) {
+      const DeviceId device = lane.loop->places[place];
       Filling filling(pieces_, lane.insides, next,
-                      {.memory = lane.memory[device.index()],
+                      {.memory = lane.of_a_place(device),
                        .kind = problem_.cluster.device(device).kind,
                        .in_flight = lane.in_flight(place)});
       while (filling.take(limit)) next = filling.end();
@@ -467,13 +502,13 @@ class Chains {
       const Filling& filling = (*fillings)[place];
       const std::vector<std::size_t>& segments = filling.segments();
       const auto [first_whole, work, need] = filling.with_whole_ones();
-      lane.need[(*lane.row)[place].index()] = need;
+      lane.count(need, lane.loop->places[place]);
       const std::size_t stages = lane.apart ? segments.size() : std::min(segments.size(), first_whole + 1);
       for (std::size_t i = 0; i < stages; ++i) {
         const bool again = i < first_whole;
         const bool to_the_end = i + 1 == segments.size() || (!again && !lane.apart);
         const std::size_t end = to_the_end ? filling.end() : segments[i + 1];
-        plan.stages.push_back(stage(segments[i], end, (*lane.row)[place], again));
+        plan.stages.push_back(stage(segments[i], end, lane.loop->places[place], again));
         in_flight.push_back(lane.in_flight(place));
       }
     }

@@ -19,7 +19,7 @@ struct CheckpointedOptions {
 };
 
 // Tries each micro-batch size, each row of device_rows, segments of seven sizes, cut where few bytes cross,
-// and as many micro-batches in flight as the row has devices, or fewer where those do not fit; keeps the
+// and as many micro-batches in flight as it has places, or fewer where those do not fit; keeps the
 // fastest by simulation. Devices take segments in a row, so that the busiest has least to do that memory
 // allows. Stages have one replica. What does not fit is tried again: kept segments as stages of their own,
 // then, three times, on as much less memory as the simulator found too much. Where nothing fits, the closest

@@ -70,6 +70,16 @@ TEST(Checkpointed, ComputesNothingAgainWhereMemoryIsPlenty) {
   EXPECT_EQ(toy.simulated(outcome), toy.simulated(even(toy.problem(), {}, context)));
 }
 
+// Three micro-batches fill three devices faster in several rounds.
+TEST(Checkpointed, FewMicroBatchesPassTheDevicesInRounds) {
+  const Toy toy(wide_chain(std::vector<std::int64_t>(24, 1)), kThreeDevices, 3);
+  const Outcome outcome = found(toy);
+  ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
+  EXPECT_GT(std::get<PipelinePlan>(*outcome.plan).stages.size(), 3U);
+  Context context;
+  EXPECT_LT(toy.simulated(outcome), toy.simulated(even(toy.problem(), {}, context)));
+}
+
 // A device holds 4 layers. As a whole the first would keep 4 MiB of each of 3 micro-batches.
 TEST(Checkpointed, FindsAPlanWhereNoChainFitsThatKeepsAll) {
   const Toy toy = with_memory(Toy(wide_chain(kTwelve), kThreeDevices, 6), {Bytes(10 << 20)});
