@@ -151,7 +151,7 @@ const std::vector<PlannerEntry>& planner_catalog() {
                 "another net; asked for by name only"),
       of_policy(kGiph, "GiPH, MLSys'23",
                 "a trained policy moves operators of what placers find; asked for by name only"),
-      {std::string(kAutomatic), "all above that plan pipelines but looped, improved together",
+      {std::string(kAutomatic), "all above that plan pipelines, improved together",
        "the planner: runs every one, then moves operators, devices, replicas and sizes; by simulation", "any",
        [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return joint_search(problem, named_planners(schedule), {}, context);

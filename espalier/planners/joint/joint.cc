@@ -12,6 +12,7 @@
 #include "espalier/planners/joint/order_lists.h"
 #include "espalier/planners/joint/repeated.h"
 #include "espalier/planners/joint/search.h"
+#include "espalier/planners/pipeline/looped.h"
 
 namespace espalier {
 namespace {
@@ -48,6 +49,22 @@ void add_starts(const joint::Space& space, const PipelinePlan& plan, std::vector
   if (apart) starts.push_back(std::move(*apart));
 }
 
+// Where devices in a loop or a V with lists for that are faster than the best so far, by as much as makes
+// lists worth having, that plan.
+void consider_loops(const joint::Space& space, Judge& judge, const Context& context) {
+  const Problem& problem = space.problem();
+  if (!problem.locked.empty() || !problem.pins.empty()) return;
+  Context own = context;
+  own.states = 0;
+  own.budget_spent = false;
+  own.watch = nullptr;
+  const Outcome laid = looped(problem, {.briefly = true, .may_split = space.halves() == Halves::kMay}, own);
+  if (!laid.plan) return;
+  const Verdict verdict = Judge(problem, own).consider(*laid.plan);
+  const std::optional<Duration> best = judge.best();
+  if (!best || verdict.iteration < *best - *best / joint::kLeastGain) judge.consider(*laid.plan);
+}
+
 // That no plan of one size beats, by size.
 std::vector<Duration> bounds_of(const joint::Space& space, ThreadPool* pool) {
   const Problem& problem = space.problem();
@@ -73,7 +90,7 @@ Outcome searched(const Problem& problem, const std::vector<const PipelinePlan*>&
                  const std::vector<PipelinePlan>& others, Outcome found, const JointOptions& options,
                  Context& context) {
   const std::uint64_t all = context.budget.max_states;
-  const bool lists = options.orders == joint::OrdersMay::kChange;
+  const bool lists = options.lists && options.orders == joint::OrdersMay::kChange;
   if (lists) context.budget.max_states -= all / kPartOfOrders;
   Judge judge(problem, context);
   for (const PipelinePlan* plan : plans) judge.consider(*plan);
@@ -100,6 +117,7 @@ Outcome searched(const Problem& problem, const std::vector<const PipelinePlan*>&
     own.budget_spent = false;
     own.budget.max_states = all / kPartOfOrders;
     joint::search_lists(space, best, judge, own);
+    consider_loops(space, judge, context);
     context.states += own.states;
   }
   Outcome outcome = judge.outcome();
@@ -165,8 +183,9 @@ Outcome search_whole(const Problem& problem, const std::vector<NamedPlanner>& pl
 
 // Plans of one of the cluster's equal parts, found like those of the cluster, by few planners, on all of its
 // parts.
-PlansOfParts plans_of_parts(const Problem& problem, std::vector<NamedPlanner> planners,
-                            const JointOptions& options, const DividedCluster& cluster, Context& context) {
+PlansOfParts plans_of_parts(const Problem& problem, std::vector<NamedPlanner> planners, JointOptions options,
+                            const DividedCluster& cluster, Context& context) {
+  options.lists = false;  // they cannot be repeated
   const EqualParts& parts = cluster.parts;
   const std::optional<Training> training = joint::training_of_part(problem.training, parts.copies.size());
   if (!training) return {};

@@ -8,7 +8,6 @@ namespace espalier::joint {
 namespace {
 
 constexpr std::size_t kPlans = 3;
-constexpr std::int64_t kLeastGain = 100;  // 1/100 of the step
 // What the search begins with, about so many orders, is made whatever its budget.
 constexpr std::uint64_t kBeginnings = 16;
 

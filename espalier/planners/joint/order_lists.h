@@ -9,6 +9,8 @@
 
 namespace espalier::joint {
 
+inline constexpr std::int64_t kLeastGain = 100;  // lists make a step at least 1/100 shorter
+
 // Searches an order for each of the first plans that differ in more than their rules, and judges those that
 // make the best plan so far at least one part in a hundred faster: lists belong to their stages, so a plan
 // that carries them is harder to edit. Halves of backward as the space says. Takes a state for each step of

@@ -19,8 +19,19 @@ struct Laid {  // a layout and what is made for it
   std::vector<NamedOrders> orders;
 };
 
+constexpr std::int64_t kBriefMicroBatches = 2;  // for each device
+constexpr std::int64_t kBriefTasks = 2048;      // micro-batches, times devices
+
 std::vector<Laid> layouts(const LoopedOptions& options) {
   std::vector<Laid> all;
+  if (options.briefly) {
+    for (std::size_t chunks = 2; chunks <= options.max_chunks; ++chunks) {
+      all.push_back({Layout::kLoop, chunks, {{.maker = Maker::kInterleaved}}});
+      if (options.may_split) all.back().orders.push_back({.maker = Maker::kInterleaved, .split = true});
+    }
+    if (options.may_split) all.push_back({Layout::kV, 2, {{.maker = Maker::kZbV}}});
+    return all;
+  }
   all.push_back(
       {Layout::kLoop, 1, {{.maker = Maker::kZbH1}, {.maker = Maker::kZbH2}, {.maker = Maker::kZbGreedy}}});
   for (std::size_t chunks = 2; chunks <= options.max_chunks; ++chunks) {
@@ -144,9 +155,14 @@ Outcome looped(const Problem& problem, const LoopedOptions& options, Context& co
   Search search(problem, context);
   const Linearization line(problem, chain_order(problem.graph));
   for (const BatchSize micro_batch : usable_micro_batches(problem)) {
+    const std::int64_t micro_batches = problem.training.batch.count() / micro_batch.count();
+    if (options.briefly && micro_batches > kBriefMicroBatches * std::int64_t{narrow(devices.size())})
+      continue;
     const Chain chain(line, micro_batch);
     if (chain.blocks() == 0) break;
-    for (const std::vector<DeviceId>& row : device_rows(problem.cluster, devices, chain.times_by_kind())) {
+    std::vector<std::vector<DeviceId>> rows = device_rows(problem.cluster, devices, chain.times_by_kind());
+    if (options.briefly) rows.resize(1);
+    for (const std::vector<DeviceId>& row : rows) {
       for (const Laid& laid : layouts(options)) search.consider(chain, row, laid);
     }
   }

@@ -16,6 +16,10 @@ struct LoopedOptions {
   // and with one stage a device the zero-bubble ones.
   std::optional<NamedOrders> orders = {};
   std::size_t max_chunks = 4;  // in a loop
+  // What gains most, soon: interleaved and ZB-V alone, on the first row, where there are at most two
+  // micro-batches for each device, and not more than 2,048 micro-batches times devices.
+  bool briefly = false;
+  bool may_split = true;  // then: backward in halves
 };
 
 // Tries each micro-batch size, each row of device_rows, and the layouts, and keeps the fastest by simulation
