@@ -27,7 +27,8 @@ struct Remedy {
   enum class Kind : std::uint8_t {
     kMicroBatch,  // a smaller one that was not among those to choose from
     kMemory,      // more on each device that lacks some, or on all of its kind
-    kRecompute,   // of the closest plan's stages on such devices; only piper and auto plan it themselves
+    kRecompute,   // of the closest plan's stages on such devices; piper, checkpointed and auto plan it
+                  // themselves
     kPrecision,   // bf16, where no costs were measured
     kOptimizer,   // SGD without momentum, which has no state and trains otherwise
     kDevices,     // more of the last host's, or more hosts like it
