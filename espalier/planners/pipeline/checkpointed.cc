@@ -60,9 +60,9 @@ struct Segment {
 
 // A problem's graph at one micro-batch, in small pieces that follow each other; any of them that do are a
 // segment.
-class Pieces {
+class PieceTable {
  public:
-  Pieces(const Problem& problem, BatchSize micro_batch, std::size_t count)
+  PieceTable(const Problem& problem, BatchSize micro_batch, std::size_t count)
       : problem_(problem),
         micro_batch_(micro_batch),
         repeatable_(repeatable_operators(problem.graph)),
@@ -82,7 +82,7 @@ class Pieces {
   std::size_t size() const { return begins_.size(); }
   bool possible() const { return possible_; }  // no cell of the costs is missing
 
-  // Pieces first … first + count - 1. Not for two threads at a time.
+  // PieceTable first … first + count - 1. Not for two threads at a time.
   const Segment& segment(std::size_t first, std::size_t count) const {
     std::vector<Segment>& known = segments_[first];  // of one piece, of two, …
     while (known.size() < count) known.push_back(made({begin(first), begin(first + known.size() + 1) - 1}));
@@ -212,7 +212,7 @@ class Filling {
     KindId kind;
     std::int64_t in_flight;
   };
-  Filling(const Pieces& pieces, Bytes insides, std::size_t begin, const Device& device)
+  Filling(const PieceTable& pieces, Bytes insides, std::size_t begin, const Device& device)
       : pieces_(pieces), most_insides_(insides), end_(begin), device_(device) {}
 
   std::size_t end() const { return end_; }
@@ -302,7 +302,7 @@ class Filling {
     return held.state + w * (held.kept + gradients) + (w + 1) * held.slots + held.insides;
   }
 
-  const Pieces& pieces_;
+  const PieceTable& pieces_;
   Bytes most_insides_;
   std::size_t end_;
   std::vector<std::size_t> begins_;  // of its segments
@@ -543,7 +543,7 @@ class Chains {
   const OrderRule& schedule_;
   Judge& judge_;
   Context& context_;
-  Pieces pieces_;
+  PieceTable pieces_;
   std::vector<Bytes> memory_;  // by DeviceId
 };
 
