@@ -82,7 +82,7 @@ class PieceTable {
   std::size_t size() const { return begins_.size(); }
   bool possible() const { return possible_; }  // no cell of the costs is missing
 
-  // PieceTable first … first + count - 1. Not for two threads at a time.
+  // Pieces first … first + count - 1. Not for two threads at a time.
   const Segment& segment(std::size_t first, std::size_t count) const {
     std::vector<Segment>& known = segments_[first];  // of one piece, of two, …
     while (known.size() < count) known.push_back(made({begin(first), begin(first + known.size() + 1) - 1}));
