@@ -114,14 +114,13 @@ void elementwise(OnnxCall& call, std::optional<DType> dtype) {
   if (call.opset >= 7)  // before, the second had to be stretched along named dimensions
     for (std::size_t i = 1; i < call.input_count(); ++i) sizes = broadcast(sizes, call.sizes(i));
   call.give(0, dtype.value_or(call.in(0).dtype), std::move(sizes));
-  auto integers = call.in(0).integers;
-  auto reals = call.in(0).reals;
+  if (call.outputs.empty()) return;
+  auto& integers = call.outputs[0].integers = call.in(0).integers;
+  auto& reals = call.outputs[0].reals = call.in(0).reals;
   for (std::size_t i = 1; i < call.input_count(); ++i) {
     integers = combine_elements(call.node.type, integers, call.in(i).integers);
     reals = combine_elements(call.node.type, reals, call.in(i).reals);
   }
-  if (integers) call.outputs[0].integers = std::move(integers);
-  if (reals) call.outputs[0].reals = std::move(reals);
 }
 
 void arithmetic(OnnxCall& call) {
