@@ -20,7 +20,6 @@ struct Laid {  // a layout and what is made for it
 };
 
 constexpr std::int64_t kBriefMicroBatches = 2;  // for each device
-constexpr std::int64_t kBriefTasks = 2048;      // micro-batches, times devices
 
 std::vector<Laid> layouts(const LoopedOptions& options) {
   std::vector<Laid> all;

@@ -17,7 +17,7 @@ struct LoopedOptions {
   std::optional<NamedOrders> orders = {};
   std::size_t max_chunks = 4;  // in a loop
   // What gains most, soon: interleaved and ZB-V alone, on the first row, where there are at most two
-  // micro-batches for each device, and not more than 2,048 micro-batches times devices.
+  // micro-batches for each device.
   bool briefly = false;
   bool may_split = true;  // then: backward in halves
 };
