@@ -291,8 +291,8 @@ struct Search {
     });
   }
 
-  // `shares`: of the budget, of all planners that were asked.
-  // Of several planners those plan again that made the closest plan or are soon done.
+  // `shares`: of the budget, of all planners that were asked. Of several the one that made the closest plan
+  // plans again, beside those that are soon done.
   Shortage explain(NamedPlanner maker, const OrderRule& rule, const std::vector<std::uint32_t>& shares,
                    const Plan& closest) const {
     if (shares.size() > 1) maker = with_early_ones(std::move(maker), rule);

@@ -12,7 +12,6 @@
 #include "espalier/planners/joint/order_lists.h"
 #include "espalier/planners/joint/repeated.h"
 #include "espalier/planners/joint/search.h"
-#include "espalier/planners/pipeline/looped.h"
 
 namespace espalier {
 namespace {
@@ -47,22 +46,6 @@ void add_starts(const joint::Space& space, const PipelinePlan& plan, std::vector
   std::optional<Proposal> apart = joint::with_light_joins_apart(space, *start);
   if (*start != starts.back()) starts.push_back(std::move(*start));
   if (apart) starts.push_back(std::move(*apart));
-}
-
-// Where devices in a loop or a V with lists for that are faster than the best so far, by as much as makes
-// lists worth having, that plan.
-void consider_loops(const joint::Space& space, Judge& judge, const Context& context) {
-  const Problem& problem = space.problem();
-  if (!problem.locked.empty() || !problem.pins.empty()) return;
-  Context own = context;
-  own.states = 0;
-  own.budget_spent = false;
-  own.watch = nullptr;
-  const Outcome laid = looped(problem, {.briefly = true, .may_split = space.halves() == Halves::kMay}, own);
-  if (!laid.plan) return;
-  const Verdict verdict = Judge(problem, own).consider(*laid.plan);
-  const std::optional<Duration> best = judge.best();
-  if (!best || verdict.iteration < *best - *best / joint::kLeastGain) judge.consider(*laid.plan);
 }
 
 // That no plan of one size beats, by size.
@@ -117,7 +100,7 @@ Outcome searched(const Problem& problem, const std::vector<const PipelinePlan*>&
     own.budget_spent = false;
     own.budget.max_states = all / kPartOfOrders;
     joint::search_lists(space, best, judge, own);
-    consider_loops(space, judge, context);
+    joint::try_loops(space, judge, context);
     context.states += own.states;
   }
   Outcome outcome = judge.outcome();

@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include "espalier/planners/orders/search.h"
+#include "espalier/planners/pipeline/looped.h"
 
 namespace espalier::joint {
 namespace {
 
 constexpr std::size_t kPlans = 3;
+constexpr std::int64_t kLeastGain = 100;  // 1/100 of the step
 // What the search begins with, about so many orders, is made whatever its budget.
 constexpr std::uint64_t kBeginnings = 16;
 
@@ -57,6 +59,11 @@ Listed with_lists(const Space& space, const Proposal& proposal, Context& context
   return {std::move(plan), found.evaluation.iteration};
 }
 
+void consider_if_worth_it(const Plan& plan, Duration iteration, Judge& judge) {
+  const std::optional<Duration> best = judge.best();
+  if (best && iteration <= *best - *best / kLeastGain) judge.consider(plan);
+}
+
 }  // namespace
 
 void search_lists(const Space& space, std::span<const Proposal> plans, Judge& judge, Context& context) {
@@ -65,9 +72,21 @@ void search_lists(const Space& space, std::span<const Proposal> plans, Judge& ju
   context.for_each(some.size(),
                    [&](std::size_t i, Context& own) { listed[i] = with_lists(space, some[i], own); });
   for (const Listed& each : listed) {
-    const std::optional<Duration> best = judge.best();
-    if (!each.plan || !best || each.iteration > *best - *best / kLeastGain) continue;
-    judge.consider(Plan(*each.plan));
+    if (each.plan) consider_if_worth_it(Plan(*each.plan), each.iteration, judge);
+  }
+}
+
+void try_loops(const Space& space, Judge& judge, const Context& context) {
+  const Problem& problem = space.problem();
+  if (!problem.locked.empty() || !problem.pins.empty()) return;
+  Context own = context;
+  own.states = 0;
+  own.budget_spent = false;
+  own.watch = nullptr;
+  const LoopedOptions options{.briefly = true, .may_split = space.halves() == Halves::kMay};
+  const Outcome laid = looped(problem, options, own);
+  if (laid.plan) {
+    consider_if_worth_it(*laid.plan, Judge(problem, own).consider(*laid.plan).iteration, judge);
   }
 }
 

@@ -9,13 +9,15 @@
 
 namespace espalier::joint {
 
-inline constexpr std::int64_t kLeastGain = 100;  // lists make a step at least 1/100 shorter
-
 // Searches an order for each of the first plans that differ in more than their rules, and judges those that
 // make the best plan so far at least one part in a hundred faster: lists belong to their stages, so a plan
 // that carries them is harder to edit. Halves of backward as the space says. Takes a state for each step of
 // an order that is judged, the context's budget at most, dealt to the plans beforehand: the same for any
 // number of threads.
 void search_lists(const Space& space, std::span<const Proposal> plans, Judge& judge, Context& context);
+
+// By the same measure devices in a loop or a V, with lists that are made for that (pipeline/looped.h,
+// LoopedOptions::briefly). Not where something is pinned or locked.
+void try_loops(const Space& space, Judge& judge, const Context& context);
 
 }  // namespace espalier::joint

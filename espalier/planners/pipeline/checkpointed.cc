@@ -58,15 +58,20 @@ struct Segment {
   Way again, whole;
 };
 
+// What no micro-batch changes.
+struct CutGraph {
+  explicit CutGraph(const Graph& graph)
+      : crossing(crossing_bytes(graph)), repeatable(repeatable_operators(graph)) {}
+  std::vector<std::optional<Bytes>> crossing;  // by gap
+  OperatorSet repeatable;
+};
+
 // A problem's graph at one micro-batch, in small pieces that follow each other; any of them that do are a
 // segment.
 class PieceTable {
  public:
-  PieceTable(const Problem& problem, BatchSize micro_batch, std::size_t count)
-      : problem_(problem),
-        micro_batch_(micro_batch),
-        repeatable_(repeatable_operators(problem.graph)),
-        scratch_(StagePrices::make_scratch()) {
+  PieceTable(const Problem& problem, const CutGraph& graph, BatchSize micro_batch, std::size_t count)
+      : problem_(problem), graph_(graph), micro_batch_(micro_batch), scratch_(StagePrices::make_scratch()) {
     for (std::size_t k = 0; k < problem.cluster.kinds().size(); ++k) kinds_.push_back(KindId(k));
     cut(count);
     segments_.resize(size());
@@ -119,7 +124,7 @@ class PieceTable {
   // Near each equal share of the work, no further than half a share, at the gap where fewest bytes cross; not
   // where half as many again cross as at a neighbour: within a layer that is wider inside.
   void cut(std::size_t count) {
-    const std::vector<std::optional<Bytes>> crossing = crossing_bytes(problem_.graph);
+    const std::vector<std::optional<Bytes>>& crossing = graph_.crossing;
     const KindCosts costs(problem_.graph, problem_.cluster.kinds().front(), problem_.costs, micro_batch_);
     std::vector<Gap> gaps;
     Duration all;
@@ -157,7 +162,7 @@ class PieceTable {
 
   Segment made(OperatorRun run) const {
     const OperatorSet operators(std::vector{run});
-    Segment segment{run, common(operators, repeatable_), {}, {}, {}};
+    Segment segment{run, common(operators, graph_.repeatable), {}, {}, {}};
     price(operators, {}, segment, segment.whole);
     price(operators, segment.repeatable.runs(), segment, segment.again);
     return segment;
@@ -193,8 +198,8 @@ class PieceTable {
   }
 
   const Problem& problem_;
+  const CutGraph& graph_;
   BatchSize micro_batch_;
-  OperatorSet repeatable_;
   std::vector<KindId> kinds_;
   std::vector<std::uint32_t> begins_;  // of each piece, in operators
   std::unique_ptr<StagePrices::Scratch, void (*)(StagePrices::Scratch*)> scratch_;
@@ -350,24 +355,26 @@ struct Lane {
 // One size of micro-batch.
 class Chains {
  public:
-  Chains(const Problem& problem, BatchSize micro_batch, const OrderRule& schedule, Judge& judge,
-         Context& context)
+  Chains(const Problem& problem, const CutGraph& graph, BatchSize micro_batch, const OrderRule& schedule,
+         Judge& judge, Context& context)
       : problem_(problem),
         micro_batch_(micro_batch),
         micro_batches_(problem.training.batch.count() / micro_batch.count()),
         schedule_(schedule),
         judge_(judge),
         context_(context),
-        pieces_(problem, micro_batch,
-                std::clamp(kPiecesOfADevice * problem.cluster.devices().size(), std::size_t{1},
-                           std::max(kMostPieces, problem.cluster.devices().size()))) {
+        pieces_(problem, graph, micro_batch,
+                std::min(kPiecesOfADevice * problem.cluster.devices().size(),
+                         std::max(kMostPieces, problem.cluster.devices().size()))) {
     for (const Device& device : problem.cluster.devices()) memory_.push_back(device.memory);
   }
 
   void judge_all() {
     if (!pieces_.possible()) return;
+    const std::vector<Duration> work = pieces_.work();
+    longest_ = *std::ranges::max_element(work);
     const std::vector<std::vector<DeviceId>> rows =
-        device_rows(problem_.cluster, unpinned_devices(problem_), pieces_.work());
+        device_rows(problem_.cluster, unpinned_devices(problem_), work);
     std::vector<Loop> loops;
     for (const std::vector<DeviceId>& row : rows) {
       Loop loop{.places = row};
@@ -379,8 +386,9 @@ class Chains {
       }
     }
     std::vector<Lane> lanes;
+    const std::int64_t quarter = pieces_.median_insides().count() / 4;
     for (const std::int64_t quarters : kQuarters) {
-      const Bytes insides(pieces_.median_insides().count() / 4 * quarters);
+      const Bytes insides(quarter * quarters);
       for (const Loop& loop : loops) {
         lanes.push_back({.insides = insides, .loop = &loop, .most_in_flight = most(loop), .memory = memory_});
       }
@@ -479,8 +487,7 @@ class Chains {
 
   // With the least limit.
   std::optional<std::vector<Filling>> evenly_filled(const Lane& lane) const {
-    const std::vector<Duration> work = pieces_.work();
-    Duration most = *std::ranges::max_element(work);
+    Duration most = longest_;
     std::optional<std::vector<Filling>> best = filled(lane, most);
     Duration least;
     for (const Duration precision = most / kPrecision; best && most - least > precision;) {
@@ -544,6 +551,7 @@ class Chains {
   Judge& judge_;
   Context& context_;
   PieceTable pieces_;
+  Duration longest_;           // all pieces on the slowest kind of device
   std::vector<Bytes> memory_;  // by DeviceId
 };
 
@@ -553,8 +561,9 @@ Outcome checkpointed(const Problem& problem, const CheckpointedOptions& options,
   if (unpinned_devices(problem).size() < problem.cluster.devices().size())
     return {.status = Status::kUnsupported, .why = "planner 'checkpointed' does not keep pins"};
   Judge judge(problem, context);
+  const CutGraph graph(problem.graph);
   for (const BatchSize size : usable_micro_batches(problem)) {
-    Chains(problem, size, options.schedule, judge, context).judge_all();
+    Chains(problem, graph, size, options.schedule, judge, context).judge_all();
   }
   return judge.outcome();
 }
