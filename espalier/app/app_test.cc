@@ -230,18 +230,27 @@ TEST_F(App, LocalWithMoreWorkersSharesTheMemory) {
 }
 
 TEST_F(App, DefaultsAreEightMicroBatchesAndHalvedSizes) {
-  const Graph graph = parse_graph("batch 2..64\nx = input() : f32[b]\nloss = mean(x) : f32[]\nreturn loss\n");
+  const auto graph_of = [](const std::string& range) {
+    return parse_graph("batch " + range + "\nx = input() : f32[b]\nloss = mean(x) : f32[]\nreturn loss\n");
+  };
+  const Graph graph = graph_of("2..64"), large = graph_of("1..512");
   EXPECT_EQ(default_batch(graph), BatchSize(16));
-  const auto sizes = [&graph](std::int64_t batch) {
+  const auto sizes = [](const Graph& of, std::int64_t batch, std::size_t devices) {
     std::vector<std::int64_t> counts;
-    for (const BatchSize size : default_micro_batches(graph, BatchSize(batch)))
+    for (const BatchSize size : default_micro_batches(of, BatchSize(batch), devices))
       counts.push_back(size.count());
     return counts;
   };
-  EXPECT_THAT(sizes(16), ElementsAre(2, 4, 8, 16));
-  EXPECT_THAT(sizes(96), ElementsAre(3, 6, 12, 24, 48));
-  EXPECT_THAT(sizes(1024), ElementsAre(2, 4, 8, 16, 32, 64));  // six at most
-  EXPECT_THAT(sizes(67), ElementsAre());                       // a prime beyond the range
+  EXPECT_THAT(sizes(graph, 16, 2), ElementsAre(2, 4, 8, 16));
+  EXPECT_THAT(sizes(graph, 96, 2), ElementsAre(3, 6, 12, 24, 48));
+  EXPECT_THAT(sizes(graph, 1024, 2), ElementsAre(2, 4, 8, 16, 32, 64));  // six at most
+  EXPECT_THAT(sizes(graph, 67, 2), ElementsAre());                       // a prime beyond the range
+  // Small ones in place of those that leave devices idle.
+  EXPECT_THAT(sizes(large, 512, 2), ElementsAre(16, 32, 64, 128, 256, 512));
+  EXPECT_THAT(sizes(large, 512, 4), ElementsAre(8, 16, 32, 64, 128, 512));
+  EXPECT_THAT(sizes(large, 512, 16), ElementsAre(2, 4, 8, 16, 32, 512));
+  EXPECT_THAT(sizes(large, 64, 16), ElementsAre(1, 2, 4, 8, 16, 64));
+  EXPECT_THAT(sizes(large, 32, 16), ElementsAre(1, 2, 4, 8, 16, 32));  // there are no others
 }
 
 TEST_F(App, WrongOptionsAreToldWithWhatWouldBeRight) {

@@ -127,7 +127,7 @@ const std::vector<PlannerEntry>& planner_catalog() {
        },
        1},
       {"checkpointed", "Chen et al., arXiv 1604.06174; AdaPipe, ASPLOS'24",
-       "segments, many a device, computed again where memory is short, in rounds of the devices", "chain",
+       "segments, many a device, computed again where memory is short, in rounds or a V", "chain",
        [](const Problem& problem, const OrderRule& schedule, Context& context) {
          return checkpointed(problem, {.schedule = schedule}, context);
        },

@@ -273,10 +273,16 @@ Planned finish(const PlanningJob& job, const std::string& planner, Outcome found
   return planned;
 }
 
+Problem problem_of(const PlanningJob& job, const ChosenOrders& orders) {
+  Problem problem = job.problem();
+  problem.lists = orders.is_open();
+  return problem;
+}
+
 // What a call's planners share.
 struct Search {
-  Search(const PlanningJob& of, const SearchOptions& options)
-      : job(of), problem(of.problem()), pool(options.threads), watch(options.progress) {
+  Search(const PlanningJob& of, const ChosenOrders& orders, const SearchOptions& options)
+      : job(of), problem(problem_of(of, orders)), pool(options.threads), watch(options.progress) {
     context.pool = &pool;
     context.cancelled = options.cancelled;
     context.watch = &watch;
@@ -474,7 +480,7 @@ namespace {
 Planned plan_once(const PlanningJob& job, const PlanOptions& options) {
   if (job.placement) return plan_given_placement(job, *job.placement, options.schedule);
   const NamedPlanner planner = contender(job, options.planner, options.schedule, options.learned);
-  Search search(job, options.search);
+  Search search(job, options.schedule, options.search);
   search.context.budget = options.budget;
   search.context.planner = planner.name;
   Outcome outcome;
@@ -596,7 +602,7 @@ Comparison compare_planners(const PlanningJob& job, const CompareOptions& option
   std::vector<NamedPlanner> planners;
   for (const std::string& name : names)
     planners.push_back(contender(job, name, options.schedule, options.learned));
-  Search search(job, options.search);
+  Search search(job, options.schedule, options.search);
   search.context.budget = options.budget ? *options.budget : usual_budget(planners);
   std::vector<Duration> times(planners.size());
   PlannerCalls calls;

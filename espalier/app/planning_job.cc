@@ -251,17 +251,21 @@ BatchSize default_batch(const Graph& graph) {
   return kDefaultMicroBatches * graph.batch().min;
 }
 
-std::vector<BatchSize> default_micro_batches(const Graph& graph, BatchSize batch) {
-  std::vector<BatchSize> result;
+std::vector<BatchSize> default_micro_batches(const Graph& graph, BatchSize batch, std::size_t devices) {
+  std::vector<BatchSize> sizes;  // descending
   std::int64_t limit = std::min(batch, graph.batch().max).count();
-  while (limit >= graph.batch().min.count() && limit > 0 && result.size() < kMostSizes) {
+  while (limit >= graph.batch().min.count() && limit > 0) {
     while (limit >= graph.batch().min.count() && limit > 0 && batch.count() % limit != 0) --limit;
     if (limit < graph.batch().min.count() || limit == 0) break;
-    result.push_back(BatchSize(limit));
+    sizes.push_back(BatchSize(limit));
     limit /= 2;
   }
-  std::reverse(result.begin(), result.end());
-  return result;
+  while (sizes.size() > kMostSizes) {
+    const bool leaves_some_idle = batch.count() / sizes[1].count() < static_cast<std::int64_t>(devices);
+    sizes.erase(leaves_some_idle ? sizes.begin() + 1 : sizes.end() - 1);
+  }
+  std::reverse(sizes.begin(), sizes.end());
+  return sizes;
 }
 
 PlanningJob prepare_job(const JobOptions& options) {
@@ -350,7 +354,7 @@ PlanningJob prepare_job(const JobOptions& options) {
   } else if (!options.micro_batches.empty()) {
     training.micro_batches = options.micro_batches;
   } else {
-    training.micro_batches = default_micro_batches(graph, training.batch);
+    training.micro_batches = default_micro_batches(graph, training.batch, cluster.devices().size());
     keep_the_batch_whole(graph, training, notes);
   }
   std::sort(training.micro_batches.begin(), training.micro_batches.end());

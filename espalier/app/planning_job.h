@@ -113,8 +113,10 @@ std::vector<std::string> measurement_warnings(const std::string& costs, const Me
 // A cluster of one host whose link was measured.
 Cluster with_measured_link(const Cluster& cluster, const MeasuredLink& link);
 BatchSize default_batch(const Graph& graph);  // eight micro-batches of the exported size, or of the least
-// Divisors of the batch within the model's range: the largest, and each the largest up to half of the one
-// before it, six at most.
-std::vector<BatchSize> default_micro_batches(const Graph& graph, BatchSize batch);
+// Divisors of the batch within the model's range, ascending: the largest, and each the largest up to half of
+// the one before it, six at most. Where there are more, those with fewer micro-batches than devices are left
+// out first, the second largest before smaller ones; then the smallest. The largest stays: a model too small
+// for several devices does best with it.
+std::vector<BatchSize> default_micro_batches(const Graph& graph, BatchSize batch, std::size_t devices);
 
 }  // namespace espalier

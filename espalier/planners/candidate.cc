@@ -200,8 +200,9 @@ Verdict Judge::State::rule(const Placement& placement) const {
 std::pair<Verdict, std::optional<RunPlan>> Judge::State::judge(const Proposal& proposal) const {
   const std::size_t named = proposal.schedule.group.size();
   if (named > 1 && named != proposal.stages.size()) return {reason(Ruling::kWrongOrders), std::nullopt};
-  auto plan = problem.oracle->rules().complete(proposal.stages, problem.training.batch, proposal.micro_batch,
-                                               proposal.schedule);
+  auto plan =
+      problem.oracle->rules().complete(proposal.stages, problem.training.batch, proposal.micro_batch,
+                                       proposal.lists ? Orders(*proposal.lists) : Orders(proposal.schedule));
   if (!plan) return {reason(Ruling::kCircle), std::nullopt};
   Verdict verdict = rule(*plan);
   return {std::move(verdict), std::move(plan)};
@@ -239,7 +240,7 @@ void Judge::State::keep(AnyPlan plan, const Verdict& verdict, std::uint64_t numb
 
 void Judge::State::keep_of_size(const AnyPlan& plan, const Rank& rank, std::optional<Duration> estimate) {
   const std::optional<BatchSize> size = one_size_of(plan);
-  if (!size) return;
+  if (!size || frame_of(plan)->orders.lists()) return;
   const auto at = best_of_size.find(*size);
   if (at == best_of_size.end()) {
     best_of_size.emplace(*size, Kept{plan, rank, estimate});

@@ -45,6 +45,7 @@ struct Proposal {
   BatchSize micro_batch;
   OrderRule schedule;
   std::optional<Duration> estimate = std::nullopt;  // the planner's own
+  std::optional<OrderLists> lists = {};             // of stages as they stand here; in place of the rule
   friend bool operator==(const Proposal&, const Proposal&) = default;
 };
 

@@ -47,6 +47,7 @@ struct Problem {
   std::optional<Plan> start = {};  // a plan that takes part as it is
   WrittenBuffers written_buffers = WrittenBuffers::kOneReplica;
   std::vector<LockedStage> locked = {};  // keep_locked plans around them; other planners do not
+  bool lists = false;                    // nobody asked for a rule: plans may carry lists of orders
   // In which placers that take operators one after the other visit them, where their own rule says none.
   TraversalOrder order = TraversalOrder::kTopoGenerations;
   std::shared_ptr<const Oracle> oracle = std::make_shared<const Oracle>(graph, cluster, costs, training);
@@ -99,8 +100,8 @@ struct Outcome {
   SearchStats stats = {};
   bool interrupted = false;              // somebody ended the search
   std::optional<NearMiss> closest = {};  // where nothing fits: the plan whose devices lack least in all
-  // Beside the plan the fastest that was judged and fits of each other micro-batch, ascending: of those whose
-  // stages have one size. A search that improves plans begins with them too.
+  // Beside the plan the fastest that was judged and fits of each micro-batch, ascending: of those whose
+  // stages have one size and that carry no lists. A search that improves plans begins with them too.
   std::vector<PipelinePlan> of_other_sizes = {};
   // Of all that were judged and fit: each has a tenth less memory on the fullest device than the plan and the
   // choices before it, or less depth; ascending time, at most twice the plan's.

@@ -107,4 +107,31 @@ inline std::string random_graph_text(Rng& rng) {
   return text;
 }
 
+inline constexpr const char* kTwoEqualDevices =
+    "kind gpu 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\ngroup network latency=500us "
+    "lanes=unlimited\n"
+    "device dev0 gpu in network\ndevice dev1 gpu in network\n";
+
+// A chain of layers that take so many ms forward, and twice that backward; each keeps what it reads, 1 MiB a
+// sample.
+inline std::string wide_chain(const std::vector<std::int64_t>& times) {
+  std::string text = "x = input() : f32[b,262144]\n", before = "x";
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    const std::string n = std::to_string(i), end = i + 1 == times.size() ? "" : "b,262144";
+    text += "w" + n + " = parameter(w" + n + ") : f32[1]\n";
+    text += "y" + n + " = layer(" + before + ", w" + n + ") : f32[" + end + "] @class=c" +
+            std::to_string(times[i]) + "\n";
+    before = "y" + n;
+  }
+  return text + "return " + before + "\n";
+}
+
+// The same where devices have so much memory, in turn.
+inline Toy with_memory(Toy toy, std::vector<Bytes> memory) {
+  ClusterParts parts = toy.cluster.parts();
+  for (std::size_t d = 0; d < parts.devices.size(); ++d) parts.devices[d].memory = memory[d % memory.size()];
+  toy.cluster = Cluster(parts);
+  return toy;
+}
+
 }  // namespace espalier

@@ -23,14 +23,18 @@ Block min_block(Clock place, Clock p) {
   return {place, 2 * p - place - 1, 2 * p + shift + place, 4 * p + shift - place - 1};
 }
 
+LineOrder repeated(std::size_t places, std::size_t micro_batches, Block (*block)(Clock, Clock)) {
+  const auto p = static_cast<Clock>(places);
+  std::vector<Block> blocks;
+  for (Clock place = 0; place < p; ++place) blocks.push_back(block(place, p));
+  return internal::repeat_blocks(blocks, micro_batches).order;
+}
+
 GeneratedOrders repeated(const StagedModel& model, std::size_t devices, Block (*block)(Clock, Clock)) {
   FoundLine found = find_line(model, StageLine::Layout::kV, 2);
   if (!found.line) return {{}, std::move(found.why_not)};
-  const auto p = static_cast<Clock>(found.line->places());
-  std::vector<Block> blocks;
-  for (Clock place = 0; place < p; ++place) blocks.push_back(block(place, p));
-  const RepeatedBlocks result = internal::repeat_blocks(blocks, found.line->micro_batches);
-  return {lists_on_devices(*found.line, model, devices, result.order), ""};
+  const LineOrder order = repeated(found.line->places(), found.line->micro_batches, block);
+  return {lists_on_devices(*found.line, model, devices, order), ""};
 }
 
 // Clocks from one device to the next, of each pass.
@@ -136,6 +140,14 @@ class BlockSearch {
 };
 
 }  // namespace
+
+LineOrder v_half_order(std::size_t places, std::size_t micro_batches) {
+  return repeated(places, micro_batches, half_block);
+}
+
+LineOrder v_min_order(std::size_t places, std::size_t micro_batches) {
+  return repeated(places, micro_batches, min_block);
+}
 
 GeneratedOrders v_half(const StagedModel& model, std::size_t devices) {
   return repeated(model, devices, half_block);

@@ -12,6 +12,10 @@
 
 namespace espalier {
 
+// By place of the row, whatever stands there.
+LineOrder v_half_order(std::size_t places, std::size_t micro_batches);
+LineOrder v_min_order(std::size_t places, std::size_t micro_batches);
+
 GeneratedOrders v_half(const StagedModel& model, std::size_t devices);
 GeneratedOrders v_min(const StagedModel& model, std::size_t devices);
 
