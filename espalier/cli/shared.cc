@@ -71,7 +71,8 @@ void JobFlags::add_planning(CLI::App* verb) {
   verb->add_option("-b,--batch", batch, "samples of one step; default: eight of the exported size")
       ->type_name("N")
       ->check(positive());
-  verb->add_option("-m,--micro-batch", micro_batches, "sizes that a plan may use, such as 4 or 2,4,8")
+  verb->add_option("-m,--micro-batch", micro_batches,
+                   "sizes that a plan may use, such as 4 or 2,4,8; default: up to six, halved")
       ->delimiter(',')
       ->type_name("N,...")
       ->check(positive());
