@@ -20,10 +20,13 @@ constexpr std::size_t kPiecesOfADevice = 32;
 constexpr std::size_t kMostPieces = 2048;  // unless there are more devices
 // What a segment's insides may be, in quarters of the median piece's.
 constexpr std::int64_t kQuarters[] = {4, 6, 8, 12, 16, 24, 32};
-// How often the row of devices is gone through: often only where the pipeline would wait, with few
-// micro-batches for each device.
-constexpr std::int64_t kMostRounds = 4, kMicroBatchesOfADevice = 4;
-constexpr std::size_t kMostPlaces = 256;  // in several rounds
+// How often the row of devices is gone through.
+constexpr std::int64_t kMostRounds = 4;
+// With more micro-batches for each device a pipeline hardly waits: several rounds, or a V where memory is
+// plenty, would gain nothing.
+constexpr std::int64_t kMostInRounds = 4, kMostInAV = 8;
+constexpr std::int64_t kMostStatesInAV = 4096;  // there: more take too long for what they may gain
+constexpr std::size_t kMostPlaces = 256;        // in several rounds
 constexpr std::int64_t kPartsOfInFlight = 8;
 constexpr int kCorrections = 3;
 constexpr std::int64_t kGenerousPercent = 125;
@@ -95,7 +98,7 @@ class Chains {
     for (const std::vector<DeviceId>& row : rows) {
       Loop loop{.places = row};
       loops.push_back(loop);
-      const bool waits = micro_batches_ <= kMicroBatchesOfADevice * std::int64_t{narrow(row.size())};
+      const bool waits = has_at_most(kMostInRounds, row);
       while (waits && ++loop.rounds <= kMostRounds && loop.places.size() + row.size() <= kMostPlaces) {
         loop.places.insert(loop.places.end(), row.begin(), row.end());
         loops.push_back(loop);
@@ -111,7 +114,7 @@ class Chains {
     }
     bool judged = false;
     while (judge_next(lanes)) judged = true;
-    if (problem_.lists && !context_.stop()) {
+    if (problem_.lists && !context_.stop() && gains_in_a_v(rows.front())) {
       const PieceTable small(problem_, graph_, micro_batch_, most_pieces(problem_.cluster),
                              PieceTable::Cuts::kAll);
       judge_v_chains(problem_, std::array<const PieceTable*, 2>{&pieces_, &small}, rows, judge_, context_);
@@ -120,6 +123,16 @@ class Chains {
   }
 
  private:
+  bool gains_in_a_v(const std::vector<DeviceId>& row) const {
+    return binds_ ||
+           (has_at_most(kMostInAV, row) && 2 * narrow(row.size()) * micro_batches_ <= kMostStatesInAV);
+  }
+
+  // Micro-batches for each device.
+  bool has_at_most(std::int64_t most, const std::vector<DeviceId>& row) const {
+    return micro_batches_ <= most * static_cast<std::int64_t>(row.size());
+  }
+
   std::int64_t most(const Loop& loop) const {
     return std::min(micro_batches_, static_cast<std::int64_t>(loop.places.size()));
   }
@@ -144,6 +157,9 @@ class Chains {
     const std::vector<std::optional<Verdict>> verdicts = judge_.consider_all(plans);
     for (std::size_t i = 0; i < verdicts.size(); ++i) {
       const bool lacks = verdicts[i] && verdicts[i]->ruling == Verdict::Ruling::kTooMuchMemory;
+      binds_ |= lacks || std::ranges::any_of(plans[i].stages, [](const StageDraft& stage) {
+                  return !stage.recompute.empty();
+                });
       of[i]->open = lacks && (!judge_.best() || verdicts[i]->iteration < *judge_.best());
       if (of[i]->open) correct(*of[i], *verdicts[i]);
     }
@@ -261,6 +277,7 @@ class Chains {
   PieceTable pieces_;
   Duration longest_;           // all pieces on the slowest kind of device
   std::vector<Bytes> memory_;  // by DeviceId
+  bool binds_ = false;         // memory: some chain lacks it or computes something again
 };
 
 }  // namespace

@@ -218,6 +218,9 @@ class VChain {
 
  private:
   KindId kind(std::size_t d) const { return problem_.cluster.device(row_[d]).kind; }
+  std::int64_t in_flight(std::size_t d, std::size_t way) const {
+    return pattern_.in_flight[way == 0 ? d : 2 * row_.size() - 1 - d];
+  }
 
   // What a device may compute again, the most bytes for its time first.
   struct Item {
@@ -237,30 +240,44 @@ class VChain {
   // These runs on the device at place d, if it has room and no more to do than the limit.
   std::optional<Share> share_within(std::size_t d, PieceRun down, PieceRun up, Duration limit) const {
     Share share{.runs = {down, up}};
-    std::vector<Item> items;
     Bytes insides;
     std::array<Duration, 2> work{};
     for (const std::size_t way : {0U, 1U}) {
       const PieceRun run = share.runs[way];
-      const std::int64_t w = pattern_.in_flight[way == 0 ? d : 2 * row_.size() - 1 - d];
+      const std::int64_t w = in_flight(d, way);
       share.need += sums_.of_borders(run.begin, run.end, w);
       for (std::size_t i = run.begin; i < run.end; ++i) {
         const PieceSums::Piece& piece = sums_.piece(i);
         share.need += piece.state + w * piece.kept;
         insides = std::max(insides, piece.insides);
         work[way] += sums_.work(i, kind(d));
-        if (piece.kept_again >= piece.kept) continue;
-        items.push_back(
-            {i, w * (piece.kept - piece.kept_again), piece.insides_again, sums_.again(i, kind(d))});
       }
     }
     share.plain = share.work = work[0] + work[1];
     share.apart = std::max(work[0], work[1]) - std::min(work[0], work[1]);
     if (share.plain > limit) return std::nullopt;
+    make_room(d, insides, share);
+    if (share.need > memory_[row_[d].index()] || share.work > limit) return std::nullopt;
+    return share;
+  }
+
+  // As many pieces are computed again as memory asks for; `need` gets what is held while they go back.
+  void make_room(std::size_t d, Bytes insides, Share& share) const {
     const Bytes memory = memory_[row_[d].index()];
-    if (share.need + insides > memory) {
-      std::ranges::stable_sort(items, [](const Item& a, const Item& b) { return a.is_worth_more(b); });
+    if (share.need + insides <= memory) {
+      share.need += insides;
+      return;
     }
+    std::vector<Item> items;
+    for (const std::size_t way : {0U, 1U}) {
+      for (std::size_t i = share.runs[way].begin; i < share.runs[way].end; ++i) {
+        const PieceSums::Piece& piece = sums_.piece(i);
+        if (piece.kept_again >= piece.kept) continue;
+        items.push_back({i, in_flight(d, way) * (piece.kept - piece.kept_again), piece.insides_again,
+                         sums_.again(i, kind(d))});
+      }
+    }
+    std::ranges::stable_sort(items, [](const Item& a, const Item& b) { return a.is_worth_more(b); });
     Bytes sum, largest;
     for (const Item& item : items) {
       if (share.need + std::max(insides, insides_of(sum, largest)) <= memory) break;
@@ -272,8 +289,6 @@ class VChain {
     }
     std::ranges::sort(share.again);
     share.need += std::max(insides, insides_of(sum, largest));
-    if (share.need > memory || share.work > limit) return std::nullopt;
-    return share;
   }
 
   // Of the pieces of `left` a device takes some from both ends, at most so many: for each number on the way
