@@ -25,9 +25,10 @@ struct CheckpointedOptions {
 // fastest by simulation. Devices take segments in a row, so that the busiest has least to do that memory
 // allows. Stages have one replica. What does not fit is tried again: kept segments as stages of their own,
 // then, three times, on as much less memory as the simulator found too much. Then come V's, where nobody
-// asked for a rule. Where nothing fits, the closest is a chain with one micro-batch in flight. kUnsupported
-// where operators are pinned. A state is a micro-batch of a stage. O(pieces · log precision) for each plan,
-// with up to 32 pieces a device. The same for any number of threads.
+// asked for a rule, and memory binds or micro-batches are few. Where nothing fits, the closest is a chain
+// with one micro-batch in flight. kUnsupported where operators are pinned. A state is a micro-batch of a
+// stage. O(pieces · log precision) for each plan, with up to 32 pieces a device. The same for any number of
+// threads.
 Outcome checkpointed(const Problem& problem, const CheckpointedOptions& options, Context& context);
 
 }  // namespace espalier
