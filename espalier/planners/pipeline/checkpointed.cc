@@ -94,16 +94,7 @@ class Chains {
     longest_ = *std::ranges::max_element(work);
     const std::vector<std::vector<DeviceId>> rows =
         device_rows(problem_.cluster, unpinned_devices(problem_), work);
-    std::vector<Loop> loops;
-    for (const std::vector<DeviceId>& row : rows) {
-      Loop loop{.places = row};
-      loops.push_back(loop);
-      const bool waits = has_at_most(kMostInRounds, row);
-      while (waits && ++loop.rounds <= kMostRounds && loop.places.size() + row.size() <= kMostPlaces) {
-        loop.places.insert(loop.places.end(), row.begin(), row.end());
-        loops.push_back(loop);
-      }
-    }
+    const std::vector<Loop> loops = loops_over(rows);
     std::vector<Lane> lanes;
     const std::int64_t quarter = pieces_.median_insides().count() / 4;
     for (const std::int64_t quarters : kQuarters) {
@@ -114,6 +105,7 @@ class Chains {
     }
     bool judged = false;
     while (judge_next(lanes)) judged = true;
+    binds_ |= !judged;
     if (problem_.lists && !context_.stop() && gains_in_a_v(rows.front())) {
       const PieceTable small(problem_, graph_, micro_batch_, most_pieces(problem_.cluster),
                              PieceTable::Cuts::kAll);
@@ -123,6 +115,20 @@ class Chains {
   }
 
  private:
+  std::vector<Loop> loops_over(const std::vector<std::vector<DeviceId>>& rows) const {
+    std::vector<Loop> loops;
+    for (const std::vector<DeviceId>& row : rows) {
+      Loop loop{.places = row};
+      loops.push_back(loop);
+      const bool waits = has_at_most(kMostInRounds, row);
+      while (waits && ++loop.rounds <= kMostRounds && loop.places.size() + row.size() <= kMostPlaces) {
+        loop.places.insert(loop.places.end(), row.begin(), row.end());
+        loops.push_back(loop);
+      }
+    }
+    return loops;
+  }
+
   bool gains_in_a_v(const std::vector<DeviceId>& row) const {
     return binds_ ||
            (has_at_most(kMostInAV, row) && 2 * narrow(row.size()) * micro_batches_ <= kMostStatesInAV);
@@ -277,7 +283,7 @@ class Chains {
   PieceTable pieces_;
   Duration longest_;           // all pieces on the slowest kind of device
   std::vector<Bytes> memory_;  // by DeviceId
-  bool binds_ = false;         // memory: some chain lacks it or computes something again
+  bool binds_ = false;         // memory: some chain lacks it, or computes something again
 };
 
 }  // namespace

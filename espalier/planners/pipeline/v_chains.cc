@@ -450,7 +450,7 @@ void judge_v_chains(const Problem& problem, std::span<const PieceTable* const> t
   if (p < 2 || p > kLongestRow || count > kMostMicroBatches) return;
   const std::vector<Pattern> patterns = patterns_for(p, count);
   for (const PieceTable* table : tables) {
-    if (table->size() < 2 * p) continue;
+    if (!table->possible() || table->size() < 2 * p) continue;
     const PieceSums sums(*table);
     const Bytes median = table->median_insides();
     std::vector<VLane> lanes;
