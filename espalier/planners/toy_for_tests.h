@@ -134,4 +134,14 @@ inline Toy with_memory(Toy toy, std::vector<Bytes> memory) {
   return toy;
 }
 
+// The same with costs of a published profile, which tells one time for both halves of backward.
+inline Toy with_guessed_halves(Toy toy) {
+  CostTableParts parts = toy.costs.parts();
+  for (CostRow& row : parts.rows) {
+    for (CostRow::Point& point : row.points) point.cost.origin = Origin::kProfile;
+  }
+  toy.costs = CostTable(parts);
+  return toy;
+}
+
 }  // namespace espalier

@@ -69,6 +69,12 @@ FoundLine find_line(const StagedModel& model, StageLine::Layout layout, std::siz
               (chunks == 1 ? "" : " (planner 'looped' makes such plans)")};
 }
 
+void add_pass(ActionKind pass, StageId stage, bool in_halves, std::vector<Step>& list) {
+  if (!in_halves && pass == ActionKind::kWeightGradient) return;
+  const bool whole = !in_halves && pass == ActionKind::kInputGradient;
+  list.emplace_back(whole ? ActionKind::kBackward : pass, stage);
+}
+
 OrderLists lists_on_devices(const StageLine& line, const StagedModel& model, std::size_t devices,
                             const LineOrder& order) {
   OrderLists lists(devices);
@@ -76,10 +82,7 @@ OrderLists lists_on_devices(const StageLine& line, const StagedModel& model, std
     std::vector<Step>& list = lists.at(line.devices[place].index());
     for (const LineStep& step : order[place]) {
       const StageId stage = line.stage(place, step.chunk);
-      const bool whole = !can_split(model.stages[stage.index()]);
-      if (whole && step.kind == ActionKind::kWeightGradient) continue;
-      const bool input = step.kind == ActionKind::kInputGradient;
-      list.emplace_back(whole && input ? ActionKind::kBackward : step.kind, stage);
+      add_pass(step.kind, stage, can_split(model.stages[stage.index()]), list);
     }
   }
   return lists;

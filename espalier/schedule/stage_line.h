@@ -60,6 +60,9 @@ struct LineStep {
 };
 using LineOrder = std::vector<std::vector<LineStep>>;  // by place
 
+// Adds F, I or W of a stage to a list; one whose backward is whole has B in place of I, and no W.
+void add_pass(ActionKind pass, StageId stage, bool in_halves, std::vector<Step>& list);
+
 // The same for the devices of a cluster. A stage without weights has B in place of I, and no W.
 OrderLists lists_on_devices(const StageLine& line, const StagedModel& model, std::size_t devices,
                             const LineOrder& order);

@@ -73,7 +73,7 @@ Outcome searched(const Problem& problem, const std::vector<const PipelinePlan*>&
                  const std::vector<PipelinePlan>& others, Outcome found, const JointOptions& options,
                  Context& context) {
   const std::uint64_t all = context.budget.max_states;
-  const bool lists = options.lists && options.orders == joint::OrdersMay::kChange;
+  const bool lists = problem.lists && options.orders == joint::OrdersMay::kChange;
   if (lists) context.budget.max_states -= all / kPartOfOrders;
   Judge judge(problem, context);
   for (const PipelinePlan* plan : plans) judge.consider(*plan);
@@ -165,10 +165,9 @@ Outcome search_whole(const Problem& problem, const std::vector<NamedPlanner>& pl
                      const JointOptions& options, std::span<const DividedCluster> clusters, Context& context);
 
 // Plans of one of the cluster's equal parts, found like those of the cluster, by few planners, on all of its
-// parts.
-PlansOfParts plans_of_parts(const Problem& problem, std::vector<NamedPlanner> planners, JointOptions options,
-                            const DividedCluster& cluster, Context& context) {
-  options.lists = false;  // they cannot be repeated
+// parts. They carry no lists, which cannot be repeated.
+PlansOfParts plans_of_parts(const Problem& problem, std::vector<NamedPlanner> planners,
+                            const JointOptions& options, const DividedCluster& cluster, Context& context) {
   const EqualParts& parts = cluster.parts;
   const std::optional<Training> training = joint::training_of_part(problem.training, parts.copies.size());
   if (!training) return {};

@@ -14,9 +14,8 @@ namespace espalier {
 
 struct JointOptions {
   // kChange: nobody asked for a rule. Then rules are moves like others, and where lists of orders for the
-  // fastest plans are faster still, the plan carries them (joint/order_lists.h).
+  // fastest plans are faster still, the plan carries them if it may (Problem::lists, joint/order_lists.h).
   joint::OrdersMay orders = joint::OrdersMay::kStay;
-  bool lists = true;  // then: lists too
   // A cluster of equal parts is planned part by part too (joint/repeated.h), unless something must stay on
   // one of its devices: by these planners, for parts of that many devices at least.
   std::vector<std::string> of_parts = {"pipedream", "graphpipe"};

@@ -242,6 +242,12 @@ TEST(Joint, PlansOfPartsKeepWrittenBuffersInOneReplica) {
   EXPECT_GT(writers(WrittenBuffers::kReplicated), 1U);
 }
 
+// Nobody asked for a rule.
+Problem with_lists(Problem problem) {
+  problem.lists = true;
+  return problem;
+}
+
 TEST(Joint, PlansTheSameOnAnyNumberOfThreads) {
   const Toy toy(tall_towers(), kFiveDevices, 6);
   const JointOptions any{.orders = joint::OrdersMay::kChange};
@@ -249,7 +255,7 @@ TEST(Joint, PlansTheSameOnAnyNumberOfThreads) {
   for (const std::size_t threads : {1, 2, 3, 7}) {
     ThreadPool pool(threads);
     Context context{.budget = {.max_states = 200'000}, .pool = &pool};
-    const Outcome outcome = joint_search(toy.problem(), joint_starts(), any, context);
+    const Outcome outcome = joint_search(with_lists(toy.problem()), joint_starts(), any, context);
     ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
     if (!one) one = outcome;
     EXPECT_EQ(*one->plan, *outcome.plan) << threads;
@@ -265,7 +271,7 @@ TEST(Joint, PlansOfPartsAreTheSameOnAnyNumberOfThreads) {
   for (const std::size_t threads : {1, 2, 5}) {
     ThreadPool pool(threads);
     Context context{.budget = {.max_states = 100'000}, .pool = &pool};
-    const Outcome outcome = joint_search(toy.problem(), joint_starts(), options, context);
+    const Outcome outcome = joint_search(with_lists(toy.problem()), joint_starts(), options, context);
     ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
     if (!one) one = outcome;
     EXPECT_EQ(*one->plan, *outcome.plan) << threads;
@@ -386,17 +392,12 @@ TEST(Joint, OrdersChangeWhereNobodyAskedForARule) {
   const Outcome ruled = plan_jointly(toy.problem(), 1'000'000);
   Context context{.budget = {.max_states = 1'000'000}};
   const JointOptions any{.orders = joint::OrdersMay::kChange};
-  const Outcome open = joint_search(toy.problem(), joint_starts(), any, context);
+  const Outcome open = joint_search(with_lists(toy.problem()), joint_starts(), any, context);
   ASSERT_EQ(open.status, Status::kFeasible) << open.why;
   EXPECT_LT(toy.simulated(open), toy.simulated(ruled));
 
-  CostTableParts parts = toy.costs.parts();
-  for (CostRow& row : parts.rows) {
-    for (auto& point : row.points) point.cost.origin = Origin::kProfile;
-  }
-  const CostTable guessed(parts);
-  const Problem problem{
-      .graph = toy.graph, .cluster = toy.cluster, .costs = guessed, .training = toy.training};
+  const Toy guessed = with_guessed_halves(toy);
+  const Problem problem = with_lists(guessed.problem());
   Context again{.budget = {.max_states = 1'000'000}};
   const Outcome whole = joint_search(problem, joint_starts(), any, again);
   ASSERT_EQ(whole.status, Status::kFeasible) << whole.why;
@@ -417,20 +418,20 @@ TEST(Joint, OrdersChangeWhereNobodyAskedForARule) {
   }
 }
 
-// Whatever a move proposes is a plan, or two stages of it read from each other.
 // Lists are taken where they are 1 % faster.
 TEST(Joint, IsAsFastAsAnInterleavedPipelineWhereMicroBatchesAreFew) {
   for (const std::int64_t batch : {3, 4, 6}) {
     const Toy toy(wide_chain(24), devices_of(3, "1GiB"), batch);
     Context context{.budget = {.max_states = 100'000}}, alone;
-    const Outcome joint =
-        joint_search(toy.problem(), joint_starts(), {.orders = joint::OrdersMay::kChange}, context);
+    const Outcome joint = joint_search(with_lists(toy.problem()), joint_starts(),
+                                       {.orders = joint::OrdersMay::kChange}, context);
     const Outcome laid = looped(toy.problem(), {.briefly = true}, alone);
     ASSERT_EQ(laid.status, Status::kFeasible) << laid.why;
     EXPECT_LE(toy.simulated(joint).count() * 99, toy.simulated(laid).count() * 100) << batch;
   }
 }
 
+// Whatever a move proposes is a plan, or two stages of it read from each other.
 TEST(Joint, EveryMoveIsAPlanOrACircle) {
   const Toy toy(tall_towers(), kFiveDevices, 4, {BatchSize(1), BatchSize(2)});
   const Problem problem = toy.problem();

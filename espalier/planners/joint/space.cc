@@ -26,7 +26,7 @@ Sums sums_of(const Graph& graph, const KindCosts& costs) {
     sums.forward.push_back(sums.forward.back() + (cost ? cost->forward : Duration()));
     const bool halved = cost && cost->weight_gradient > Duration();
     sums.weights = sums.weights || halved;
-    sums.guessed = sums.guessed || (halved && cost->origin == Origin::kProfile);
+    sums.guessed = sums.guessed || (cost && halves_are_guessed(*cost));
   }
   return sums;
 }

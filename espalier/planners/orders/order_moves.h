@@ -15,6 +15,12 @@ namespace espalier {
 // Whether orders may have backward in two halves.
 enum class Halves : std::uint8_t { kMay, kNever };
 
+// Whether what the halves take of an operator's backward is a guess: published profiles have one time for
+// both (frontend/pipedream.h).
+inline bool halves_are_guessed(const OperatorCost& cost) {
+  return cost.weight_gradient > Duration() && cost.origin == Origin::kProfile;
+}
+
 // May this list stand on a device? At every point each stage has had as many F as R, as R as B and I together
 // (as F where none is recomputed), and as I as W; nothing after its A or U. O(steps).
 bool keeps_order(const std::vector<Step>& list, std::size_t stages);

@@ -1,7 +1,6 @@
 #include "espalier/planners/pipeline/checkpointed.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -106,15 +105,22 @@ class Chains {
     bool judged = false;
     while (judge_next(lanes)) judged = true;
     binds_ |= !judged;
-    if (problem_.lists && !context_.stop() && gains_in_a_v(rows.front())) {
-      const PieceTable small(problem_, graph_, micro_batch_, most_pieces(problem_.cluster),
-                             PieceTable::Cuts::kAll);
-      judge_v_chains(problem_, std::array<const PieceTable*, 2>{&pieces_, &small}, rows, judge_, context_);
-    }
+    if (problem_.lists && !context_.stop() && gains_in_a_v(rows.front())) judge_in_a_v(rows);
     if (!judged && !context_.stop()) judge_closest(lanes.front());
   }
 
  private:
+  // Of these pieces, and of smaller ones if there are any.
+  void judge_in_a_v(const std::vector<std::vector<DeviceId>>& rows) {
+    std::vector<const PieceTable*> tables{&pieces_};
+    std::optional<PieceTable> small;
+    if (pieces_.leaves_cuts_out()) {
+      small.emplace(problem_, graph_, micro_batch_, most_pieces(problem_.cluster), PieceTable::Cuts::kAll);
+      tables.push_back(&*small);
+    }
+    judge_v_chains(problem_, tables, rows, judge_, context_);
+  }
+
   std::vector<Loop> loops_over(const std::vector<std::vector<DeviceId>>& rows) const {
     std::vector<Loop> loops;
     for (const std::vector<DeviceId>& row : rows) {
@@ -251,14 +257,15 @@ class Chains {
     for (std::size_t place = 0; place < fillings->size(); ++place) {
       const SegmentFilling& filling = (*fillings)[place];
       const std::vector<std::size_t>& segments = filling.segments();
-      const auto [first_whole, work, need, insides] = filling.with_whole_ones();
+      const auto [first_whole, work, need] = filling.with_whole_ones();
       lane.count(need, lane.loop->places[place]);
       const std::size_t stages = lane.apart ? segments.size() : std::min(segments.size(), first_whole + 1);
       for (std::size_t i = 0; i < stages; ++i) {
         const bool again = i < first_whole;
         const bool to_the_end = i + 1 == segments.size() || (!again && !lane.apart);
         const std::size_t end = to_the_end ? filling.end() : segments[i + 1];
-        plan.stages.push_back(pieces_.stage(segments[i], end, lane.loop->places[place], again));
+        plan.stages.push_back(
+            pieces_.stage(segments[i], end, lane.loop->places[place], [&](std::size_t) { return again; }));
         in_flight.push_back(lane.in_flight(place));
       }
     }

@@ -8,6 +8,7 @@
 
 #include "espalier/cost/cost_table.h"
 #include "espalier/planners/cuts.h"
+#include "espalier/planners/orders/order_moves.h"
 
 namespace espalier {
 namespace {
@@ -51,17 +52,19 @@ const Segment& PieceTable::segment(std::size_t first, std::size_t count) const {
   return known[count - 1];
 }
 
-StageDraft PieceTable::stage(std::size_t first, std::size_t end, DeviceId device, bool again) const {
+StageDraft PieceTable::stage(std::size_t first, std::size_t end, DeviceId device,
+                             const std::function<bool(std::size_t)>& is_again) const {
   StageDraft stage;
-  std::vector<OperatorRun> runs, repeatable;
+  std::vector<OperatorRun> runs, again;
   for (std::size_t piece = first; piece < end; ++piece) {
     const Segment& one = segment(piece, 1);
     runs.push_back(one.run);
-    repeatable.insert(repeatable.end(), one.repeatable.runs().begin(), one.repeatable.runs().end());
+    if (!is_again(piece)) continue;
+    again.insert(again.end(), one.repeatable.runs().begin(), one.repeatable.runs().end());
   }
   stage.operators = OperatorSet(std::move(runs));
   stage.devices = {device};
-  if (again) stage.recompute = OperatorSet(std::move(repeatable));
+  stage.recompute = OperatorSet(std::move(again));
   return stage;
 }
 
@@ -95,9 +98,7 @@ void PieceTable::cut(std::size_t count) {
     if (all > Duration() && crossing[op]) gaps.push_back({op, all});
     const OperatorCost* cost = costs.of(OperatorId(op));
     all += cost ? cost->forward + cost->backward() : Duration();
-    if (cost && cost->weight_gradient > Duration() && cost->origin == Origin::kProfile) {
-      halves_are_known_ = false;
-    }
+    if (cost && halves_are_guessed(*cost)) halves_are_known_ = false;
   }
   const double share = static_cast<double>(all.count()) / static_cast<double>(count);
   const auto shares = [&](double number) { return Duration(static_cast<std::int64_t>(number * share)); };
@@ -120,13 +121,14 @@ void PieceTable::leave_wide_cuts_out() {
   const std::vector<std::optional<Bytes>>& crossing = graph_.crossing;
   const std::vector<std::uint32_t> near = begins_;
   std::size_t place = 0;
-  std::erase_if(begins_, [&](std::uint32_t at) {
+  const std::size_t left_out = std::erase_if(begins_, [&](std::uint32_t at) {
     const std::size_t i = place++;
     for (std::size_t j = std::max(i, kReach + 1) - kReach; j < std::min(near.size(), i + kReach + 1); ++j) {
       if (i > 0 && 2 * *crossing[at] > 3 * *crossing[near[j]]) return true;
     }
     return false;
   });
+  leaves_cuts_out_ = left_out > 0;
 }
 
 Segment PieceTable::made(OperatorRun run) const {

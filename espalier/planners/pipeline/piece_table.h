@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -62,6 +63,7 @@ class PieceTable {
 
   std::size_t size() const { return begins_.size(); }
   bool possible() const { return possible_; }  // no cell of the costs is missing
+  bool leaves_cuts_out() const { return leaves_cuts_out_; }
   BatchSize micro_batch() const { return micro_batch_; }
   // What the halves of backward take, which published profiles do not tell.
   bool halves_are_known() const { return halves_are_known_; }
@@ -69,8 +71,9 @@ class PieceTable {
   // Pieces first … first + count - 1. Priced when it is asked for first. Not for two threads at a time.
   const Segment& segment(std::size_t first, std::size_t count) const;
 
-  // These pieces on a device, as a stage that computes all of itself again or nothing.
-  StageDraft stage(std::size_t first, std::size_t end, DeviceId device, bool again) const;
+  // These pieces on a device, as a stage that computes some of them again.
+  StageDraft stage(std::size_t first, std::size_t end, DeviceId device,
+                   const std::function<bool(std::size_t)>& is_again) const;
 
   Bytes median_insides() const;
   // All pieces computed again, one after the other, by KindId.
@@ -90,7 +93,7 @@ class PieceTable {
   std::vector<KindId> kinds_;
   std::vector<std::uint32_t> begins_;  // of each piece, in operators
   std::unique_ptr<StagePrices::Scratch, void (*)(StagePrices::Scratch*)> scratch_;
-  bool halves_are_known_ = true;
+  bool halves_are_known_ = true, leaves_cuts_out_ = false;
   mutable bool possible_ = true;
   mutable std::vector<std::vector<Segment>> segments_;  // by first piece and pieces
 };

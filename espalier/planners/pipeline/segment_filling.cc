@@ -5,17 +5,17 @@
 namespace espalier {
 
 bool SegmentFilling::take(Duration limit) {
-  if (end_ == pieces_->size()) return false;
-  const std::vector<PassedTensor>& outputs = pieces_->segment(end_, 1).again.outputs;
+  if (end_ == pieces_.size()) return false;
+  const std::vector<PassedTensor>& outputs = pieces_.segment(end_, 1).again.outputs;
   const std::size_t begun = begins_.size();
   const Held before = held_, closed_before = closed_;
   if (begins_.empty() ||
-      pieces_->segment(begins_.back(), end_ + 1 - begins_.back()).again.insides > most_insides_) {
+      pieces_.segment(begins_.back(), end_ + 1 - begins_.back()).again.insides > most_insides_) {
     closed_ = held_;
     begins_.push_back(end_);
   }
   held_ = closed_;
-  add(pieces_->segment(begins_.back(), ++end_ - begins_.back()), held_);
+  add(pieces_.segment(begins_.back(), ++end_ - begins_.back()), held_);
   leaving_.insert(leaving_.end(), outputs.begin(), outputs.end());
   if (need(held_) <= device_.memory && (held_.work <= limit || with_whole_ones().work <= limit)) return true;
   leaving_.resize(leaving_.size() - outputs.size());
@@ -26,17 +26,17 @@ bool SegmentFilling::take(Duration limit) {
   return false;
 }
 
-SegmentFilling::Split SegmentFilling::with_whole_ones(Bytes memory) const {
-  Split split{begins_.size(), held_.work, need(held_), held_.insides};
+SegmentFilling::Split SegmentFilling::with_whole_ones() const {
+  Split split{begins_.size(), held_.work, need(held_)};
   std::size_t end = end_;
   for (Held held = held_; split.first_whole > 0;) {
     const std::size_t first = begins_[split.first_whole - 1];
-    const Segment& segment = pieces_->segment(first, end - first);
+    const Segment& segment = pieces_.segment(first, end - first);
     held.kept -= std::min(held.kept, segment.again.kept);
     held.work -= segment.again.work(device_.kind);
     add(segment.whole, held);
-    if (need(held) > memory) break;
-    split = {split.first_whole - 1, held.work, need(held), held.insides};
+    if (need(held) > device_.memory) break;
+    split = {split.first_whole - 1, held.work, need(held)};
     end = first;
   }
   return split;

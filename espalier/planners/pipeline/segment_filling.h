@@ -21,7 +21,7 @@ class SegmentFilling {
   };
   // From that piece on. Refers to the table. `insides`: of a segment of several pieces, at most.
   SegmentFilling(const PieceTable& pieces, Bytes insides, std::size_t begin, const Device& device)
-      : pieces_(&pieces), most_insides_(insides), end_(begin), device_(device) {}
+      : pieces_(pieces), most_insides_(insides), end_(begin), device_(device) {}
 
   std::size_t end() const { return end_; }
   const std::vector<std::size_t>& segments() const { return begins_; }  // where each begins
@@ -29,16 +29,13 @@ class SegmentFilling {
   // Takes the next piece, unless the device has too little memory for it or more to do than the limit.
   bool take(Duration limit);
 
-  // Which segments are whole: those from this one on, as many as so much memory allows.
+  // Which segments are whole: those from this one on, as many as memory allows.
   struct Split {
     std::size_t first_whole = 0;
     Duration work;
-    Bytes need;     // with
-    Bytes insides;  // of the largest segment that is computed again
+    Bytes need;
   };
-  Split with_whole_ones(Bytes memory) const;
-  Split with_whole_ones() const { return with_whole_ones(device_.memory); }
-  Bytes need() const { return need(held_); }  // where all are computed again
+  Split with_whole_ones() const;
 
  private:
   struct Held {
@@ -52,7 +49,7 @@ class SegmentFilling {
   bool is_elsewhere(TensorId tensor) const;
   Bytes need(const Held& held) const;
 
-  const PieceTable* pieces_;
+  const PieceTable& pieces_;
   Bytes most_insides_;
   std::size_t end_;
   std::vector<std::size_t> begins_;  // of its segments

@@ -12,35 +12,34 @@
 namespace espalier {
 namespace {
 
-constexpr std::array<std::int64_t, 2> kQuartersOfInsides{4,
-                                                         8};  // of the median piece's insides, in a segment
-constexpr int kSteps = 20;                                    // of bisection over the longest device's time
+constexpr std::array<std::int64_t, 2> kQuartersOfInsides{4, 8};  // of the median piece's, in a segment
+constexpr int kSteps = 20;  // of bisection over the longest device's time
 constexpr int kTimesCutAnew = 2;
 // Orders for more places, or with more micro-batches, take longer to make than a search may.
 constexpr std::size_t kLongestRow = 64, kMostMicroBatches = 1024;
 
 // --- orders
 
-// What each place of a row does, and how many micro-batches each part of the V then has in flight, from the
-// first part on its way down to the last on its way up.
+// Of 2p parts of a V, from the first on its way down to the last on its way up, the one at a place.
+std::size_t part_of(std::size_t p, std::size_t place, std::size_t way) {
+  return way == 0 ? place : 2 * p - 1 - place;
+}
+
+// What each place of a row does, and how many micro-batches each part of the V then has in flight.
 struct Pattern {
   LineOrder order;
-  std::vector<std::int64_t> in_flight;
+  std::vector<std::uint32_t> in_flight;
 };
 
 Pattern pattern_of(LineOrder order) {
   const std::size_t p = order.size();
-  Pattern pattern{std::move(order), std::vector<std::int64_t>(2 * p)};
+  OrderLists of_parts(p);  // each as a stage
   for (std::size_t place = 0; place < p; ++place) {
-    std::array<std::int64_t, 2> now{};
-    for (const LineStep& step : pattern.order[place]) {
-      if (step.kind == ActionKind::kForward) ++now[step.chunk];
-      if (step.kind == ActionKind::kWeightGradient) --now[step.chunk];
-      std::int64_t& most = pattern.in_flight[step.chunk == 0 ? place : 2 * p - 1 - place];
-      most = std::max(most, now[step.chunk]);
+    for (const LineStep& step : order[place]) {
+      of_parts[place].emplace_back(step.kind, StageId(part_of(p, place, step.chunk)));
     }
   }
-  return pattern;
+  return {std::move(order), in_flight_of(of_parts, 2 * p)};
 }
 
 // ZB-V for parts that are alike, as if a device had room for so many micro-batches of a part.
@@ -192,11 +191,11 @@ class VChain {
     std::vector<PieceRun> stages;  // of each part of the V
     std::vector<char> in_halves;   // by stage
     for (std::size_t part = 0; part < 2 * row_.size(); ++part) {
-      const bool down = part < row_.size();
-      const std::size_t d = down ? part : 2 * row_.size() - 1 - part;
-      const std::size_t first = plan.stages.size();
-      for (std::size_t at = shares[d].runs[down ? 0 : 1].begin; at < shares[d].runs[down ? 0 : 1].end;) {
-        const PieceRun run{at, stage_end(shares[d], at, shares[d].runs[down ? 0 : 1].end)};
+      const std::size_t way = part < row_.size() ? 0 : 1;
+      const std::size_t d = way == 0 ? part : 2 * row_.size() - 1 - part, first = plan.stages.size();
+      const PieceRun pieces = shares[d].runs[way];
+      for (std::size_t at = pieces.begin; at < pieces.end;) {
+        const PieceRun run{at, stage_end(shares[d], at, pieces.end)};
         plan.stages.push_back(stage_of(shares[d], run, row_[d]));
         in_halves.push_back(has_weights(run) && sums_.table().halves_are_known() &&
                             (split_again || plan.stages.back().recompute.empty()));
@@ -219,7 +218,7 @@ class VChain {
  private:
   KindId kind(std::size_t d) const { return problem_.cluster.device(row_[d]).kind; }
   std::int64_t in_flight(std::size_t d, std::size_t way) const {
-    return pattern_.in_flight[way == 0 ? d : 2 * row_.size() - 1 - d];
+    return pattern_.in_flight[part_of(row_.size(), d, way)];
   }
 
   // What a device may compute again, the most bytes for its time first.
@@ -356,15 +355,8 @@ class VChain {
   }
 
   StageDraft stage_of(const Share& share, PieceRun run, DeviceId device) const {
-    StageDraft stage = sums_.table().stage(run.begin, run.end, device, false);
-    std::vector<OperatorRun> again;
-    for (std::size_t i = run.begin; i < run.end; ++i) {
-      if (!share.is_again(i)) continue;
-      const std::span<const OperatorRun> runs = sums_.table().segment(i, 1).repeatable.runs();
-      again.insert(again.end(), runs.begin(), runs.end());
-    }
-    stage.recompute = OperatorSet(std::move(again));
-    return stage;
+    return sums_.table().stage(run.begin, run.end, device,
+                               [&](std::size_t piece) { return share.is_again(piece); });
   }
 
   bool has_weights(PieceRun run) const {
@@ -380,16 +372,11 @@ class VChain {
     for (std::size_t d = 0; d < row_.size(); ++d) {
       std::vector<Step>& list = lists[row_[d].index()];
       for (const LineStep& step : pattern_.order[d]) {
-        const auto [begin, end] = stages[step.chunk == 0 ? d : 2 * row_.size() - 1 - d];
+        const auto [begin, end] = stages[part_of(row_.size(), d, step.chunk)];
         for (std::size_t i = begin; i < end; ++i) {
           const bool forward = step.kind == ActionKind::kForward;
           const std::size_t stage = forward ? i : begin + end - 1 - i;
-          ActionKind action = step.kind;
-          if (!forward && !in_halves[stage]) {
-            if (action == ActionKind::kWeightGradient) continue;
-            action = ActionKind::kBackward;
-          }
-          list.emplace_back(action, StageId(stage));
+          add_pass(step.kind, StageId(stage), in_halves[stage] != 0, list);
         }
       }
     }

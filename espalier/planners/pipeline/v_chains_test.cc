@@ -18,15 +18,6 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-Toy with_guessed_halves(Toy toy) {
-  CostTableParts parts = toy.costs.parts();
-  for (CostRow& row : parts.rows) {
-    for (CostRow::Point& point : row.points) point.cost.origin = Origin::kProfile;
-  }
-  toy.costs = CostTable(parts);
-  return toy;
-}
-
 // The best V of pieces of so many layers.
 Outcome found(const Toy& toy, std::size_t layers_of_a_piece = 1) {
   const Problem problem = toy.problem();
