@@ -32,6 +32,7 @@ NAMESPACE = re.compile(r"(inline )?namespace\b\s*([\w:]*)[^{=]*\{$")
 TYPE = re.compile(r"(?:template\s*<.*>\s*)?(?:struct|class|union|enum(?: class| struct)?)\s+(\w+)\b(?!::)[^;]*(?:\{|$)")
 ALIAS = re.compile(r"using (\w+) = ")
 CONSTANT = re.compile(r"constexpr .*?\b(k[A-Z]\w*)(?:\[[^\]]*\])?(?: =|\{|$)")
+FUNCTION = re.compile(r"(?!using|return|else|static_assert|throw|TEST|extern)(?=\w)[\w:<>,&*\s\[\]]*[\w>&*\]]\s[&*]?(\w+)\((.*)")
 SOURCE = {".h", ".hpp", ".cc", ".cpp"}
 STANDARD_NAME = re.compile(r"\bstd::(?:(chrono|filesystem)::)?(\w+)")
 # Standard header: what it has of what our headers name.
@@ -190,10 +191,32 @@ def check_types(root, files):
             first.setdefault(name, f"{path}:{line}")
 
 
+def calls_of(parameters):
+    """How a function with these parameters can be called, as types: "const Toy&, int" and, if n has a default, "const Toy&"."""
+    depth, parts = 0, [""]
+    for letter in parameters:
+        depth += (letter in "<({[") - (letter in ">)}]")
+        parts = [*parts, ""] if depth == 0 and letter == "," else [*parts[:-1], parts[-1] + letter]
+    types = [re.sub(r"(?<=[\s&*>])\w+$", "", part.split("=")[0].strip()).strip() for part in parts]
+    needed = sum("=" not in part for part in parts)
+    return [", ".join(types[:count]) for count in range(needed, len(types) + 1)]
+
+
 def unnamed(text):
-    """(namespaces and name, alias's text, line) of each type, alias and constant in unnamed namespaces: builds join files of a module."""
+    """(namespaces and name, alias's text, line) of each type, alias, constant and call of a function in unnamed namespaces."""
+    begun = None  # a function's name, what its parentheses hold so far, and its line
     for spaces, code, number in in_namespaces(text):
         if "" not in spaces:
+            continue
+        if made := FUNCTION.match(code):
+            begun = "::".join([*spaces, made[1]]), "", number
+            code = made[2]
+        if begun:
+            begun = begun[0], f"{begun[1]} {code.strip()}", begun[2]
+            if found := re.match(r"(.*)\)[^()]*\{$", begun[1]):
+                yield from ((f"{begun[0]}({call})", None, begun[2]) for call in calls_of(found[1].strip()))
+            if code.endswith(("{", ";", "}")):
+                begun = None
             continue
         alias = ALIAS.match(code)
         if found := TYPE.match(code) or alias or CONSTANT.match(code):
@@ -201,7 +224,13 @@ def unnamed(text):
 
 
 def check_unnamed(root, files):
-    first = {}
+    """Builds join files of a module, so that names in unnamed namespaces meet, and hide those of the module's test headers."""
+    first, shared = {}, {}
+    for path in files:
+        if path.name.endswith("_for_tests.h"):
+            for spaces, code, line in in_namespaces((root / path).read_text(encoding="utf-8")):
+                if made := FUNCTION.match(code):
+                    shared[module_of(path), "::".join([*spaces, made[1]])] = f"{path}:{line}"
     for path in sorted(files):
         module = module_of(path)
         if module not in {*ORDER, "testing"} or path.suffix != ".cc":
@@ -211,6 +240,9 @@ def check_unnamed(root, files):
             if key in first and first[key][1] != path and (alias is None or first[key][0] != alias):
                 yield f"{path}:{line}: defines {name.replace('::::', '::')} in an unnamed namespace, beside {first[key][1]}:{first[key][2]}, which builds join"
             first.setdefault(key, (alias, path, line))
+            outer = module, re.sub(r"::::", "::", name).split("(")[0]
+            if key[1] and outer in shared:
+                yield f"{path}:{line}: {outer[1]} in an unnamed namespace hides {shared[outer]} from files that builds join"
 
 
 def contents(root, path):
@@ -253,10 +285,11 @@ def files_of(root):
 GOOD = {
     "espalier/base/a.h": "#pragma once\n#include <vector>\n",
     "espalier/graph/b.h": '#pragma once\n#include "espalier/base/a.h"\nnamespace e {\nclass B;\nstruct C {\n};\n}  // namespace e\n',
-    "espalier/graph/c.cc": "namespace e {\nnamespace {\nstruct C {\n};\n}  // namespace\nclass B;\n}  // namespace e\n",
-    "espalier/graph/b.cc": '#include "espalier/graph/b.h"\n#include <fmt/format.h>\n',
+    "espalier/graph/c.cc": "namespace e {\nnamespace {\nstruct C {\n};\nint f(const C& c) {\n}\nint g(const C& c, int n) {\n}\nint n() {\n  f(C());\n}\n}  // namespace\nclass B;\n}  // namespace e\n",
+    "espalier/graph/b.cc": '#include "espalier/graph/b.h"\n#include <fmt/format.h>\nnamespace e {\nnamespace {\nint g(const C& c) {\n  if (g(c)) {\n  }\n}\n}  // namespace\n}  // namespace e\n',
     "espalier/graph/b_test.cc": '#include "testing/c.h"\n',
     "espalier/runtime/r.cc": "#include <ATen/ATen.h>\n",
+    "espalier/graph/c_for_tests.h": "#pragma once\nnamespace e {\ninline int h(int n) {\n}\n}  // namespace e\n",
     "testing/c.h": '#pragma once\n#include "espalier/graph/b.h"\n',
     "bench/speed/needs_torch": "",
     "bench/speed/s.cc": "#include <c10/core/Device.h>\n",
@@ -275,6 +308,8 @@ PLANTED = {
     "no such file": ("espalier/graph/x.cc", '#include "espalier/base/gone.h"\n'),
     "so does": ("espalier/cost/x.h", "#pragma once\nnamespace e {\nenum class C : char {\n};\n}  // namespace e\n"),
     "builds join": ("espalier/graph/x.cc", "namespace e {\nnamespace {\nenum class C : char {\n};\n}  // namespace\n}  // namespace e\n"),
+    "defines e::f(const C&)": ("espalier/graph/x.cc", "namespace e {\nnamespace {\nint f(const C& c,\n      int n = 1) {\n}\n}  // namespace\n}  // namespace e\n"),
+    "hides espalier/graph/c_for_tests.h:3": ("espalier/graph/x_test.cc", "namespace e {\nnamespace {\nint h() {\n}\n}  // namespace\n}  // namespace e\n"),
     "names std::map and reaches none of map": ("espalier/graph/x.h", '#pragma once\n#include "espalier/base/a.h"\nstd::map<int, std::vector<int>> x();\n'),
     "in no row of STANDARD": ("espalier/graph/x.h", "#pragma once\nstd::nothing_yet x();\n"),
     "one particular machine": ("docs/x.md", "See " + "/home" + "/someone/file.\n"),

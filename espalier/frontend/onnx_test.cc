@@ -121,15 +121,15 @@ OnnxParts two_layers() {
           .values = {}};
 }
 
-Imported read(const OnnxParts& parts, const ImportOptions& options = {}) {
+Imported imported(const OnnxParts& parts, const ImportOptions& options = {}) {
   return import_bytes(onnx_model(parts), "m.onnx", options);
 }
 std::string refused(const OnnxParts& parts, const ImportOptions& options = {}) {
-  return refusal([&] { read(parts, options); });
+  return refusal([&] { imported(parts, options); });
 }
 
 TEST(Onnx, AModelByHand) {
-  const Imported model = read(two_layers());
+  const Imported model = imported(two_layers());
   EXPECT_EQ(model.graph.name(), "m");
   ASSERT_THAT(model.graph.operators(), SizeIs(3));
   EXPECT_EQ(model.graph.operators()[0].name, "/first/Gemm");
@@ -150,7 +150,7 @@ TEST(Onnx, OperatorsOfOneNameAreCalledByTheirOutputs) {
   parts.nodes[0] = onnx_node("Gemm", {"x", "w"}, {"h"}, {}, "r");
   parts.nodes[2] = onnx_node("MatMul", {"r", "v"}, {"y"}, {}, "r");
   std::string names;
-  const Imported model = read(parts);
+  const Imported model = imported(parts);
   for (const Operator& op : model.graph.operators()) names += op.name + ' ';
   EXPECT_EQ(names, "r r_2 y ");
 }
@@ -158,7 +158,7 @@ TEST(Onnx, OperatorsOfOneNameAreCalledByTheirOutputs) {
 TEST(Onnx, FrozenParametersGetNoGradient) {
   ImportOptions options;
   options.frozen = {"w"};
-  const Imported model = read(two_layers(), options);
+  const Imported model = imported(two_layers(), options);
   EXPECT_FALSE(model.graph.parameters()[0].trainable);
   EXPECT_TRUE(model.graph.parameters()[1].trainable);
   EXPECT_FALSE(
@@ -174,20 +174,20 @@ TEST(Onnx, OpenSizesAreAskedForByName) {
   EXPECT_EQ(
       refused(parts),
       "m.onnx: leaves open how large 'seq' (dimension 1 of input 'x') is; say it, such as --dim seq=128");
-  EXPECT_EQ(sizes_of(read(parts, with_dims({{"seq", 5}})), "y"), "f32[b,5,4]");
-  EXPECT_EQ(sizes_of(read(parts, with_dims({{"seq", 2 * SizeExpr::batch()}})), "y"), "f32[b,2*b,4]");
+  EXPECT_EQ(sizes_of(imported(parts, with_dims({{"seq", 5}})), "y"), "f32[b,5,4]");
+  EXPECT_EQ(sizes_of(imported(parts, with_dims({{"seq", 2 * SizeExpr::batch()}})), "y"), "f32[b,2*b,4]");
   EXPECT_EQ(refused(parts, with_dims({{"seq", 5}, {"sqe", 5}})),
             "m.onnx: --dim sqe: no input has a size of that name; open are batch, seq");
 
   // Not called so, the batch is the first dimension; without a name a size is called by its place.
   parts.inputs = {onnx_value("x", {"", "", "8"})};
   EXPECT_THAT(refused(parts), HasSubstr("say it, such as --dim x.1=128"));
-  EXPECT_EQ(sizes_of(read(parts, with_dims({{"x.1", 5}})), "y"), "f32[b,5,4]");
+  EXPECT_EQ(sizes_of(imported(parts, with_dims({{"x.1", 5}})), "y"), "f32[b,5,4]");
   parts.inputs = {onnx_value("x", {"seq", "N", "8"})};
-  EXPECT_EQ(sizes_of(read(parts, with_dims({{"seq", 5}})), "y"), "f32[5,b,4]");
+  EXPECT_EQ(sizes_of(imported(parts, with_dims({{"seq", 5}})), "y"), "f32[5,b,4]");
 
   // A batch that is given is fixed.
-  const Imported fixed = read(two_layers(), with_dims({{"batch", 6}}));
+  const Imported fixed = imported(two_layers(), with_dims({{"batch", 6}}));
   EXPECT_EQ(sizes_of(fixed, "y"), "f32[6,4]");
   EXPECT_TRUE(fixed.graph.batch().fixed());
   EXPECT_EQ(fixed.graph.batch().min, BatchSize(6));
@@ -200,7 +200,7 @@ TEST(Onnx, OpenSizesAreAskedForByName) {
             "m.onnx: leaves open how large 'x.1' (dimension 1 of input 'x'), 'x.2' (dimension 2 of input "
             "'x') are; say it, such as --dim x.1=128 --dim x.2=128");
   parts.inputs = {onnx_value("x", {"1", "8"})};
-  const Imported opened = read(parts, with_dims({{"x.0", SizeExpr::batch()}}));
+  const Imported opened = imported(parts, with_dims({{"x.0", SizeExpr::batch()}}));
   EXPECT_EQ(sizes_of(opened, "y"), "f32[b,4]");
   EXPECT_FALSE(opened.graph.batch().fixed());
   EXPECT_THAT(opened.warnings, IsEmpty());
@@ -223,7 +223,7 @@ TEST(Onnx, WhatIsComputedFromSizesIsNoOperator) {
                  onnx_node("Reshape", {"x", "to"}, {"view"}),
                  onnx_node("MatMul", {"view", "w"}, {"y"})};
   parts.outputs = {onnx_value("y", {})};
-  const Imported model = read(parts);
+  const Imported model = imported(parts);
   ASSERT_THAT(model.graph.operators(), SizeIs(2));
   EXPECT_EQ(sizes_of(model, "view"), "f32[b,12,4]");
   EXPECT_EQ(sizes_of(model, "y"), "f32[b,12,4]");
@@ -247,7 +247,7 @@ TEST(Onnx, ABranchThatSizesDecideIsTaken) {
   parts.nodes[4] = onnx_node("If", {"is_one"}, {"r"},
                              {onnx_field(1, "then_branch") + graph(onnx_node("Tanh", {"h"}, {"t"}), "t"),
                               onnx_field(1, "else_branch") + graph(onnx_node("Sigmoid", {"h"}, {"s"}), "s")});
-  const Imported model = read(parts);
+  const Imported model = imported(parts);
   ASSERT_THAT(model.graph.operators(), SizeIs(3));
   EXPECT_EQ(model.graph.operators()[1].target, "onnx.Sigmoid");
   EXPECT_EQ(sizes_of(model, "y"), "f32[b,4]");
@@ -261,7 +261,7 @@ TEST(Onnx, IdentityOfABiasIsAnotherBias) {
                  onnx_node("Gemm", {"x", "w", "bias"}, {"h"}),
                  onnx_node("Gemm", {"x", "other.w", "other.bias"}, {"g"}),
                  onnx_node("Add", {"h", "g"}, {"y"})};
-  const Imported model = read(parts);
+  const Imported model = imported(parts);
   EXPECT_THAT(model.graph.parameters(), SizeIs(3));
   EXPECT_THAT(model.graph.operators(), SizeIs(4));  // the Identity of the matrix is one
 }
@@ -272,7 +272,7 @@ TEST(Onnx, WeightsMayBeWrittenAsConstants) {
   const std::string value = onnx_field(1, "value") + onnx_field(5, onnx_tensor("", {8, 16}));
   parts.nodes.insert(parts.nodes.begin(), {onnx_node("Constant", {}, {"w"}, {value}),
                                            onnx_node("ConstantOfShape", {"shape"}, {"v"})});
-  const Imported model = read(parts);
+  const Imported model = imported(parts);
   EXPECT_EQ(parameter_elements(model.graph), 8 * 16 + 16 * 4);
   EXPECT_THAT(model.graph.operators(), SizeIs(3));
 }
@@ -288,7 +288,7 @@ TEST(Onnx, StatisticsAndWholeNumbersAreNotTrained) {
                  onnx_node("DequantizeLinear", {"weights", "factor"}, {"w"}),
                  onnx_node("Conv", {"n", "w"}, {"y"})};
   parts.outputs = {onnx_value("y", {})};
-  const Imported model = read(parts);
+  const Imported model = imported(parts);
   ASSERT_THAT(model.graph.parameters(), SizeIs(5));
   std::string trained;
   for (const Parameter& parameter : model.graph.parameters())
@@ -305,11 +305,11 @@ TEST(Onnx, AnUnknownOperatorTakesItsSizeFromTheFile) {
               StartsWith("m.onnx: node 'r' (Frobnicate) gives 'r', whose size neither its inputs nor "
                          "the file tell; let Python's onnx write sizes into the file"));
   parts.values = {onnx_value("r", {"batch", "16"})};
-  const Imported model = read(parts);
+  const Imported model = imported(parts);
   EXPECT_FALSE(model.graph.operators()[1].known);
   EXPECT_EQ(sizes_of(model, "y"), "f32[b,4]");
   parts.values = {onnx_value("r", {"4*batch", "16"})};
-  EXPECT_EQ(sizes_of(read(parts), "y"), "f32[4*b,4]");
+  EXPECT_EQ(sizes_of(imported(parts), "y"), "f32[4*b,4]");
 }
 
 TEST(Onnx, TheLossIsTheOneScalarThatLearns) {
@@ -317,7 +317,7 @@ TEST(Onnx, TheLossIsTheOneScalarThatLearns) {
   parts.nodes.push_back(
       onnx_node("ReduceMean", {"y"}, {"mean"}, {onnx_attribute("keepdims", std::int64_t{0})}));
   parts.outputs.push_back(onnx_value("mean", {}));
-  const Imported model = read(parts);
+  const Imported model = imported(parts);
   ASSERT_TRUE(model.graph.loss().has_value());
   EXPECT_EQ(model.graph.tensor(*model.graph.loss()).name, "mean");
   ImportOptions options;

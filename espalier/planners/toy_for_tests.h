@@ -144,4 +144,11 @@ inline Toy with_guessed_halves(Toy toy) {
   return toy;
 }
 
+// How many operators the stages of a pipeline compute again.
+inline std::size_t recomputed_operators(const Outcome& outcome) {
+  std::size_t count = 0;
+  for (const Stage& stage : std::get<PipelinePlan>(*outcome.plan).stages) count += stage.recompute.size();
+  return count;
+}
+
 }  // namespace espalier

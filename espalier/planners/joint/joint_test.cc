@@ -323,7 +323,7 @@ TEST(Joint, ALockedStageStaysAsItIs) {
 }
 
 // A chain of layers, 1 ms forward and 2 ms backward each. A sample is 1 MiB wherever it crosses a border.
-std::string wide_chain(int layers) {
+std::string chain_with_wide_borders(int layers) {
   std::string text = "x = input() : f32[b,262144]\nw = parameter(w) : f32[1]\n", below = "x";
   for (int layer = 0; layer < layers; ++layer) {
     const bool last = layer + 1 == layers;
@@ -352,7 +352,7 @@ bool recomputes(const Outcome& outcome) {
 // one in flight would do, and one stage waits for the other: 8 · 24 ms. To compute some layers again takes a
 // little longer than a step with room, 8 · 12 ms.
 TEST(Joint, RecomputesWhereMemoryBindsAndNowhereElse) {
-  const std::string chain = wide_chain(8);
+  const std::string chain = chain_with_wide_borders(8);
   const Toy tight(chain, devices_of(2, "8MiB"), 8), ample(chain, devices_of(2, "64MiB"), 8);
   const Outcome found = plan_jointly(tight.problem(), 1'000'000);
   ASSERT_EQ(found.status, Status::kFeasible) << found.why;

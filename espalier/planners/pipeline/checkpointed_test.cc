@@ -26,19 +26,13 @@ Outcome found(const Toy& toy) {
   return checkpointed(toy.problem(), {}, context);
 }
 
-std::size_t recomputed(const Outcome& outcome) {
-  std::size_t count = 0;
-  for (const Stage& stage : std::get<PipelinePlan>(*outcome.plan).stages) count += stage.recompute.size();
-  return count;
-}
-
 const std::vector<std::int64_t> kTwelve(12, 1);
 
 TEST(Checkpointed, ComputesNothingAgainWhereMemoryIsPlenty) {
   const Toy toy(wide_chain(kTwelve), kThreeDevices, 6);
   const Outcome outcome = found(toy);
   ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
-  EXPECT_EQ(recomputed(outcome), 0U);
+  EXPECT_EQ(recomputed_operators(outcome), 0U);
   EXPECT_THAT(std::get<PipelinePlan>(*outcome.plan).stages, SizeIs(3));
   Context context;
   EXPECT_EQ(toy.simulated(outcome), toy.simulated(even(toy.problem(), {}, context)));
@@ -62,7 +56,7 @@ TEST(Checkpointed, FindsAPlanWhereNoChainFitsThatKeepsAll) {
   EXPECT_EQ(pipedream(toy.problem(), {}, again).status, Status::kInfeasible);
   const Outcome outcome = found(toy);
   ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
-  EXPECT_GT(recomputed(outcome), 0U);
+  EXPECT_GT(recomputed_operators(outcome), 0U);
   // With one in flight a micro-batch passes all layers, there and back, before the next: 4 ms each.
   EXPECT_LT(toy.simulated(outcome), milliseconds(6 * 12 * 4));
 }

@@ -19,7 +19,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 
 // The best V of pieces of so many layers.
-Outcome found(const Toy& toy, std::size_t layers_of_a_piece = 1) {
+Outcome best_v(const Toy& toy, std::size_t layers_of_a_piece = 1) {
   const Problem problem = toy.problem();
   Context context;
   Judge judge(problem, context);
@@ -36,12 +36,6 @@ const PipelinePlan& plan_of(const Outcome& outcome) {
   return std::get<PipelinePlan>(*outcome.plan);
 }
 
-std::size_t recomputed(const Outcome& outcome) {
-  std::size_t count = 0;
-  for (const Stage& stage : plan_of(outcome).stages) count += stage.recompute.size();
-  return count;
-}
-
 bool has_halves(const PipelinePlan& plan) {
   for (const std::vector<Step>& list : *plan.orders.lists()) {
     if (std::ranges::any_of(list,
@@ -54,7 +48,7 @@ bool has_halves(const PipelinePlan& plan) {
 
 TEST(VChains, GoDownTheRowAndUpAgain) {
   const Toy toy(wide_chain(std::vector<std::int64_t>(12, 1)), kThreeDevices, 6);
-  const Outcome outcome = found(toy);
+  const Outcome outcome = best_v(toy);
   ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
   std::vector<std::size_t> devices, layers;
   for (const Stage& stage : plan_of(outcome).stages) {
@@ -63,7 +57,7 @@ TEST(VChains, GoDownTheRowAndUpAgain) {
   }
   EXPECT_THAT(devices, ElementsAre(0, 1, 2, 2, 1, 0));
   EXPECT_THAT(layers, Each(2));
-  EXPECT_EQ(recomputed(outcome), 0U);
+  EXPECT_EQ(recomputed_operators(outcome), 0U);
   EXPECT_TRUE(has_halves(plan_of(outcome)));
   EXPECT_LT(toy.simulated(outcome), milliseconds(6 * 12 * 3 / 3 + 24));  // less idle than a row: 2 · 12 ms
 }
@@ -71,16 +65,16 @@ TEST(VChains, GoDownTheRowAndUpAgain) {
 TEST(VChains, ComputeAgainWhatMemoryDoesNotHold) {
   const Toy toy =
       with_memory(Toy(wide_chain(std::vector<std::int64_t>(36, 1)), kThreeDevices, 6), {Bytes(20 << 20)});
-  const Outcome outcome = found(toy, 3);
+  const Outcome outcome = best_v(toy, 3);
   ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
-  EXPECT_GT(recomputed(outcome), 0U);
-  EXPECT_LT(recomputed(outcome), 36U);
+  EXPECT_GT(recomputed_operators(outcome), 0U);
+  EXPECT_LT(recomputed_operators(outcome), 36U);
   toy.simulated(outcome);
 }
 
 TEST(VChains, GoBackAsAWholeWhereHalvesAreAGuess) {
   const Toy toy = with_guessed_halves(Toy(wide_chain(std::vector<std::int64_t>(12, 1)), kThreeDevices, 6));
-  const Outcome outcome = found(toy);
+  const Outcome outcome = best_v(toy);
   ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
   EXPECT_FALSE(has_halves(plan_of(outcome)));
   toy.simulated(outcome);
@@ -125,7 +119,7 @@ TEST(VChains, AreCutSoThatTheLongestDeviceIsShort) {
     std::vector<std::int64_t> times;
     for (int i = 0; i < 9; ++i) times.push_back(static_cast<std::int64_t>(1 + rng.below(4)));
     const Toy toy(wide_chain(times), kTwoEqualDevices, 4);
-    const Outcome outcome = found(toy);
+    const Outcome outcome = best_v(toy);
     ASSERT_TRUE(outcome.plan.has_value());
     std::array<std::int64_t, 2> load{};
     for (const Stage& stage : plan_of(outcome).stages) {
@@ -147,10 +141,10 @@ TEST(VChains, BeatNoBound) {
     for (int i = 0; i < 24; ++i) times.push_back(static_cast<std::int64_t>(1 + rng.below(4)));
     const auto memory = Bytes(static_cast<std::int64_t>(8 + rng.below(24)) << 20);
     const Toy toy = with_memory(Toy(wide_chain(times), kThreeDevices, 5), {memory});
-    const Outcome outcome = found(toy, 3);
+    const Outcome outcome = best_v(toy, 3);
     if (!outcome.plan) continue;
     ++fits;
-    again += recomputed(outcome) > 0 ? 1 : 0;
+    again += recomputed_operators(outcome) > 0 ? 1 : 0;
     const Bound bound = plan_bound(toy.graph, toy.cluster, toy.costs, toy.training, Bound::Scope::kOneSize);
     EXPECT_GE(toy.simulated(outcome), bound.time);
   }
