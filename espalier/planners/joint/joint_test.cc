@@ -373,7 +373,7 @@ TEST(Joint, RecomputesWhereMemoryBindsAndNowhereElse) {
 // Eight tensors of 1 MiB and what backward needs beside them do not fit. Two stages on the device do, of
 // which one is recomputed.
 TEST(Joint, BeginsWithTheClosestPlanWhereNothingFitsWithoutRecomputation) {
-  const Toy toy(wide_chain(8), devices_of(1, "7MiB"), 4);
+  const Toy toy(chain_with_wide_borders(8), devices_of(1, "7MiB"), 4);
   for (const NamedPlanner& planner : joint_starts()) {
     Context context;
     EXPECT_FALSE(planner.plan(toy.problem(), context).plan) << planner.name;
@@ -388,7 +388,7 @@ TEST(Joint, BeginsWithTheClosestPlanWhereNothingFitsWithoutRecomputation) {
 // Where orders may change, halves of backward fill the wait, and lists where they help more. Costs that know
 // one time for both halves get neither.
 TEST(Joint, OrdersChangeWhereNobodyAskedForARule) {
-  const Toy toy(wide_chain(6), devices_of(3, "1GiB"), 4);
+  const Toy toy(chain_with_wide_borders(6), devices_of(3, "1GiB"), 4);
   const Outcome ruled = plan_jointly(toy.problem(), 1'000'000);
   Context context{.budget = {.max_states = 1'000'000}};
   const JointOptions any{.orders = joint::OrdersMay::kChange};
@@ -421,7 +421,7 @@ TEST(Joint, OrdersChangeWhereNobodyAskedForARule) {
 // Lists are taken where they are 1 % faster.
 TEST(Joint, IsAsFastAsAnInterleavedPipelineWhereMicroBatchesAreFew) {
   for (const std::int64_t batch : {3, 4, 6}) {
-    const Toy toy(wide_chain(24), devices_of(3, "1GiB"), batch);
+    const Toy toy(chain_with_wide_borders(24), devices_of(3, "1GiB"), batch);
     Context context{.budget = {.max_states = 100'000}}, alone;
     const Outcome joint = joint_search(with_lists(toy.problem()), joint_starts(),
                                        {.orders = joint::OrdersMay::kChange}, context);
