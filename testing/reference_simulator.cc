@@ -62,12 +62,17 @@ class Reference {
   Trace run() {
     instants_.insert(0);
     while (!instants_.empty()) {
-      now_ = *instants_.begin();
+      const Time next = *instants_.begin();
+      advance_sums(next - now_);
+      now_ = next;
       instants_.erase(instants_.begin());
       do {
         while (step_all()) {
         }
-      } while (serve_one());
+      } while (serve_one() || begin_or_end_a_sum());
+      for (const auto& [action, sum] : gatherings_) {
+        if (is_under_way(sum) && !stands_still(action)) instants_.insert(now_ + sum.left);
+      }
     }
     for (std::size_t d = 0; d < lists_.size(); ++d) {
       if (lists_[d].next != schedule_.devices[d].size() || !lists_[d].sums.empty()) {
@@ -89,6 +94,8 @@ class Reference {
   struct Gathering {
     std::map<std::size_t, Time> arrived;  // device → when
     std::optional<Time> start;
+    Time left = 0;  // to do, once it has begun
+    bool over = false;
   };
 
   static bool is_forward(const Message& message) { return message.direction == Message::Direction::kForward; }
@@ -474,12 +481,13 @@ class Reference {
     flight.start = start;
     wire_free_[flight.channel] = start + route.hold(flight.bytes).count();
     flight.arrival = wire_free_[flight.channel] + route.latency.count();
+    instants_.insert(start);
     instants_.insert(wire_free_[flight.channel]);
     instants_.insert(*flight.arrival);
   }
 
-  // Serves what waits longest for links; of equals, messages by (source, place of the action, message,
-  // destination), then collectives by (lowest member, place).
+  // Serves the message that waits longest for links; of equals, by (source, place of the action, message,
+  // destination).
   bool serve_one() {
     std::optional<std::size_t> first;
     const auto key = [&](std::size_t i) {
@@ -488,18 +496,6 @@ class Reference {
     };
     for (const std::size_t i : waiting_) {
       if (!first || key(i) < key(*first)) first = i;
-    }
-    std::optional<std::pair<std::tuple<Time, std::size_t, std::size_t>, Action>> gathered;
-    for (const auto& [action, gathering] : gatherings_) {
-      const Collective cost = collective_of(model_, cluster_, action);
-      if (gathering.start || gathering.arrived.size() < cost.members.size()) continue;
-      const std::size_t lowest = gathering.arrived.begin()->first;
-      const std::tuple order(posted(gathering), lowest, place_.at({lowest, action}));
-      if (!gathered || order < gathered->first) gathered = {order, action};
-    }
-    if (gathered && (!first || std::get<0>(gathered->first) < *flights_[*first].posted)) {
-      serve(gathered->second);
-      return true;
     }
     if (!first) return false;
     InFlight& flight = flights_[*first];
@@ -515,17 +511,74 @@ class Reference {
     return latest;
   }
 
-  void serve(const Action& action) {
-    Gathering& gathering = gatherings_[action];
+  // --- sums: they hold links against one another, and stand still while a message holds one of theirs
+
+  static bool is_under_way(const Gathering& sum) { return sum.start && !sum.over; }
+  std::vector<LinkIndex> links_of(const Action& action) const {
+    return collective_of(model_, cluster_, action).links;
+  }
+  static bool share(const std::vector<LinkIndex>& a, const std::vector<LinkIndex>& b) {
+    return std::any_of(a.begin(), a.end(),
+                       [&](LinkIndex link) { return std::find(b.begin(), b.end(), link) != b.end(); });
+  }
+
+  bool stands_still(const Action& action) const {
+    for (const InFlight& flight : flights_) {
+      if (!flight.start || *flight.start > now_ || is_free(flight)) continue;
+      const Route route = cluster_.route(flight.from, flight.to);
+      if (*flight.start + route.hold(flight.bytes).count() <= now_) continue;
+      if (share(route.links, links_of(action))) return true;
+    }
+    return false;
+  }
+
+  // All messages come and go at instants, so one that holds a link now holds it until the next.
+  void advance_sums(Time by) {
+    for (auto& [action, sum] : gatherings_) {
+      if (is_under_way(sum) && !stands_still(action)) sum.left -= by;
+    }
+  }
+
+  // The first by (posted, lowest member, place) of those whose links no other holds or has wanted for longer.
+  bool begin_or_end_a_sum() {
+    std::map<std::tuple<Time, std::size_t, std::size_t>, Action> gathered;
+    std::vector<LinkIndex> taken;
+    for (auto& [action, sum] : gatherings_) {
+      const std::vector<LinkIndex> links = links_of(action);
+      if (is_under_way(sum)) {
+        if (sum.left == 0) {
+          end(action, sum);
+          return true;
+        }
+        taken.insert(taken.end(), links.begin(), links.end());
+      } else if (!sum.start && sum.arrived.size() == collective_of(model_, cluster_, action).members.size()) {
+        const std::size_t lowest = sum.arrived.begin()->first;
+        gathered.emplace(std::tuple(posted(sum), lowest, place_.at({lowest, action})), action);
+      }
+    }
+    for (const auto& [order, action] : gathered) {
+      const std::vector<LinkIndex> links = links_of(action);
+      if (!share(links, taken)) {
+        Gathering& sum = gatherings_[action];
+        sum.start = now_;
+        sum.left = collective_of(model_, cluster_, action).hold.count();
+        return true;
+      }
+      taken.insert(taken.end(), links.begin(), links.end());
+    }
+    return false;
+  }
+
+  void end(const Action& action, Gathering& sum) {
+    sum.over = true;
     const Collective cost = collective_of(model_, cluster_, action);
-    gathering.start = hold(cost.links, posted(gathering), cost.hold);
-    const Time end = *gathering.start + (cost.hold + cost.latency).count();
-    for (const auto& [d, time] : gathering.arrived) {
+    const Time end = now_ + cost.latency.count();
+    for (const auto& [d, time] : sum.arrived) {
       Span& collective =
-          span(SpanKind::kCollective, d, Stream::kCollective, action, *gathering.start, end, nullptr, {});
-      collective.posted = Duration(posted(gathering));
+          span(SpanKind::kCollective, d, Stream::kCollective, action, *sum.start, end, nullptr, {});
+      collective.posted = Duration(posted(sum));
       collective.bytes = cost.bytes;
-      times_[{d, action}] = {*gathering.start, end};
+      times_[{d, action}] = {*sum.start, end};
       List& list = lists_[d];
       list.sums.erase(list.sums.begin());
       list.in_sum = false;

@@ -37,7 +37,7 @@ SOURCE = {".h", ".hpp", ".cc", ".cpp"}
 STANDARD_NAME = re.compile(r"\bstd::(?:(chrono|filesystem)::)?(\w+)")
 # Standard header: what it has of what our headers name.
 STANDARD = {
-    "algorithm": "any_of clamp erase find max max_element min none_of pop_heap push_heap sort unique",
+    "algorithm": "any_of clamp copy erase find max max_element min none_of pop_heap push_heap sort unique",
     "array": "array get size_t",
     "atomic": "atomic memory_order_relaxed",
     "bit": "bit_width",

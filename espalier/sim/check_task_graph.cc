@@ -37,8 +37,9 @@ class Checker {
 
   void shape() {
     const std::size_t tasks = graph_.duration.size();
-    if (graph_.delay.size() != tasks || graph_.lane.size() != tasks || graph_.priority.size() != tasks) {
-      violate("shape delay, lane or priority is not of " + std::to_string(tasks) + " tasks");
+    if (graph_.delay.size() != tasks || graph_.lane.size() != tasks || graph_.priority.size() != tasks ||
+        graph_.gives_way.size() != tasks) {
+      violate("shape delay, lane, priority or gives_way is not of " + std::to_string(tasks) + " tasks");
     }
     divides("link_begin", graph_.link_begin, tasks, graph_.links.size());
     divides("successor_begin", graph_.successor_begin, tasks, graph_.successors.size());
@@ -80,6 +81,8 @@ class Checker {
                  end = graph_.links.begin() + graph_.link_begin[i + 1];
       if (std::set(begin, end).size() != static_cast<std::size_t>(end - begin))
         violate("links " + task(i) + " holds a link twice");
+      if (graph_.gives_way[i] != 0 && (begin == end || graph_.lane[i] != TaskGraph::kNoLane))
+        violate("links " + task(i) + " gives way, and has no links or stands in a lane");
     }
   }
 

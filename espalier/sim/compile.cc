@@ -206,6 +206,7 @@ class Compiler {
     graph.lane.push_back(lane);
     graph.priority.push_back(priority);
     graph.link_begin.push_back(graph.link_begin.back());
+    graph.gives_way.push_back(0);
     out_.sources.push_back(source);
     if (lane != TaskGraph::kNoLane) graph.order.push_back(task);
     return task;
@@ -346,6 +347,7 @@ class Compiler {
       const TaskIndex task = add_task({Source::Kind::kCollective, DeviceId(first.first), first.second},
                                       cost.hold, TaskGraph::kNoLane, cost.latency, priority++);
       hold_links(cost.links);
+      out_.tasks.gives_way[task] = cost.links.empty() ? 0 : 1;
       for (const TaskIndex member : members->tasks) {
         out_.sources[member].collective = task;
         edge(member, task);

@@ -140,6 +140,7 @@ void ListEngine::begin() {
   arrival_.resize(messages);
   if (structure.endpoints) sent_.resize(messages);
   link_free_.assign(structure.link_count, 0);
+  begin_sum_links();
   lanes_.resize(structure.devices.size());
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
     lanes_[lane] = {0, structure.lane_begin[lane], structure.lane_begin[lane + 1],
@@ -167,16 +168,27 @@ void ListEngine::begin() {
   due_.clear();
 }
 
+void ListEngine::begin_sum_links() {
+  const ListStructure& structure = *structure_;
+  waiting_sums_.clear();
+  sum_link_of_.assign(structure.collective_links.empty() ? 0 : structure.link_count, kNobody);
+  std::uint32_t count = 0;
+  for (const LinkIndex link : structure.collective_links) {
+    if (sum_link_of_[link] == kNobody) sum_link_of_[link] = count++;
+  }
+  sum_links_.resize(count);
+  for (SumLink& link : sum_links_) {
+    link.sum = kNobody;
+    link.messages.clear();
+  }
+}
+
 // --- the run
 
 template <bool kEndpoints, bool kPacked>
 bool ListEngine::run_all() {
-  const std::size_t most = structure_->sends.size() + collectives_.size();
-  if constexpr (kPacked) {
-    packed_queue_.reset(most);
-  } else {
-    queue_.reset(most);
-  }
+  packed_queue_.clear();
+  queue_.clear();
   const std::size_t messages = structure_->sends.size();
   for (std::uint32_t lane = 0; lane < lanes_.size(); ++lane) {
     if (--waits_[lanes_[lane].slot] == 0) runnable_.push_back(lane);
@@ -189,13 +201,13 @@ bool ListEngine::run_all() {
       if (&from == &runnable_) {
         advance<kEndpoints, kPacked>(next);
       } else {
-        run_sum<kPacked>(next, collectives_[next].ready);
+        end_sum<kPacked>(next, collectives_[next].ready + collectives_[next].hold);
       }
     }
     Waiting next;
     if (!take_first<kPacked>(next)) break;
     if (next.rank >= messages) {
-      run_sum<kPacked>(narrow(next.rank - messages), next.ready);
+      look_at_sum<kPacked>(narrow(next.rank - messages), next.ready);
       continue;
     }
     Channel& channel = channels_[structure_->sends[next.rank].channel];
@@ -314,15 +326,74 @@ void ListEngine::arrive(std::uint32_t sum, Time time) {
   }
 }
 
+// A sum is in the queue when its members are there, and once it has begun when it would end if no other
+// message held its links: those that do until then are known, since they were ready before.
 template <bool kPacked>
-void ListEngine::run_sum(std::uint32_t index, Time ready) {
+void ListEngine::look_at_sum(std::uint32_t index, Time time) {
+  Collective& sum = collectives_[index];
+  if (sum.accounted == kNever) {
+    waiting_sums_.push_back(index);
+    begin_sums<kPacked>(time);
+    return;
+  }
+  std::sort(sum.messages.begin(), sum.messages.end());
+  auto next = sum.messages.begin();
+  for (; next != sum.messages.end(); ++next) {
+    const Time until = std::max(next->begin, sum.accounted);
+    if (until >= sum.accounted + sum.hold) break;
+    if (next->end <= sum.accounted) continue;
+    sum.hold -= until - sum.accounted;
+    sum.accounted = next->end;
+  }
+  sum.messages.erase(sum.messages.begin(), next);
+  const Time left = sum.accounted + sum.hold;
+  if (left > time) {
+    enqueue<kPacked>(left, structure_->collectives[index].rank);
+    return;
+  }
+  for (const LinkIndex link : links_of(index)) sum_links_[sum_link_of_[link]].sum = kNobody;
+  end_sum<kPacked>(index, left);
+  begin_sums<kPacked>(left);
+}
+
+// Those of the waiting sums whose links neither a sum holds nor one wants that has waited longer.
+template <bool kPacked>
+void ListEngine::begin_sums(Time time) {
+  std::size_t kept = 0;
+  for (const std::uint32_t index : std::span(waiting_sums_)) {
+    const std::span<const LinkIndex> links = links_of(index);
+    const auto is_taken = [&](LinkIndex link) {
+      if (sum_links_[sum_link_of_[link]].sum != kNobody) return true;
+      return std::any_of(waiting_sums_.begin(), waiting_sums_.begin() + static_cast<std::ptrdiff_t>(kept),
+                         [&](std::uint32_t other) {
+                           const std::span<const LinkIndex> wanted = links_of(other);
+                           return std::binary_search(wanted.begin(), wanted.end(), link);
+                         });
+    };
+    if (std::any_of(links.begin(), links.end(), is_taken)) {
+      waiting_sums_[kept++] = index;
+      continue;
+    }
+    Collective& sum = collectives_[index];
+    sum.accounted = time;
+    for (const LinkIndex link : links) {
+      SumLink& held = sum_links_[sum_link_of_[link]];
+      held.sum = index;
+      for (auto last = held.messages.rbegin(); last != held.messages.rend() && last->end > time; ++last) {
+        sum.messages.push_back(*last);
+      }
+    }
+    enqueue<kPacked>(time + sum.hold, structure_->collectives[index].rank);
+  }
+  waiting_sums_.resize(kept);
+}
+
+// A sum has left its links.
+template <bool kPacked>
+void ListEngine::end_sum(std::uint32_t index, Time left) {
   const ListStructure& structure = *structure_;
   const ListCollective& collective = structure.collectives[index];
-  const LinkIndex* links = structure.collective_links.data() + collective.first_link;
-  Time start = ready;
-  for (std::uint32_t i = 0; i < collective.links; ++i) start = std::max(start, link_free_[links[i]]);
-  const Time left = start + collectives_[index].hold, end = left + collectives_[index].latency;
-  for (std::uint32_t i = 0; i < collective.links; ++i) link_free_[links[i]] = left;
+  const Time end = left + collectives_[index].latency;
   iteration_ = std::max(iteration_, end);
   --unfinished_;
   for (std::uint32_t i = collective.first_member; i < collective.first_member + collective.members; ++i) {
@@ -335,6 +406,16 @@ void ListEngine::run_sum(std::uint32_t index, Time ready) {
       if (--waits_[update] == 0) runnable_.push_back(sum.lane);
     }
     if (number + 1 < structure.sums_begin[sum.lane + 1]) arrive<kPacked>(number + 1, end);
+  }
+}
+
+void ListEngine::note_for_sums(const Channel& channel, std::uint32_t links, Interval held) {
+  for (std::uint32_t i = 0; i < links; ++i) {
+    const std::uint32_t number = sum_link_of_[channel.links[i]];
+    if (number == kNobody) continue;
+    SumLink& link = sum_links_[number];
+    link.messages.push_back(held);
+    if (link.sum != kNobody) collectives_[link.sum].messages.push_back(held);
   }
 }
 
@@ -368,6 +449,7 @@ inline void ListEngine::deliver(Channel& channel, Time ready) {
     for (std::uint32_t i = 2; i < hop.link_count; ++i) start = std::max(start, link_free_[channel.links[i]]);
     first = second = start + hop.hold;
     for (std::uint32_t i = 2; i < hop.link_count; ++i) link_free_[channel.links[i]] = start + hop.hold;
+    if (!sum_links_.empty()) note_for_sums(channel, hop.link_count, {start, start + hop.hold});
   }
   channel.wire_free = start + hop.hold;
   const Time arrival = channel.wire_free + hop.latency;

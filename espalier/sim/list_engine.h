@@ -34,6 +34,7 @@ class ListEngine {
 
  private:
   static constexpr Time kNever = Duration::max().count();
+  static constexpr std::uint32_t kNobody = 0xffffffff;
 
   struct Lane {
     Time free = 0;
@@ -60,9 +61,17 @@ class ListEngine {
     std::uint32_t link_count = 0;  // 0 if there is nothing to wait for
   };
 
+  struct Interval {
+    Time begin = 0, end = 0;
+    friend bool operator<(const Interval& a, const Interval& b) { return a.begin < b.begin; }
+  };
+
   struct Collective {
     Time hold = 0, latency = 0, ready = 0;
     std::uint32_t arrived = 0;
+    // Of a sum that has begun: up to `accounted` it is known when it stood still, then `hold` is left.
+    Time accounted = kNever;
+    std::vector<Interval> messages;  // on its links, not accounted yet
   };
 
   struct Waiting {  // for links
@@ -77,6 +86,7 @@ class ListEngine {
   void price_collectives();
   bool times_fit(std::uint32_t bits) const;
   void begin();
+  void begin_sum_links();
   template <bool kEndpoints, bool kPacked>
   bool run_all();
   template <bool kEndpoints, bool kPacked>
@@ -88,7 +98,16 @@ class ListEngine {
   template <bool kPacked>
   void arrive(std::uint32_t sum, Time time);
   template <bool kPacked>
-  void run_sum(std::uint32_t index, Time ready);
+  void look_at_sum(std::uint32_t index, Time time);
+  template <bool kPacked>
+  void begin_sums(Time time);
+  template <bool kPacked>
+  void end_sum(std::uint32_t index, Time left);
+  void note_for_sums(const Channel& channel, std::uint32_t links, Interval held);
+  std::span<const LinkIndex> links_of(std::uint32_t collective) const {
+    const ListCollective& of = structure_->collectives[collective];
+    return std::span(structure_->collective_links).subspan(of.first_link, of.links);
+  }
   bool goes_on(Lane& lane);
   bool is_sum(const ListEntry& entry) const {
     return entry.work >= structure_->first_collective &&
@@ -137,7 +156,14 @@ class ListEngine {
   std::vector<Collective> collectives_;
   std::vector<Sum> sums_;
   std::vector<std::uint32_t> due_;  // sums without links, whose members are all there
-  std::vector<Time> link_free_;
+  std::vector<Time> link_free_;     // of messages
+  struct SumLink {                  // a link that sums use
+    std::uint32_t sum = kNobody;    // that holds it
+    std::vector<Interval> messages;
+  };
+  std::vector<SumLink> sum_links_;
+  std::vector<std::uint32_t> sum_link_of_;    // by link: among sum_links_, or kNobody
+  std::vector<std::uint32_t> waiting_sums_;   // for links that other sums hold, by ready time
   WaitingQueue<std::uint64_t> packed_queue_;  // time and rank in one number,
   WaitingQueue<Waiting> queue_;               // or apart where they do not fit
   std::uint32_t rank_bits_ = 1;

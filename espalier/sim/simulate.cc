@@ -37,7 +37,7 @@ class TraceWriter {
   const Action& action_at(DeviceId device, std::uint32_t position) const {
     return schedule_.devices[device.index()][position];
   }
-  Duration end(TaskIndex task) const { return times_.start[task] + compiled_.tasks.duration[task]; }
+  Duration end(TaskIndex task) const { return times_.end[task]; }
   Duration arrival(TaskIndex task) const { return end(task) + compiled_.tasks.delay[task]; }
 
   void add_span(TaskIndex task) {

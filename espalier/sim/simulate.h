@@ -24,7 +24,8 @@ namespace espalier {
 //    for the end of F of that micro-batch at the receiver; tokens likewise. A free token holds no link and
 //    takes no time;
 //  - first come, first served by (ready time, source device, position of the producing action in its list,
-//    Message, destination device); collectives come after messages, by (lowest member, position there);
+//    Message, destination device), sums among themselves by (ready time, lowest member, position there): they
+//    give way to messages (task_graph.h);
 //  - A and T go on beside their devices' lists: a task on links that waits for an empty task of each member,
 //    its arrival, which waits for what stands before the sum in the member's list and for the sum before it
 //    there. An update waits for the last sum that its stage is in.

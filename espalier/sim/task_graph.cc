@@ -8,13 +8,20 @@
 // ready time can arrive late, behind a task of zero duration; then the order is that of arrival, and the same
 // on every run.
 //
+// A task that gives way comes through the queue again when it would end if no further task held its links:
+// those that do until then are known, since they were ready before. If there are more, it comes again.
+//
 // Complexity: every edge is visited twice (to count, to release); a queued task costs the logarithm of the
 // queue, which holds one message per channel in schedules.
 
 #include "espalier/sim/task_graph.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <span>
 #include <string>
+#include <utility>
 
 #include "espalier/base/check.h"
 
@@ -110,10 +117,16 @@ class Engine {
     check_shape();
     const std::size_t tasks = graph.size();
     times_.start.resize(tasks);
+    times_.end.resize(tasks);
     times_.ready.resize(tasks);
     waits_.assign(tasks, 0);
     cursor_.assign(graph.order_begin.begin(), graph.order_begin.end());
     link_free_.assign(graph.link_count, 0);
+    given_way_.resize(graph.link_count);
+    for (TaskIndex task = 0; task < tasks; ++task) {
+      if (graph.gives_way[task] == 0) continue;
+      for (const std::uint32_t link : links_of(task)) given_way_[link].wanted = true;
+    }
     priority_lanes_.resize(graph.lane_order.size());
     for (const TaskIndex successor : graph.successors) ++waits_[successor];
     for (std::size_t lane = 0; lane < graph.lane_order.size(); ++lane) {
@@ -151,18 +164,42 @@ class Engine {
 
  private:
   static constexpr std::uint32_t kReleased = 0xffffffff;
+  static constexpr TaskIndex kNobody = 0xffffffff;
+
+  struct Interval {
+    std::int64_t begin, end;
+    friend bool operator<(const Interval& a, const Interval& b) { return a.begin < b.begin; }
+  };
+
+  // A task that gives way, under way: up to `accounted` it is known when it stood still, then `left` is to
+  // do.
+  struct Yielding {
+    std::int64_t accounted = 0, left = 0;
+    std::vector<Interval> others;  // that hold its links, not accounted yet
+  };
+  struct GivenWay {              // on a link
+    bool wanted = false;         // by tasks that give way
+    TaskIndex holder = kNobody;  // of them
+    std::vector<Interval> others;
+  };
 
   void check_shape() const {
     const std::size_t tasks = graph_.size(), lanes = graph_.lane_order.size();
     ESP_CHECK(tasks < kReleased, tasks);
-    ESP_CHECK(graph_.delay.size() == tasks && graph_.lane.size() == tasks && graph_.priority.size() == tasks,
-              tasks, graph_.delay.size(), graph_.lane.size(), graph_.priority.size());
+    ESP_CHECK(graph_.delay.size() == tasks && graph_.lane.size() == tasks &&
+                  graph_.priority.size() == tasks && graph_.gives_way.size() == tasks,
+              tasks, graph_.delay.size(), graph_.lane.size(), graph_.priority.size(),
+              graph_.gives_way.size());
     ESP_CHECK(graph_.link_begin.size() == tasks + 1 && graph_.successor_begin.size() == tasks + 1, tasks,
               graph_.link_begin.size(), graph_.successor_begin.size());
     ESP_CHECK(graph_.order_begin.size() == lanes + 1, lanes, graph_.order_begin.size());
   }
 
   bool has_links(TaskIndex task) const { return graph_.link_begin[task] != graph_.link_begin[task + 1]; }
+  std::span<const std::uint32_t> links_of(TaskIndex task) const {
+    return {graph_.links.data() + graph_.link_begin[task],
+            graph_.link_begin[task + 1] - graph_.link_begin[task]};
+  }
 
   // Runs what needs no queue until only queued tasks are left.
   void run_released() {
@@ -180,17 +217,83 @@ class Engine {
         plan_choice(lane);
         continue;
       }
-      finish(task, ready);
+      finish(task, ready, ready + graph_.duration[task].count());
     }
   }
 
   void dispatch(const Waiting& transfer) {
+    const TaskIndex task = transfer.task;
+    if (graph_.gives_way[task] != 0) {
+      const auto at = under_way_.find(task);
+      if (at == under_way_.end()) {
+        waiting_.push_back(task);
+        begin_yielding(transfer.ready);
+      } else {
+        look_at(at->first, at->second, transfer.ready);
+      }
+      return;
+    }
     std::int64_t start = transfer.ready;
-    const std::uint32_t begin = graph_.link_begin[transfer.task], end = graph_.link_begin[transfer.task + 1];
-    for (std::uint32_t i = begin; i < end; ++i) start = std::max(start, link_free_[graph_.links[i]]);
-    const std::int64_t free = start + graph_.duration[transfer.task].count();
-    for (std::uint32_t i = begin; i < end; ++i) link_free_[graph_.links[i]] = free;
-    finish(transfer.task, start);
+    const std::span<const std::uint32_t> links = links_of(task);
+    for (const std::uint32_t link : links) start = std::max(start, link_free_[link]);
+    const std::int64_t free = start + graph_.duration[task].count();
+    for (const std::uint32_t link : links) {
+      link_free_[link] = free;
+      GivenWay& here = given_way_[link];
+      if (here.wanted) here.others.push_back({start, free});
+      if (here.holder != kNobody) under_way_.at(here.holder).others.push_back({start, free});
+    }
+    finish(task, start, free);
+  }
+
+  // Those that wait and whose links none of their like holds, or wants that has waited longer.
+  void begin_yielding(std::int64_t time) {
+    std::vector<TaskIndex> kept;
+    std::set<std::uint32_t> wanted;
+    for (const TaskIndex task : waiting_) {
+      const std::span<const std::uint32_t> links = links_of(task);
+      const bool waits = std::any_of(links.begin(), links.end(), [&](std::uint32_t link) {
+        return given_way_[link].holder != kNobody || wanted.contains(link);
+      });
+      if (waits) {
+        wanted.insert(links.begin(), links.end());
+        kept.push_back(task);
+        continue;
+      }
+      Yielding& yielding = under_way_[task];
+      yielding = {time, graph_.duration[task].count(), {}};
+      for (const std::uint32_t link : links) {
+        GivenWay& here = given_way_[link];
+        here.holder = task;
+        for (auto last = here.others.rbegin(); last != here.others.rend() && last->end > time; ++last) {
+          yielding.others.push_back(*last);
+        }
+      }
+      times_.start[task] = Duration(time);
+      transfers_.push({time + yielding.left, graph_.priority[task], task});
+    }
+    waiting_ = std::move(kept);
+  }
+
+  // At the time at which it ends unless it stands still longer than was known.
+  void look_at(TaskIndex task, Yielding& yielding, std::int64_t time) {
+    std::sort(yielding.others.begin(), yielding.others.end());
+    for (const Interval& each : yielding.others) {
+      const std::int64_t until = std::max(each.begin, yielding.accounted);
+      if (until >= yielding.accounted + yielding.left) break;
+      if (each.end <= yielding.accounted) continue;
+      yielding.left -= until - yielding.accounted;
+      yielding.accounted = each.end;
+    }
+    const std::int64_t end = yielding.accounted + yielding.left;
+    if (end > time) {
+      transfers_.push({end, graph_.priority[task], task});
+      return;
+    }
+    for (const std::uint32_t link : links_of(task)) given_way_[link].holder = kNobody;
+    under_way_.erase(task);
+    finish(task, times_.start[task].count(), end);
+    begin_yielding(end);
   }
 
   void plan_choice(std::uint32_t index) {
@@ -213,14 +316,14 @@ class Engine {
     }
     const TaskIndex task = lane.ready.pop().task;
     lane.free = choice.time + graph_.duration[task].count();
-    finish(task, choice.time);
+    finish(task, choice.time, lane.free);
     plan_choice(choice.lane);
   }
 
-  void finish(TaskIndex task, std::int64_t start) {
+  void finish(TaskIndex task, std::int64_t start, std::int64_t end) {
     ++done_;
     times_.start[task] = Duration(start);
-    const std::int64_t end = start + graph_.duration[task].count();
+    times_.end[task] = Duration(end);
     const std::int64_t arrival = end + graph_.delay[task].count();
     makespan_ = std::max(makespan_, arrival);
     for (std::uint32_t i = graph_.successor_begin[task]; i < graph_.successor_begin[task + 1]; ++i) {
@@ -272,9 +375,12 @@ class Engine {
 
   const TaskGraph& graph_;
   TaskTimes times_;
-  std::vector<std::uint32_t> waits_;   // by task: dependencies not yet done; kReleased once there are none
-  std::vector<std::uint32_t> cursor_;  // by in-order lane: place of its current task in `order`
-  std::vector<std::int64_t> link_free_;
+  std::vector<std::uint32_t> waits_;     // by task: dependencies not yet done; kReleased once there are none
+  std::vector<std::uint32_t> cursor_;    // by in-order lane: place of its current task in `order`
+  std::vector<std::int64_t> link_free_;  // by link: of tasks that do not give way
+  std::vector<GivenWay> given_way_;      // by link
+  std::map<TaskIndex, Yielding> under_way_;
+  std::vector<TaskIndex> waiting_;            // that give way, by ready time: for links that their like hold
   std::vector<PriorityLane> priority_lanes_;  // by lane; in-order lanes leave theirs unused
   std::vector<TaskIndex> released_;
   Heap<Waiting> transfers_;

@@ -27,6 +27,7 @@ struct PlainTask {
   std::uint64_t priority = 0;
   std::vector<std::uint32_t> links;
   std::vector<std::size_t> after;
+  bool gives_way = false;
 };
 struct PlainGraph {
   std::vector<PlainTask> tasks;
@@ -44,6 +45,7 @@ TaskGraph flat(const PlainGraph& plain) {
     graph.delay.push_back(Duration(task.delay));
     graph.lane.push_back(task.lane ? static_cast<std::uint32_t>(*task.lane) : TaskGraph::kNoLane);
     graph.priority.push_back(task.priority);
+    graph.gives_way.push_back(task.gives_way ? 1 : 0);
     graph.links.insert(graph.links.end(), task.links.begin(), task.links.end());
     graph.link_begin.push_back(static_cast<std::uint32_t>(graph.links.size()));
     for (const std::size_t before : task.after) successors[before].push_back(static_cast<TaskIndex>(i));
@@ -65,8 +67,8 @@ TaskGraph flat(const PlainGraph& plain) {
   return graph;
 }
 
-// Lines "name duration [delay=1] [in=lane] [by=lane] [priority=1] [on=link,link] [after=task,task]"; `in`
-// names an in-order lane, `by` one by priority.
+// Lines "name duration [delay=1] [in=lane] [by=lane] [priority=1] [on=link,link] [gives-way]
+// [after=task,task]"; `in` names an in-order lane, `by` one by priority.
 PlainGraph read(const std::string& text) {
   PlainGraph graph;
   std::map<std::string, std::size_t> tasks, lanes, links;
@@ -87,6 +89,7 @@ PlainGraph read(const std::string& text) {
     for (std::string word; words >> word;) {
       const std::string key = word.substr(0, word.find('=')), value = word.substr(word.find('=') + 1);
       if (key == "delay") task.delay = std::stoll(value);
+      if (key == "gives-way") task.gives_way = true;
       if (key == "priority") task.priority = std::stoull(value);
       if (key == "in" || key == "by") {
         const auto [at, added] = lanes.emplace(value, lanes.size());
@@ -111,8 +114,7 @@ std::string run(const std::string& text) {
   const TaskTimes times = run_tasks(flat(plain));
   std::ostringstream out;
   for (std::size_t i = 0; i < plain.tasks.size(); ++i) {
-    const std::int64_t start = times.start[i].count();
-    out << plain.tasks[i].name << ' ' << start << '-' << start + plain.tasks[i].duration << '\n';
+    out << plain.tasks[i].name << ' ' << times.start[i].count() << '-' << times.end[i].count() << '\n';
   }
   out << "makespan " << times.makespan.count();
   return out.str();
@@ -161,6 +163,34 @@ TEST(RunTasks, ATransferHoldsAllItsLinksAndAWaitingOneReservesThem) {
             "a 0-4\nb 4-6\nc 6-7\nmakespan 7");
 }
 
+TEST(RunTasks, ATaskThatGivesWayStandsStillWhileAnotherHoldsALinkOfIt) {
+  // a is there first, b comes at 3 on another link, c at 9, when the sum would be over but for a and b.
+  EXPECT_EQ(run("p 3\n"
+                "q 9\n"
+                "sum 6 on=up,down gives-way\n"
+                "a 2 on=up\n"
+                "b 2 on=down after=p\n"
+                "c 3 on=up after=q\n"),
+            "p 0-3\nq 0-9\nsum 0-13\na 0-2\nb 3-5\nc 9-12\nmakespan 13");
+  // Both links are busy at once from 2 to 3: it waits once.
+  EXPECT_EQ(run("p 2\n"
+                "sum 4 on=up,down gives-way\n"
+                "a 3 on=up\n"
+                "b 3 on=down after=p\n"),
+            "p 0-2\nsum 0-9\na 0-3\nb 2-5\nmakespan 9");
+}
+
+TEST(RunTasks, OfTasksThatGiveWayTheFirstComeHoldsItsLinks) {
+  // The second waits for the first, the third for the second, which wants `down` since 1.
+  EXPECT_EQ(run("p 1\n"
+                "q 2\n"
+                "first 4 on=up gives-way\n"
+                "second 2 on=up,down gives-way after=p\n"
+                "third 1 on=down gives-way after=q\n"
+                "x 1 on=down after=q\n"),
+            "p 0-1\nq 0-2\nfirst 0-4\nsecond 4-6\nthird 6-7\nx 2-3\nmakespan 7");
+}
+
 TEST(RunTasks, LatencyDelaysSuccessorsButNotTheChannel) {
   EXPECT_EQ(run("a 2 delay=5 on=wire in=channel\n"
                 "b 2 delay=5 on=wire in=channel\n"
@@ -190,84 +220,145 @@ TEST(RunTasks, ACycleIsOurBugAndNamesItsTasks) {
 }
 
 // The rules of the header, stepped through one nanosecond at a time and with no queue.
-std::vector<std::int64_t> step_through(const PlainGraph& graph) {
-  const std::size_t tasks = graph.tasks.size();
-  std::vector<std::optional<std::int64_t>> start(tasks);
-  std::vector<std::int64_t> link_free(graph.links, 0);
-  std::size_t started = 0;
-  for (std::int64_t now = 0; started < tasks; ++now) {
-    // When task i's dependencies and in-order lane allow it, if that is known.
-    const auto ready = [&](std::size_t i) -> std::optional<std::int64_t> {
-      const PlainTask& task = graph.tasks[i];
-      std::int64_t time = 0;
-      for (const std::size_t before : task.after) {
-        if (!start[before]) return std::nullopt;
-        time = std::max(time, *start[before] + graph.tasks[before].duration + graph.tasks[before].delay);
+class Stepping {
+ public:
+  using Time = std::int64_t;
+  explicit Stepping(const PlainGraph& graph)
+      : graph_(graph),
+        start(graph.tasks.size()),
+        end(graph.tasks.size()),
+        left_(graph.tasks.size()),
+        link_free_(graph.links, 0) {
+    while (std::any_of(end.begin(), end.end(), [](const auto& time) { return !time; })) {
+      while (run_plain() || run_links() || choose()) {
       }
-      if (task.lane && graph.lanes[*task.lane] == LaneOrder::kInOrder) {
-        for (std::size_t j = 0; j < i; ++j) {
-          if (graph.tasks[j].lane != task.lane) continue;
-          if (!start[j]) return std::nullopt;
-          time = std::max(time, *start[j] + graph.tasks[j].duration);
-        }
+      for (std::size_t i = 0; i < end.size(); ++i) {
+        if (is_under_way(i) && !stands_still(i)) --left_[i];
       }
-      return time;
-    };
-    const auto lane_is_free = [&](std::size_t lane) {
-      for (std::size_t j = 0; j < tasks; ++j) {
-        if (graph.tasks[j].lane == lane && start[j] && *start[j] + graph.tasks[j].duration > now)
-          return false;
-      }
-      return true;
-    };
-    for (bool again = true; again;) {
-      again = false;
-      for (std::size_t i = 0; i < tasks; ++i) {
-        const PlainTask& task = graph.tasks[i];
-        const bool chosen = task.lane && graph.lanes[*task.lane] == LaneOrder::kByPriority;
-        if (start[i] || chosen || !task.links.empty() || !ready(i) || *ready(i) > now) continue;
-        start[i] = *ready(i);
-        ++started;
-        again = true;
-      }
-      if (again) continue;
-      std::optional<std::size_t> first;
-      for (std::size_t i = 0; i < tasks; ++i) {
-        if (start[i] || graph.tasks[i].links.empty() || !ready(i) || *ready(i) > now) continue;
-        if (!first || std::pair(*ready(i), graph.tasks[i].priority) <
-                          std::pair(*ready(*first), graph.tasks[*first].priority)) {
-          first = i;
-        }
-      }
-      if (first) {
-        start[*first] = *ready(*first);
-        for (const std::uint32_t link : graph.tasks[*first].links) {
-          start[*first] = std::max(*start[*first], link_free[link]);
-        }
-        for (const std::uint32_t link : graph.tasks[*first].links) {
-          link_free[link] = *start[*first] + graph.tasks[*first].duration;
-        }
-        ++started;
-        again = true;
-        continue;
-      }
-      for (std::size_t lane = 0; lane < graph.lanes.size() && !again; ++lane) {
-        if (graph.lanes[lane] == LaneOrder::kInOrder || !lane_is_free(lane)) continue;
-        for (std::size_t i = 0; i < tasks; ++i) {
-          if (graph.tasks[i].lane != lane || start[i] || !ready(i) || *ready(i) > now) continue;
-          if (!first || graph.tasks[i].priority < graph.tasks[*first].priority) first = i;
-        }
-        if (!first) continue;
-        start[*first] = now;
-        ++started;
-        again = true;
-      }
+      ++now_;
     }
   }
-  std::vector<std::int64_t> result;
-  for (const auto& time : start) result.push_back(*time);
-  return result;
-}
+
+ private:
+  const PlainGraph& graph_;
+
+ public:
+  std::vector<std::optional<Time>> start, end;
+
+ private:
+  const PlainTask& task(std::size_t i) const { return graph_.tasks[i]; }
+  bool by_priority(std::size_t lane) const { return graph_.lanes[lane] == LaneOrder::kByPriority; }
+  bool is_under_way(std::size_t i) const { return task(i).gives_way && start[i] && !end[i]; }
+
+  // When its dependencies and in-order lane allow it, if that is known.
+  std::optional<Time> ready(std::size_t i) const {
+    Time time = 0;
+    for (const std::size_t before : task(i).after) {
+      if (!end[before]) return std::nullopt;
+      time = std::max(time, *end[before] + task(before).delay);
+    }
+    if (task(i).lane && !by_priority(*task(i).lane)) {
+      for (std::size_t j = 0; j < i; ++j) {
+        if (task(j).lane != task(i).lane) continue;
+        if (!end[j]) return std::nullopt;
+        time = std::max(time, *end[j]);
+      }
+    }
+    return time;
+  }
+  bool is_ready(std::size_t i) const { return !start[i] && ready(i) && *ready(i) <= now_; }
+
+  void run(std::size_t i, Time at) {
+    start[i] = at;
+    end[i] = at + task(i).duration;
+  }
+
+  bool run_plain() {
+    bool some = false;
+    for (std::size_t i = 0; i < end.size(); ++i) {
+      if (!task(i).links.empty() || (task(i).lane && by_priority(*task(i).lane)) || !is_ready(i)) continue;
+      run(i, *ready(i));
+      some = true;
+    }
+    return some;
+  }
+
+  bool shares_a_link(std::size_t i, std::size_t j) const {
+    const std::vector<std::uint32_t>& other = task(j).links;
+    return std::any_of(task(i).links.begin(), task(i).links.end(), [&](std::uint32_t link) {
+      return std::find(other.begin(), other.end(), link) != other.end();
+    });
+  }
+  bool stands_still(std::size_t i) const {
+    for (std::size_t j = 0; j < end.size(); ++j) {
+      if (task(j).gives_way || !start[j] || *start[j] > now_ || *end[j] <= now_) continue;
+      if (shares_a_link(i, j)) return true;
+    }
+    return false;
+  }
+
+  // Of those with links that come, or that gave way and are done, the first.
+  bool run_links() {
+    std::optional<std::size_t> first;
+    const auto key = [&](std::size_t i) {
+      return std::pair(is_under_way(i) ? now_ : *ready(i), task(i).priority);
+    };
+    for (std::size_t i = 0; i < end.size(); ++i) {
+      if (task(i).links.empty() || std::count(waiting_.begin(), waiting_.end(), i) > 0) continue;
+      if (!is_ready(i) && !(is_under_way(i) && left_[i] == 0)) continue;
+      if (!first || key(i) < key(*first)) first = i;
+    }
+    if (!first) return false;
+    if (!task(*first).gives_way) {
+      Time at = *ready(*first);
+      for (const std::uint32_t link : task(*first).links) at = std::max(at, link_free_[link]);
+      for (const std::uint32_t link : task(*first).links) link_free_[link] = at + task(*first).duration;
+      run(*first, at);
+      return true;
+    }
+    if (start[*first]) {
+      end[*first] = now_;
+    } else {
+      waiting_.push_back(*first);
+    }
+    for (auto at = waiting_.begin(); at != waiting_.end();) {
+      bool waits = std::any_of(waiting_.begin(), at, [&](std::size_t j) { return shares_a_link(*at, j); });
+      for (std::size_t j = 0; j < end.size(); ++j) {
+        waits = waits || (is_under_way(j) && shares_a_link(*at, j));
+      }
+      if (waits) {
+        ++at;
+        continue;
+      }
+      start[*at] = now_;
+      left_[*at] = task(*at).duration;
+      at = waiting_.erase(at);
+    }
+    return true;
+  }
+
+  bool choose() {
+    for (std::size_t lane = 0; lane < graph_.lanes.size(); ++lane) {
+      if (!by_priority(lane)) continue;
+      std::optional<std::size_t> first;
+      bool is_free = true;
+      for (std::size_t i = 0; i < end.size(); ++i) {
+        if (task(i).lane != lane) continue;
+        is_free = is_free && (!end[i] || *end[i] <= now_);
+        if (is_ready(i) && (!first || task(i).priority < task(*first).priority)) first = i;
+      }
+      if (!first || !is_free) continue;
+      run(*first, now_);
+      return true;
+    }
+    return false;
+  }
+
+  std::vector<Time> left_;
+  std::vector<Time> link_free_;       // of those that do not give way
+  std::vector<std::size_t> waiting_;  // that give way: for their like
+  Time now_ = 0;
+};
 
 TEST(RunTasks, EqualsSteppingThroughTimeOnRandomGraphs) {
   for (std::uint64_t seed = 0; seed < 3000; ++seed) {
@@ -290,12 +381,14 @@ TEST(RunTasks, EqualsSteppingThroughTimeOnRandomGraphs) {
       for (std::size_t before = 0; before < i; ++before) {
         if (rng.below(4) == 0) task.after.push_back(before);
       }
+      task.gives_way = !task.lane && !task.links.empty() && rng.below(2) == 0;
       graph.tasks.push_back(task);
     }
     const TaskTimes times = run_tasks(flat(graph));
-    const std::vector<std::int64_t> expected = step_through(graph);
+    const Stepping expected(graph);
     for (std::size_t i = 0; i < tasks; ++i) {
-      ASSERT_EQ(times.start[i].count(), expected[i]) << "seed " << seed << " task " << i;
+      ASSERT_EQ(times.start[i].count(), expected.start[i]) << "seed " << seed << " task " << i;
+      ASSERT_EQ(times.end[i].count(), expected.end[i]) << "seed " << seed << " task " << i;
     }
   }
 }

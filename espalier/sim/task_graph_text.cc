@@ -98,6 +98,7 @@ void read_task(TaskGraph& graph, Line& line) {
   graph.delay.emplace_back();
   graph.lane.push_back(TaskGraph::kNoLane);
   graph.priority.push_back(0);
+  graph.gives_way.push_back(0);
   while (!line.done()) {
     const std::string& key = line.word("a key");
     if (key == "delay") {
@@ -106,13 +107,15 @@ void read_task(TaskGraph& graph, Line& line) {
       graph.lane.back() = line.index("a lane");
     } else if (key == "priority") {
       graph.priority.back() = line.priority();
+    } else if (key == "gives-way") {
+      graph.gives_way.back() = 1;
     } else if (key == "links") {
       line.indices(graph.links);
     } else if (key == "then") {
       line.indices(graph.successors);
     } else {
       throw InputError("'" + key.substr(0, 80) +
-                       "' is not known; expected delay, lane, priority, links or then");
+                       "' is not known; expected delay, lane, priority, gives-way, links or then");
     }
   }
   end_task(graph);
@@ -174,7 +177,7 @@ void append(const JsonCursor& list, std::vector<std::uint32_t>& to) {
 }
 
 void task_from_json(TaskGraph& graph, const JsonCursor& task) {
-  task.only({"duration_ns", "delay_ns", "lane", "priority", "links", "then"});
+  task.only({"duration_ns", "delay_ns", "lane", "priority", "gives_way", "links", "then"});
   graph.duration.push_back(task.at("duration_ns").duration());
   graph.delay.push_back(task.has("delay_ns") ? task.at("delay_ns").duration() : Duration());
   graph.lane.push_back(task.has("lane") ? index_at(task.at("lane")) : TaskGraph::kNoLane);
@@ -184,6 +187,7 @@ void task_from_json(TaskGraph& graph, const JsonCursor& task) {
     if (!priority.json().is_number_unsigned()) priority.fail("expected a whole number from 0");
     graph.priority.back() = priority.json().get<std::uint64_t>();
   }
+  graph.gives_way.push_back(task.has("gives_way") && task.at("gives_way").boolean() ? 1 : 0);
   if (task.has("links")) append(task.at("links"), graph.links);
   if (task.has("then")) append(task.at("then"), graph.successors);
   end_task(graph);
@@ -211,6 +215,7 @@ std::string print_task_graph(const TaskGraph& graph) {
     if (graph.delay[i] != Duration()) text += " delay " + to_exact_text(graph.delay[i]);
     if (graph.lane[i] != TaskGraph::kNoLane) text += " lane " + std::to_string(graph.lane[i]);
     if (graph.priority[i] != 0) text += " priority " + std::to_string(graph.priority[i]);
+    if (graph.gives_way[i] != 0) text += " gives-way";
     text += list_text(" links", part(graph.links, graph.link_begin, i));
     text += list_text(" then", part(graph.successors, graph.successor_begin, i)) + "\n";
   }
@@ -245,6 +250,7 @@ nlohmann::ordered_json task_graph_to_json(const TaskGraph& graph) {
     if (graph.delay[i] != Duration()) task["delay_ns"] = graph.delay[i].count();
     if (graph.lane[i] != TaskGraph::kNoLane) task["lane"] = graph.lane[i];
     if (graph.priority[i] != 0) task["priority"] = graph.priority[i];
+    if (graph.gives_way[i] != 0) task["gives_way"] = true;
     const auto links = part(graph.links, graph.link_begin, i);
     if (!links.empty()) task["links"] = numbers(links);
     const auto then = part(graph.successors, graph.successor_begin, i);

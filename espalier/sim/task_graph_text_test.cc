@@ -30,7 +30,7 @@ constexpr const char* kText =
     "task 2ms delay 500us lane 0 priority 18446744073709551615 links 0 2 then 1\n"
     "task 0ns lane 1\n"
     "task 1us lane 0 then 0 1\n"
-    "task 5ns links 1\n"
+    "task 5ns gives-way links 1\n"
     "memory 0 start 1 64\n"
     "memory 2 end 0 -64\n"
     "memory 3 arrival 0 1\n";
@@ -63,7 +63,8 @@ TEST(TaskGraphText, ErrorsNameTheLine) {
   EXPECT_THAT(refusal(read("task 1ms lane\n")), HasSubstr("expected a lane at the end"));
   EXPECT_THAT(refusal(read("task 1ms lane -1\n")), HasSubstr("'-1'"));
   EXPECT_THAT(refusal(read("task 1ms priority x\n")), HasSubstr("'x' is no priority"));
-  EXPECT_THAT(refusal(read("task 1ms when 2\n")), HasSubstr("expected delay, lane, priority, links or then"));
+  EXPECT_THAT(refusal(read("task 1ms when 2\n")),
+              HasSubstr("expected delay, lane, priority, gives-way, links or then"));
   EXPECT_THAT(refusal(read("lane sorted\n")), HasSubstr("expected in-order or by-priority"));
   EXPECT_THAT(refusal(read("lane in-order 1 x\n")), HasSubstr("'x' is not expected here"));
   EXPECT_THAT(refusal(read("memory 0 later 0 1\n")), HasSubstr("expected start, end or arrival"));
@@ -101,6 +102,7 @@ TEST(CheckTaskGraph, EveryRuleHasItsFault) {
   EXPECT_THAT(faults([](G& g) { g.link_begin.pop_back(); }), one("shape link_begin"));
   EXPECT_THAT(faults([](G& g) { g.successor_begin[0] = 1; }), one("shape successor_begin"));
   EXPECT_THAT(faults([](G& g) { g.order_begin[1] = 3; }), one("shape order_begin"));
+  EXPECT_THAT(faults([](G& g) { g.gives_way.pop_back(); }), one("shape delay, lane, priority or gives_way"));
   EXPECT_THAT(faults([](G& g) { g.duration[0] = Duration(-1); }), one("range task 0 has a negative time"));
   EXPECT_THAT(faults([](G& g) { g.lane[3] = 2; }), one("range there is no lane 2"));
   EXPECT_THAT(faults([](G& g) { g.link_count = 2; }), one("range there is no link 2"));
@@ -110,8 +112,9 @@ TEST(CheckTaskGraph, EveryRuleHasItsFault) {
   EXPECT_THAT(faults([](G& g) { g.memory[0].account = 2; }), one("range there is no account 2"));
   EXPECT_THAT(faults([](G& g) { g.initial[0] = Bytes(-1); }), one("range an account begins below zero"));
   EXPECT_THAT(faults([](G& g) { g.links[1] = 0; }), one("links task 0 holds a link twice"));
-  EXPECT_THAT(faults([](G& g) { g.lane[3] = 0; }), one("lanes task 3 is listed 0 times"));
-  EXPECT_THAT(faults([](G& g) { g.lane[3] = 1; }), one("lanes task 3 holds links"));
+  EXPECT_THAT(faults([](G& g) { g.gives_way[3] = 0, g.lane[3] = 0; }), one("lanes task 3 is listed 0 times"));
+  EXPECT_THAT(faults([](G& g) { g.gives_way[3] = 0, g.lane[3] = 1; }), one("lanes task 3 holds links"));
+  EXPECT_THAT(faults([](G& g) { g.gives_way[1] = 1; }), one("links task 1 gives way"));
   EXPECT_THAT(faults([](G& g) { g.lane[2] = TaskGraph::kNoLane; }), one("lanes lane 0 lists task 2"));
   EXPECT_THAT(faults([](G& g) {
                 g.lane_order[0] = LaneOrder::kByPriority, g.link_begin = {0, 0, 0, 0, 3};

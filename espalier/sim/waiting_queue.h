@@ -16,9 +16,7 @@ namespace espalier::internal {
 template <class Key>
 class WaitingQueue {
  public:
-  // Empty, with room for all keys that will ever be in it, so that nothing need be asked when one is added.
-  void reset(std::size_t most) {
-    if (sorted_.size() < most + 1) sorted_.resize(most + 1);
+  void clear() {
     head_ = end_ = 0;
     heap_.clear();
   }
@@ -27,6 +25,7 @@ class WaitingQueue {
 
   void push(Key key) {
     if (!heap_.empty() && !(key < heap_.front())) return push_far(key);
+    if (end_ == sorted_.size()) move_to_front();
     Key* at = sorted_.data() + end_++;
     const Key* const first = sorted_.data() + head_;
     for (; at > first && key < at[-1]; --at) *at = at[-1];
@@ -43,16 +42,22 @@ class WaitingQueue {
   }
 
  private:
-  static constexpr std::size_t kSorted = 64;
+  static constexpr std::size_t kSorted = 64, kRoom = 16 * kSorted;
 
   static bool later(const Key& a, const Key& b) { return b < a; }
+
+  void move_to_front() {
+    std::copy(sorted_.begin() + static_cast<std::ptrdiff_t>(head_), sorted_.end(), sorted_.begin());
+    end_ -= head_;
+    head_ = 0;
+  }
 
   void push_far(Key key) {
     heap_.push_back(key);
     std::push_heap(heap_.begin(), heap_.end(), later);
   }
 
-  std::vector<Key> sorted_;  // from head_ to end_
+  std::vector<Key> sorted_ = std::vector<Key>(kRoom);  // from head_ to end_
   std::size_t head_ = 0, end_ = 0;
   std::vector<Key> heap_;  // none is smaller than a sorted one
 };

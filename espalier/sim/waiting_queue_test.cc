@@ -14,7 +14,7 @@ TEST(WaitingQueue, TakesTheSmallestOfAll) {
   WaitingQueue<std::uint64_t> queue;
   for (int round = 0; round < 20; ++round) {
     constexpr std::size_t kMost = 4000;
-    queue.reset(kMost);
+    queue.clear();
     std::multiset<std::uint64_t> expected;
     std::uint64_t now = 0;
     for (std::size_t pushed = 0; pushed < kMost || !expected.empty();) {

@@ -2,8 +2,10 @@
 // links, collective and slots each forbid one kind of haste; `eager` alone forbids waiting without a cause,
 // by comparing each start with the latest of what it waits for. Together they pin a simulated trace down.
 //
-// Links: all that held links, in the order in which it became ready, is served again; whatever started before
-// its links were free, or after something that became ready later, broke the rule.
+// Links: all messages that held links, in the order in which they became ready, are served again, and apart
+// from them all sums; whatever started before its links were free, or after something that became ready
+// later, broke the rule. A sum takes as long as it holds its links without a message on one of them, and what
+// those take.
 
 #include <algorithm>
 #include <map>
@@ -481,32 +483,67 @@ class TraceChecker {
     std::vector<LinkIndex> links;
   };
 
-  std::vector<Held> held_links() const {
+  std::vector<Held> messages_on_links() const {
     std::vector<Held> held;
     for (std::size_t m = 0; m < facts_.messages.size(); ++m) {
       const Span& span = *timeline_.messages[m].transfer;
       const Route r = route(m);
       held.push_back({&span, *span.posted, r.hold(facts_.messages[m].bytes), r.latency, r.links});
     }
+    return by_turn(std::move(held));
+  }
+
+  std::vector<Held> sums_on_links() const {
+    std::vector<Held> held;
+    const std::vector<Held> messages = messages_on_links();
     for (const auto& [action, spans] : collectives()) {
       const Span& span = *spans.members.front();
       const Collective cost = collective_of(model_, cluster_, action);
-      held.push_back({&span, span.posted.value_or(span.start), cost.hold, cost.latency, cost.links});
+      const Duration left = left_at(span.start, cost, messages);
+      held.push_back({&span, span.posted.value_or(span.start), left - span.start, cost.latency, cost.links});
     }
+    return by_turn(std::move(held));
+  }
+
+  static std::vector<Held> by_turn(std::vector<Held> held) {
     std::stable_sort(held.begin(), held.end(), [](const Held& a, const Held& b) {
       return std::tie(a.ready, a.span->start, a.hold) < std::tie(b.ready, b.span->start, b.hold);
     });
     return held;
   }
 
+  // When a sum that starts then leaves its links: it stands still while a message holds one of them.
+  static Duration left_at(Duration start, const Collective& sum, const std::vector<Held>& messages) {
+    std::vector<std::pair<Duration, Duration>> still;
+    for (const Held& message : messages) {
+      const bool shares = std::any_of(message.links.begin(), message.links.end(), [&](LinkIndex link) {
+        return std::find(sum.links.begin(), sum.links.end(), link) != sum.links.end();
+      });
+      if (shares) still.emplace_back(message.span->start, message.span->start + message.hold);
+    }
+    std::sort(still.begin(), still.end());
+    Duration at = start, to_do = sum.hold;
+    for (const auto& [begin, end] : still) {
+      if (end <= at) continue;
+      if (std::max(begin, at) >= at + to_do) break;
+      if (begin > at) to_do -= begin - at;
+      at = end;
+    }
+    return at + to_do;
+  }
+
   void links() {
+    for (const std::vector<Held>& held : {messages_on_links(), sums_on_links()}) served_in_turn(held);
+  }
+
+  void served_in_turn(const std::vector<Held>& held) {
     struct Last {
       Duration until;
       Duration start;
       const Span* span = nullptr;
     };
     std::map<LinkIndex, Last> last;
-    for (const Held& item : held_links()) {
+    for (const Held& item : held) {
       const Span& span = *item.span;
       if (span.end - span.start != item.hold + item.latency) {
         report("links",
@@ -566,19 +603,18 @@ class TraceChecker {
       const Span& span = *spans.members.front();
       not_later(span, " is posted at ", span.posted.value_or(span.start), spans.arrived);
     }
-    links_in_time();
+    for (const std::vector<Held>& held : {messages_on_links(), sums_on_links()}) links_in_time(held);
   }
 
   // Links are served by ready time. Of several that were ready and went on the wire together, one that holds
   // its links for no time may have kept another waiting: they count in any order that explains them all.
-  void links_in_time() {
+  void links_in_time(std::vector<Held> held) {
     std::map<LinkIndex, Duration> free;
     const auto cause = [&](const Held& item) {
       Duration latest = item.ready;
       for (const LinkIndex link : item.links) latest = std::max(latest, free[link]);
       return latest;
     };
-    std::vector<Held> held = held_links();
     for (auto begin = held.begin(); begin != held.end();) {
       const auto end = std::find_if(begin, held.end(), [&](const Held& item) {
         return item.ready != begin->ready || item.span->start != begin->span->start;

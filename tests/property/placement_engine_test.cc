@@ -176,6 +176,7 @@ TaskTimes as_task_graph(const Instance& instance, const Rules& rules, const Devi
   for (std::size_t task = 0; task < tasks; ++task) {
     const DeviceId d = device(TaskId(task));
     graph.duration.push_back(instance.time_on(TaskId(task), d));
+    graph.gives_way.push_back(0);
     graph.delay.emplace_back();
     graph.lane.push_back(lanes ? narrow(d.index()) : TaskGraph::kNoLane);
     const bool ranked = rules.order == Rules::Order::kPriority && !orders.priority.empty();
@@ -198,6 +199,7 @@ TaskTimes as_task_graph(const Instance& instance, const Rules& rules, const Devi
       message = narrow(graph.duration.size());
       const Route& way = instance.way(device(from), to);
       graph.duration.push_back(way.hold(instance.bytes[v]));
+      graph.gives_way.push_back(0);
       graph.delay.push_back(way.latency);
       graph.lane.push_back(TaskGraph::kNoLane);
       graph.priority.push_back(1 + device(from).index());
