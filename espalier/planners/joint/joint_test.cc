@@ -444,7 +444,8 @@ TEST(Joint, EveryMoveIsAPlanOrACircle) {
   std::size_t legal = 0, circles = 0;
   for (int step = 0; step < 30; ++step) {
     if (step % 10 == 9) plan->stages.front().recompute = space.repeatable();
-    const std::vector<Proposal> moves = joint::moves_of(joint::Site(space, *plan), joint::OrdersMay::kChange);
+    const std::vector<Proposal> moves =
+        joint::moves_of(joint::Site(space, *plan), joint::OrdersMay::kChange).all;
     ASSERT_FALSE(moves.empty());
     for (const Proposal& move : moves) {
       const auto whole =
@@ -468,6 +469,35 @@ TEST(Joint, EveryMoveIsAPlanOrACircle) {
   }
   EXPECT_GT(legal, 1000U);
   EXPECT_LT(circles, legal);
+}
+
+// Two layers with many parameters on two devices, behind one on its own. What comes before goes eight
+// micro-batches further ahead, and nothing else does; as the layers are done sooner, so is their sum.
+TEST(Joint, WhatComesBeforeAReplicatedStageMayGoAhead) {
+  const Toy toy(
+      "x = input() : f32[b,1024]\nw = parameter(w) : f32[1]\nv = parameter(v) : f32[40000000]\n"
+      "h = f(x, w) : f32[b,1024] @class=c6\ny = f(h, v) : f32[b,1024] @class=c4\n"
+      "loss = f(y, w) : f32[] @class=c1\nreturn loss\n",
+      devices_of(3, "16GiB"), 40);
+  Context context;
+  const Problem problem = toy.problem();
+  const joint::Space space(problem);
+  const auto stage = [](std::uint32_t first, std::uint32_t last, std::vector<DeviceId> devices) {
+    return StageDraft{OperatorSet({OperatorRun{first, last}}), std::move(devices), {}};
+  };
+  const Proposal plan{
+      {stage(0, 0, {DeviceId(0)}), stage(1, 2, {DeviceId(1), DeviceId(2)})}, BatchSize(1), {}, Duration()};
+  const joint::Moves moves = joint::moves_of(joint::Site(space, plan), joint::OrdersMay::kStay);
+  const auto goes_ahead = [](const Proposal& move) {
+    return move.stages.size() == 2 && move.stages[0].more_in_flight == 8 &&
+           move.stages[1].more_in_flight == 0;
+  };
+  const auto orders = moves.all.begin() + static_cast<std::ptrdiff_t>(moves.orders_begin);
+  EXPECT_EQ(std::count_if(moves.all.begin(), orders, goes_ahead), 0);
+  ASSERT_EQ(std::count_if(orders, moves.all.end(), goes_ahead), 1);
+  const Proposal ahead = *std::find_if(orders, moves.all.end(), goes_ahead);
+  Judge judge(problem, context);
+  EXPECT_LT(judge.consider(ahead).iteration, judge.consider(plan).iteration);
 }
 
 TEST(Joint, ADealFollowsTheWeights) {

@@ -94,12 +94,12 @@ Proposal without_stage(Proposal plan, std::size_t stage) {
   return plan;
 }
 
-std::vector<Proposal> moves_of(const Site& site, OrdersMay may) {
-  std::vector<Proposal> all;
+Moves moves_of(const Site& site, OrdersMay may) {
+  Moves result;
   std::set<std::uint64_t> met{signature_of(site.plan)};
   const auto add = [&](std::vector<Proposal> moves) {
     for (Proposal& move : moves) {
-      if (met.insert(signature_of(move)).second) all.push_back(std::move(move));
+      if (met.insert(signature_of(move)).second) result.all.push_back(std::move(move));
     }
   };
   add(border_moves(site));
@@ -107,9 +107,11 @@ std::vector<Proposal> moves_of(const Site& site, OrdersMay may) {
   add(device_moves(site));
   add(merge_moves(site));
   add(split_moves(site));
+  result.orders_begin = result.all.size();
   add(order_moves(site, may));
+  result.orders_end = result.all.size();
   add(recompute_moves(site));
-  return all;
+  return result;
 }
 
 }  // namespace espalier::joint

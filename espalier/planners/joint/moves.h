@@ -67,7 +67,11 @@ std::vector<Proposal> with_recomputation(const Space& space, const Proposal& pla
                                          const std::vector<Excess>& excess, std::size_t halvings);
 
 // All of them, each once, none that is the plan itself.
-std::vector<Proposal> moves_of(const Site& site, OrdersMay may);
+struct Moves {
+  std::vector<Proposal> all;
+  std::size_t orders_begin = 0, orders_end = 0;  // those of order_moves
+};
+Moves moves_of(const Site& site, OrdersMay may);
 
 // --- what they are made of
 

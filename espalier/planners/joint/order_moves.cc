@@ -7,12 +7,47 @@
 namespace espalier::joint {
 namespace {
 
+constexpr std::int32_t kAhead = 8;  // micro-batches
+
 void change_micro_batch(const Site& site, std::vector<Proposal>& moves) {
   const std::vector<BatchSize>& sizes = site.space.sizes();
   const auto at = std::lower_bound(sizes.begin(), sizes.end(), site.plan.micro_batch) - sizes.begin();
   for (const std::ptrdiff_t step : {-1, 1}) {
     if (at + step < 0 || at + step >= static_cast<std::ptrdiff_t>(sizes.size())) continue;
     moves.push_back(with_micro_batch(site.space, site.plan, sizes[static_cast<std::size_t>(at + step)]));
+  }
+}
+
+// All that a stage reads from, directly or through others.
+std::vector<char> ancestors(const Neighbours& neighbours, std::size_t stage) {
+  std::vector<char> is_one(neighbours.before.size(), 0);
+  std::vector<std::size_t> open{stage};
+  while (!open.empty()) {
+    const std::size_t at = open.back();
+    open.pop_back();
+    for (const std::size_t before : neighbours.before[at]) {
+      if (is_one[before] == 0) open.push_back(before);
+      is_one[before] = 1;
+    }
+  }
+  return is_one;
+}
+
+// What comes before a replicated stage goes ahead: the stage is done with its last micro-batch earlier, and
+// its sum goes on beside what the others still go back through.
+void go_ahead_of_sums(const Site& site, std::vector<Proposal>& moves) {
+  std::size_t tried = 0;
+  for (std::size_t i = 0; i < site.stages.size() && tried < kTargets; ++i) {
+    const std::size_t summed = site.stages[i];
+    if (site.plan.stages[summed].devices.size() < 2 || site.neighbours.before[summed].empty()) continue;
+    ++tried;
+    const std::vector<char> ahead = ancestors(site.neighbours, summed);
+    Proposal plan = site.plan;
+    for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+      std::int32_t& more = plan.stages[s].more_in_flight;
+      if (ahead[s] != 0 && !site.is_fixed(s)) more = std::max(more, std::min(more + kAhead, kMostMore));
+    }
+    moves.push_back(std::move(plan));
   }
 }
 
@@ -33,6 +68,7 @@ void change_in_flight(const Site& site, std::vector<Proposal>& moves) {
     with_more(1, site.stages[i]);
     with_more(-1, site.stages[i]);
   }
+  go_ahead_of_sums(site, moves);
 }
 
 void drop_bare_edges(const Site& site, std::vector<Proposal>& moves) {

@@ -1,6 +1,7 @@
 #include "espalier/planners/joint/search.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <tuple>
 
@@ -31,6 +32,7 @@ constexpr std::size_t kRoundsOfAKick = 8;
 constexpr std::size_t kLeanerEvery = 5;
 constexpr std::int64_t kNearly = 8;  // kicked too: plans of less memory, 1/8 slower than the best at most
 constexpr std::size_t kSameMicroBatch = 4;  // plans of the beam with one micro-batch
+constexpr std::size_t kPartOfOrders = 8;    // of the moves: 1/8 at least, if there are as many
 constexpr std::size_t kRecomputed = 8;      // of the plans of a round that do not fit
 constexpr std::size_t kHalved = 2;    // of those, that are also tried with their stages cut on their devices
 constexpr std::size_t kHalvings = 3;  // at most
@@ -184,12 +186,9 @@ class Search {
         if (member.left || leaving == kLeftAtOnce) continue;
         member.left = true;
         ++leaving;
-        std::vector<Proposal> near = moves_of(Site(space_, member.plan), options_.orders);
-        if (beam.size)
-          std::erase_if(near, [&](const Proposal& each) { return each.micro_batch != *beam.size; });
-        std::erase_if(near, [&](const Proposal& each) { return beam.met.contains(signature_of(each)); });
-        std::vector<Proposal> some = fresh(some_of(std::move(near), beam), beam);
-        moves.insert(moves.end(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
+        std::vector<Proposal> some =
+            fresh(some_of(moves_of(Site(space_, member.plan), options_.orders), beam), beam);
+        std::ranges::move(some, std::back_inserter(moves));
       }
       if (leaving == 0) return;
       judge_all(std::move(moves), beam);
@@ -218,7 +217,7 @@ class Search {
     for (std::size_t i = 0; i < kKicked; ++i) {
       Proposal at = plan;
       for (std::uint64_t steps = 2 + rng_.below(3); steps > 0; --steps) {
-        std::vector<Proposal> moves = moves_of(Site(space_, at, rng_), options_.orders);
+        std::vector<Proposal> moves = moves_of(Site(space_, at, rng_), options_.orders).all;
         if (moves.empty()) break;
         at = std::move(moves[rng_.below(moves.size())]);
       }
@@ -241,8 +240,42 @@ class Search {
     return plans;
   }
 
-  // Those with the least busy devices, and as many again at random up to the number that may be judged.
-  std::vector<Proposal> some_of(std::vector<Proposal> plans, const Beam& beam) {
+  // Of those that were not met as many as may be judged: those with the least busy devices, and half as many
+  // drawn from the rest. Moves of orders leave all loads as they are and would be the last: where not all are
+  // judged and states are left for a few rounds only, some of these are drawn besides.
+  std::vector<Proposal> some_of(Moves near, const Beam& beam) {
+    const auto is_known = [&](const Proposal& each) {
+      return (beam.size && each.micro_batch != *beam.size) || beam.met.contains(signature_of(each));
+    };
+    const auto begin = near.all.begin() + static_cast<std::ptrdiff_t>(near.orders_begin);
+    const auto end = near.all.begin() + static_cast<std::ptrdiff_t>(near.orders_end);
+    std::vector<Proposal> drawn;
+    std::size_t most = beam.most_moves;
+    const auto is_short = [&] {
+      return kRoundsOfAShare * most * charge_of(space_, near.all.front()) > context_.left();
+    };
+    if (near.all.size() > most && is_short()) {
+      std::remove_copy_if(begin, end, std::back_inserter(drawn), is_known);
+      draw(drawn, most / kPartOfOrders);
+      near.all.erase(begin, end);
+      most -= drawn.size();
+    }
+    std::erase_if(near.all, is_known);
+    std::vector<Proposal> result = with_light_loads(std::move(near.all), most, beam);
+    std::ranges::move(drawn, std::back_inserter(result));
+    return result;
+  }
+
+  // So many of them.
+  void draw(std::vector<Proposal>& plans, std::size_t most) {
+    for (std::size_t i = 0; i < most && i < plans.size(); ++i) {
+      std::swap(plans[i], plans[i + rng_.below(plans.size() - i)]);
+    }
+    if (plans.size() > most) plans.resize(most);
+  }
+
+  // Those with the least busy devices, and half as many drawn from the rest, up to `most`.
+  std::vector<Proposal> with_light_loads(std::vector<Proposal> plans, std::size_t most, const Beam& beam) {
     struct Rated {
       Duration most;
       double unevenness;
@@ -257,11 +290,11 @@ class Search {
     std::sort(rated.begin(), rated.end(), [](const Rated& a, const Rated& b) {
       return std::tuple(a.most, a.unevenness, a.number) < std::tuple(b.most, b.unevenness, b.number);
     });
-    const std::size_t surely = 2 * beam.most_moves / 3;
+    const std::size_t surely = 2 * most / 3;
     for (std::size_t i = surely; i < rated.size(); ++i) {
       std::swap(rated[i], rated[i + rng_.below(rated.size() - i)]);
     }
-    rated.resize(std::min(rated.size(), beam.most_moves));
+    rated.resize(std::min(rated.size(), most));
     std::vector<Proposal> result;
     for (const Rated& each : rated) result.push_back(std::move(plans[each.number]));
     return result;
