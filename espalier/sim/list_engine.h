@@ -69,9 +69,14 @@ class ListEngine {
   struct Collective {
     Time hold = 0, latency = 0, ready = 0;
     std::uint32_t arrived = 0;
-    // Of a sum that has begun: up to `accounted` it is known when it stood still, then `hold` is left.
+    // Of a sum that has begun: until `accounted` it is known when it stood still, `hold` is left to do.
     Time accounted = kNever;
     std::vector<Interval> messages;  // on its links, not accounted yet
+  };
+
+  struct SumLink {                // a link that sums use
+    std::uint32_t sum = kNobody;  // that holds it
+    std::vector<Interval> messages;
   };
 
   struct Waiting {  // for links
@@ -157,10 +162,6 @@ class ListEngine {
   std::vector<Sum> sums_;
   std::vector<std::uint32_t> due_;  // sums without links, whose members are all there
   std::vector<Time> link_free_;     // of messages
-  struct SumLink {                  // a link that sums use
-    std::uint32_t sum = kNobody;    // that holds it
-    std::vector<Interval> messages;
-  };
   std::vector<SumLink> sum_links_;
   std::vector<std::uint32_t> sum_link_of_;    // by link: among sum_links_, or kNobody
   std::vector<std::uint32_t> waiting_sums_;   // for links that other sums hold, by ready time

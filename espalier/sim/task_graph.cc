@@ -171,8 +171,7 @@ class Engine {
     friend bool operator<(const Interval& a, const Interval& b) { return a.begin < b.begin; }
   };
 
-  // A task that gives way, under way: up to `accounted` it is known when it stood still, then `left` is to
-  // do.
+  // A task that gives way, under way: until `accounted` it is known when it stood still, `left` is to do.
   struct Yielding {
     std::int64_t accounted = 0, left = 0;
     std::vector<Interval> others;  // that hold its links, not accounted yet
@@ -278,13 +277,15 @@ class Engine {
   // At the time at which it ends unless it stands still longer than was known.
   void look_at(TaskIndex task, Yielding& yielding, std::int64_t time) {
     std::sort(yielding.others.begin(), yielding.others.end());
-    for (const Interval& each : yielding.others) {
-      const std::int64_t until = std::max(each.begin, yielding.accounted);
+    auto next = yielding.others.begin();
+    for (; next != yielding.others.end(); ++next) {
+      const std::int64_t until = std::max(next->begin, yielding.accounted);
       if (until >= yielding.accounted + yielding.left) break;
-      if (each.end <= yielding.accounted) continue;
+      if (next->end <= yielding.accounted) continue;
       yielding.left -= until - yielding.accounted;
-      yielding.accounted = each.end;
+      yielding.accounted = next->end;
     }
+    yielding.others.erase(yielding.others.begin(), next);
     const std::int64_t end = yielding.accounted + yielding.left;
     if (end > time) {
       transfers_.push({end, graph_.priority[task], task});
