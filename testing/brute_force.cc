@@ -1,6 +1,8 @@
 #include "testing/brute_force.h"
 
 #include <algorithm>
+#include <set>
+#include <vector>
 
 #include "espalier/base/check.h"
 #include "espalier/plan/staged_model.h"
@@ -10,7 +12,7 @@
 namespace espalier::testing {
 namespace {
 
-constexpr std::uint32_t kMoreInFlight = 3;
+constexpr std::uint32_t kMoreInFlight = 3, kAhead = 8;
 
 class BruteForce {
  public:
@@ -112,24 +114,43 @@ class BruteForce {
     }
   }
 
-  // Those of the rule, and a few more for all stages: where messages take time, that can be faster.
+  // Those of the rule, a few more for all stages, which is faster where messages take time, and more for
+  // those that hold more than some other, which then is done earlier.
   void judge_limits(PipelinePlan plan) {
-    const auto limits = in_flight_limits(plan);
-    const std::uint32_t most_more = schedule_ == ScheduleKind::kOneFOneB ? kMoreInFlight : 0;
-    for (std::uint32_t more = 0; more <= most_more; ++more) {
-      bool changed = more == 0;
-      for (std::size_t s = 0; s < limits.size(); ++s) {
-        std::size_t share = 1;
-        for (const Replica& replica : plan.stages[s].replicas) {
-          share = std::max(share, replica.micro_batches.size());
-        }
-        const std::uint32_t limit = std::min(limits[s] + more, narrow(share));
-        changed = changed || limit != plan.stages[s].in_flight;
-        plan.stages[s].in_flight = limit;
-      }
-      if (!changed) return;
+    const std::vector<std::uint32_t> limits = in_flight_limits(plan);
+    set_limits(plan, limits);
+    judge(plan);
+    if (schedule_ != ScheduleKind::kOneFOneB) return;
+    for (std::uint32_t more = 1; more <= kMoreInFlight; ++more) {
+      std::vector<std::uint32_t> all = limits;
+      for (std::uint32_t& limit : all) limit += more;
+      if (!set_limits(plan, all)) break;
       judge(plan);
     }
+    for (const std::uint32_t than : std::set(limits.begin(), limits.end())) {
+      std::vector<std::uint32_t> ahead = limits;
+      set_limits(plan, ahead);
+      for (;;) {
+        for (std::size_t s = 0; s < limits.size(); ++s) ahead[s] += limits[s] > than ? kAhead : 0;
+        if (!set_limits(plan, ahead)) break;
+        judge(plan);
+      }
+    }
+  }
+
+  // At most a replica's micro-batches. False if the plan has these limits already.
+  static bool set_limits(PipelinePlan& plan, const std::vector<std::uint32_t>& limits) {
+    bool changed = false;
+    for (std::size_t s = 0; s < limits.size(); ++s) {
+      std::size_t share = 1;
+      for (const Replica& replica : plan.stages[s].replicas) {
+        share = std::max(share, replica.micro_batches.size());
+      }
+      const std::uint32_t limit = std::min(limits[s], narrow(share));
+      changed = changed || limit != plan.stages[s].in_flight;
+      plan.stages[s].in_flight = limit;
+    }
+    return changed;
   }
 
   void judge(const PipelinePlan& plan) {

@@ -17,7 +17,8 @@ struct BruteForceResult {
 
 // Every partition of the operators into stages with an acyclic stage graph, every way to give the stages
 // disjoint device sets (replicas), every superset of the data edges as `after` edges that keeps stage order,
-// every micro-batch size; with 1F1B the rule's limits, and 1, 2 or 3 more for all stages. Duplicable
+// every micro-batch size; with 1F1B the rule's limits, 1, 2 or 3 more for all stages, and
+// 8, 16 … more for those that hold more than some other. Duplicable
 // operators are not allowed. Exponential: at most five operators and five devices, and
 // not both.
 BruteForceResult brute_force(const Problem& problem, ScheduleKind schedule = ScheduleKind::kOneFOneB);

@@ -11,6 +11,7 @@
 #include "espalier/base/check.h"
 #include "espalier/cost/work.h"
 #include "espalier/graph/structure.h"
+#include "espalier/planners/pipeline/ahead_of_sums.h"
 #include "espalier/planners/pipeline/part_splits.h"
 
 // Problem. Keep independent branches on devices of their own, so that the pipeline is as deep as its longest
@@ -447,6 +448,7 @@ Outcome branches(const Problem& problem, const BranchesOptions& options, Context
     return {.status = Status::kUnsupported,
             .why = "the graph has no two branches with work in both; a chain planner fits it"};
   }
+  let_best_go_ahead_of_sums(problem, judge, context);
   return judge.outcome();
 }
 

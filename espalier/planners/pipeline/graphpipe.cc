@@ -14,6 +14,7 @@
 #include "espalier/cost/work.h"
 #include "espalier/graph/structure.h"
 #include "espalier/planners/candidate.h"
+#include "espalier/planners/pipeline/ahead_of_sums.h"
 #include "espalier/planners/pipeline/graphpipe_bisection.h"
 #include "espalier/planners/pipeline/graphpipe_layout.h"
 #include "espalier/planners/pipeline/graphpipe_neighbours.h"
@@ -431,6 +432,7 @@ class GraphPipe {
     for (const auto& [iteration, number] : fastest) {
       if (!may_simulate(1)) return;
       hold_more(judge, found[number], iteration);
+      go_ahead(judge, found[number], iteration);
       raise_groups(judge, found[number], iteration);
     }
     if (fastest.size() > kPlansToChange) fastest.resize(kPlansToChange);
@@ -459,6 +461,7 @@ class GraphPipe {
       if (!best) break;
       at = *best;
       hold_more(judge, at, fastest);
+      go_ahead(judge, at, fastest);
     }
   }
 
@@ -504,6 +507,14 @@ class GraphPipe {
       if (!verdict.fits() || verdict.iteration >= fastest) return;
       fastest = verdict.iteration;
     }
+  }
+
+  void go_ahead(Judge& judge, const PipeCandidate& candidate, Duration fastest) {
+    const auto plan = whole_plan(candidate, options_.schedule);
+    const std::uint64_t most = context_.budget.max_states / kStatesOfATask;
+    if (!plan || simulated_ >= most) return;
+    simulated_ += go_ahead_of_sums(problem_, *plan, fastest, nanoseconds(candidate.plan.bottleneck),
+                                   most - simulated_, judge, context_);
   }
 
   Verdict consider(Judge& judge, const PipeCandidate& candidate, const OrderRule& schedule) {

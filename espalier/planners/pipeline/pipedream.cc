@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "espalier/planners/candidate.h"
+#include "espalier/planners/pipeline/ahead_of_sums.h"
 #include "espalier/planners/pipeline/chain_split.h"
 
 // Known bad case: a graph whose branches are equal towers. Any chain order makes stages wait for branches
@@ -78,6 +79,8 @@ Outcome pipedream(const Problem& problem, const PipeDreamOptions& options, Conte
     context.budget_spent = false;  // what comes closest is no answer that a larger budget would change
   }
   judge.consider_each(proposals.size(), [&](std::size_t number, Context&) { return proposals[number]; });
+  if (options.choice != PipeDreamOptions::Choice::kBottleneck)
+    let_best_go_ahead_of_sums(problem, judge, context);
   return judge.outcome();
 }
 
