@@ -493,9 +493,8 @@ class TraceChecker {
     return by_turn(std::move(held));
   }
 
-  std::vector<Held> sums_on_links() const {
+  std::vector<Held> sums_on_links(const std::vector<Held>& messages) const {
     std::vector<Held> held;
-    const std::vector<Held> messages = messages_on_links();
     for (const auto& [action, spans] : collectives()) {
       const Span& span = *spans.members.front();
       const Collective cost = collective_of(model_, cluster_, action);
@@ -533,7 +532,9 @@ class TraceChecker {
   }
 
   void links() {
-    for (const std::vector<Held>& held : {messages_on_links(), sums_on_links()}) served_in_turn(held);
+    const std::vector<Held> messages = messages_on_links();
+    served_in_turn(messages);
+    served_in_turn(sums_on_links(messages));
   }
 
   void served_in_turn(const std::vector<Held>& held) {
@@ -603,7 +604,9 @@ class TraceChecker {
       const Span& span = *spans.members.front();
       not_later(span, " is posted at ", span.posted.value_or(span.start), spans.arrived);
     }
-    for (const std::vector<Held>& held : {messages_on_links(), sums_on_links()}) links_in_time(held);
+    const std::vector<Held> messages = messages_on_links();
+    links_in_time(messages);
+    links_in_time(sums_on_links(messages));
   }
 
   // Links are served by ready time. Of several that were ready and went on the wire together, one that holds

@@ -432,7 +432,6 @@ class GraphPipe {
     for (const auto& [iteration, number] : fastest) {
       if (!may_simulate(1)) return;
       hold_more(judge, found[number], iteration);
-      go_ahead(judge, found[number], iteration);
       raise_groups(judge, found[number], iteration);
     }
     if (fastest.size() > kPlansToChange) fastest.resize(kPlansToChange);
@@ -461,7 +460,6 @@ class GraphPipe {
       if (!best) break;
       at = *best;
       hold_more(judge, at, fastest);
-      go_ahead(judge, at, fastest);
     }
   }
 
@@ -489,15 +487,25 @@ class GraphPipe {
     });
   }
 
-  // The rule takes messages as free. Where they are not, a few more micro-batches in flight hide them.
+  // More in flight than the rule has: a few for all stages, and what goes ahead of sums.
   void hold_more(Judge& judge, const PipeCandidate& candidate, Duration fastest) {
     if (options_.schedule.kind != ScheduleKind::kOneFOneB) return;
     const auto plan = whole_plan(candidate, options_.schedule);
     if (!plan) return;
+    hide_messages(judge, *plan, candidate, fastest);
+    const std::uint64_t most = context_.budget.max_states / kStatesOfATask;
+    if (simulated_ >= most) return;
+    simulated_ += go_ahead_of_sums(problem_, *plan, fastest, nanoseconds(candidate.plan.bottleneck),
+                                   most - simulated_, judge, context_);
+  }
+
+  // The rule takes messages as free. Where they are not, a few more micro-batches in flight hide them.
+  void hide_messages(Judge& judge, const PipelinePlan& plan, const PipeCandidate& candidate,
+                     Duration fastest) {
     for (const std::uint32_t more : {1U, 2U, 3U}) {
       if (context_.stop()) return;
       count_tasks(candidate);
-      PipelinePlan fuller = *plan;
+      PipelinePlan fuller = plan;
       for (Stage& stage : fuller.stages) {
         std::size_t share = 1;
         for (const Replica& replica : stage.replicas) share = std::max(share, replica.micro_batches.size());
@@ -507,14 +515,6 @@ class GraphPipe {
       if (!verdict.fits() || verdict.iteration >= fastest) return;
       fastest = verdict.iteration;
     }
-  }
-
-  void go_ahead(Judge& judge, const PipeCandidate& candidate, Duration fastest) {
-    const auto plan = whole_plan(candidate, options_.schedule);
-    const std::uint64_t most = context_.budget.max_states / kStatesOfATask;
-    if (!plan || simulated_ >= most) return;
-    simulated_ += go_ahead_of_sums(problem_, *plan, fastest, nanoseconds(candidate.plan.bottleneck),
-                                   most - simulated_, judge, context_);
   }
 
   Verdict consider(Judge& judge, const PipeCandidate& candidate, const OrderRule& schedule) {
