@@ -229,6 +229,26 @@ TEST_F(App, LocalWithMoreWorkersSharesTheMemory) {
   EXPECT_EQ(four.device(DeviceId(0)).memory, gibibytes(3));
 }
 
+TEST_F(App, TheModelFilesOwnDevicesMayBeMoreOrFewer) {
+  options_ = {};
+  options_.model = write("timed.stg", "2\n0 0 0\n1 3 1\n0 0\n2 5 1\n1 4\n3 0 1\n2 0\n");
+  const PlanningJob four = prepare_job(options_);
+  EXPECT_EQ(four.cluster.devices().size(), 4U);
+  EXPECT_EQ(four.training.batch, BatchSize(1));
+  EXPECT_THAT(four.notes, Contains("batch: the model file's own, 1 (--batch)"));
+  options_.cluster = "file:8";
+  const PlanningJob eight = prepare_job(options_);
+  EXPECT_EQ(eight.cluster.devices().size(), 8U);
+  EXPECT_EQ(eight.cluster.device(DeviceId(7)).name, "profiled:7");
+  EXPECT_THAT(eight.notes, Contains("cluster: 8 of the model file's own devices"));
+  EXPECT_EQ(eight.cluster.route(DeviceId(0), DeviceId(7)), four.cluster.route(DeviceId(0), DeviceId(3)));
+  options_.cluster = "file:none";
+  EXPECT_THAT(error_of([](JobOptions&) {}), HasSubstr("such as file:8"));
+  options_.cluster = "file:2";
+  options_.model = write("plain.stg", "1\n0 0 0\n1 3 1 0\n2 0 1 1\n");
+  EXPECT_THAT(error_of([](JobOptions&) {}), HasSubstr("brings no devices"));
+}
+
 TEST_F(App, DefaultsAreEightMicroBatchesAndHalvedSizes) {
   const auto graph_of = [](const std::string& range) {
     return parse_graph("batch " + range + "\nx = input() : f32[b]\nloss = mean(x) : f32[]\nreturn loss\n");

@@ -56,6 +56,21 @@ TEST_F(Placements, AreJudgedAsTheyStand) {
   EXPECT_GE(planned.judged->trace.iteration, planned.judged->any_bound.time);
 }
 
+TEST_F(Placements, MayBeThoseThatPeoplePublished) {
+  const std::string folder = ESPALIER_SOURCE_DIR "/workloads/dnn-partitioning/";
+  JobOptions options;
+  options.model = folder + "throughput-inputs/LayerGraphs/gnmt_inference.json";
+  options.placement = folder + "human-experts/gnmt_inference_expert.json";
+  const PlanningJob job = prepare_job(options);
+  ASSERT_TRUE(job.placement.has_value());
+  std::set<DeviceId> used(job.placement->device.begin(), job.placement->device.end());
+  EXPECT_EQ(used.size(), 6U);
+  EXPECT_TRUE(plan_model(job, {}).judged.has_value());
+  options.cluster = "4xV100-16GB";  // has no device that is called accelerator:0
+  EXPECT_THAT(refusal([&] { prepare_job(options); }),
+              HasSubstr("fpgas[0].nodes: places nodes on 'accelerator:0'"));
+}
+
 TEST_F(Placements, CostTheirStepOnTheDevicesThatTheyUse) {
   EXPECT_FALSE(step_price(prepare_job(options_).cluster, {}, milliseconds(1), BatchSize(1)));
   // dev0 at 3 and dev1 at 6 an hour; dev2, which has nothing to do, would be dear.

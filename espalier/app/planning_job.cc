@@ -35,6 +35,68 @@ bool is_short_form(const std::string& cluster) {
   return !names_local(cluster) && !std::filesystem::is_regular_file(cluster, ignored);
 }
 
+constexpr std::string_view kOwnDevices = "file:";  // --cluster file:8
+
+bool names_own_devices(const std::string& cluster) {
+  return cluster.starts_with(kOwnDevices);
+}
+
+// So many of the model file's own devices, which are alike.
+Cluster own_devices(const Imported& model, const std::string& cluster) {
+  std::int64_t count = 0;
+  try {
+    count = parse_integer(cluster.substr(kOwnDevices.size()), 1, 4096);
+  } catch (const InputError&) {
+    throw InputError(
+        fmt::format("--cluster {}: expected a number of devices after 'file:', such as file:8", cluster));
+  }
+  if (!model.cluster) {
+    throw InputError(fmt::format(
+        "--cluster {}: the model's file brings no devices; expected such as local:2 or 8xV100-16GB@100Gb",
+        cluster));
+  }
+  ClusterParts parts = model.cluster->parts();
+  const Device one = parts.devices.front();
+  const bool alike = std::all_of(parts.devices.begin(), parts.devices.end(), [&](const Device& each) {
+    Device renamed = each;
+    renamed.name = one.name;
+    return renamed == one;
+  });
+  if (!alike || !parts.links.empty()) {
+    throw InputError(fmt::format(
+        "--cluster {}: the devices of the model's file are not alike; expected a cluster file", cluster));
+  }
+  const std::string name = one.name.substr(0, one.name.rfind(':'));
+  parts.devices.clear();
+  for (std::int64_t d = 0; d < count; ++d) {
+    parts.devices.push_back(one);
+    parts.devices.back().name = fmt::format("{}:{}", name, d);
+  }
+  return Cluster(std::move(parts));
+}
+
+// A placement as dnn-partitioning publishes them.
+bool is_published_placement(const std::string& text, const std::string& path) {
+  if (!begins_with_brace(text)) return false;
+  const Json json = parse_json(text, path);
+  const JsonCursor root(json, path);
+  return root.has("fpgas") && root.at("fpgas").json().is_array();
+}
+
+// Rules, or a published placement.
+void read_placement(const std::string& path, PlanningJob& job) {
+  const std::string text = read_file(path);
+  if (is_published_placement(text, path)) {
+    job.placement = import_msr_placement(text, path, job.graph, job.cluster);
+    const std::vector<std::string> violations = check_placement(job.graph, job.cluster, *job.placement);
+    if (!violations.empty()) throw InputError(path + ": " + violations.front());
+    return;
+  }
+  PlacedByRules placed = parse_placement_file(text, path, job.graph, job.cluster);
+  job.placement = std::move(placed.placement);
+  job.notes.insert(job.notes.end(), placed.notes.begin(), placed.notes.end());
+}
+
 }  // namespace
 
 void check_micro_batch(const Graph& graph, BatchSize size) {
@@ -270,7 +332,8 @@ std::vector<BatchSize> default_micro_batches(const Graph& graph, BatchSize batch
 
 PlanningJob prepare_job(const JobOptions& options) {
   // Small files first: what is wrong in them is told before a large model is read.
-  const std::string name = options.cluster.empty() ? "local" : options.cluster;
+  const bool counted = names_own_devices(options.cluster);
+  const std::string name = options.cluster.empty() || counted ? "local" : options.cluster;
   std::optional<EditedPlan> start;
   if (!options.start.empty()) start = parse_edited_plan(read_file(options.start), options.start);
   const bool start_cluster = start && options.cluster.empty();
@@ -294,10 +357,12 @@ PlanningJob prepare_job(const JobOptions& options) {
     notes.push_back(fmt::format("cluster: {} is taken to have {} (a cluster file says otherwise)", name,
                                 assumed_links(name)));
   }
-  const bool own_cluster = options.cluster.empty() && !start && imported.cluster;
+  const bool own_cluster = counted || (options.cluster.empty() && !start && imported.cluster);
   if (own_cluster) {
-    cluster = *imported.cluster;
-    notes.push_back("cluster: the model file's own");
+    cluster = counted ? own_devices(imported, options.cluster) : *imported.cluster;
+    notes.push_back(counted
+                        ? fmt::format("cluster: {} of the model file's own devices", cluster.devices().size())
+                        : "cluster: the model file's own");
   }
   Pins pins;
   for (const std::string& pin : options.pins) pins.push_back(parse_pin(pin, cluster));
@@ -344,8 +409,11 @@ PlanningJob prepare_job(const JobOptions& options) {
 
   Training training;
   if (start) training = start->file.training;
-  training.batch = options.batch.value_or(start ? training.batch : default_batch(graph));
-  if (!options.batch && !start) {
+  const BatchSize unless_given = start ? training.batch : imported.batch.value_or(default_batch(graph));
+  training.batch = options.batch.value_or(unless_given);
+  if (!options.batch && !start && imported.batch) {
+    notes.push_back(fmt::format("batch: the model file's own, {} (--batch)", training.batch.count()));
+  } else if (!options.batch && !start) {
     notes.push_back(fmt::format("batch: {} samples, eight micro-batches of {} (--batch)",
                                 training.batch.count(), graph.batch().min.count()));
   }
@@ -405,12 +473,7 @@ PlanningJob prepare_job(const JobOptions& options) {
                   .notes = std::move(notes),
                   .warnings = std::move(warnings)};
   if (start) add_start(*start, options.start, job);
-  if (!options.placement.empty()) {
-    PlacedByRules placed =
-        parse_placement_file(read_file(options.placement), options.placement, job.graph, job.cluster);
-    job.placement = std::move(placed.placement);
-    job.notes.insert(job.notes.end(), placed.notes.begin(), placed.notes.end());
-  }
+  if (!options.placement.empty()) read_placement(options.placement, job);
   return job;
 }
 

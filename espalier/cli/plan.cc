@@ -220,7 +220,7 @@ void add_plan(Program& program) {
       ->type_name("FILE");
   verb->add_option("--placement", flags->job.options.placement,
                    "in place of planning: which operators stand where, such as {\"encoder.*\": \"gpu:0\", "
-                   "\"*\": \"gpu:1\"}")
+                   "\"*\": \"gpu:1\"}, or a placement of dnn-partitioning")
       ->type_name("FILE");
   verb->add_option("--pick", flags->pick,
                    "another choice in place of the fastest plan, as `plan` lists them: less memory or depth")

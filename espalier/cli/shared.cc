@@ -66,9 +66,11 @@ void JobFlags::add_reading(CLI::App* verb) {
 
 void JobFlags::add_planning(CLI::App* verb) {
   verb->add_option("-c,--cluster", options.cluster,
-                   "local, local:4, 4xA100-80GB+2xV100-16GB@25Gb or a file; default: local")
+                   "local, local:4, 4xA100-80GB+2xV100-16GB@25Gb, a file, or file:8 (so many of the model "
+                   "file's own devices); default: local")
       ->type_name("CLUSTER");
-  verb->add_option("-b,--batch", batch, "samples of one step; default: eight of the exported size")
+  verb->add_option("-b,--batch", batch,
+                   "samples of one step; default: the model file's own, else eight of the exported size")
       ->type_name("N")
       ->check(positive());
   verb->add_option("-m,--micro-batch", micro_batches,

@@ -62,6 +62,7 @@ Imported import_bytes(std::string_view bytes, const std::string& name, const Imp
   const auto line = bytes.find_first_not_of("\r\n");
   if (is_pipedream(bytes.substr(line))) return import_pipedream(bytes, name, options);
   if (is_stg(bytes)) return import_stg(bytes, name, options);
+  if (is_doppler(bytes)) return import_doppler(bytes, name, options);
   const bool binary = std::any_of(
       bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(bytes.size(), 1000)),
       [](unsigned char c) { return c < 9 || (c > 13 && c < 32); });

@@ -47,9 +47,9 @@ struct Imported {
 };
 
 // By content, not by file name: a zip is .pt2, ONNX is told by its first fields, JSON by its keys
-// (espalier.graph/1, MSR, Piper, WfFormat), PipeDream and STG by their lines, an Espalier graph text by its.
-// Files of known other kinds (TorchScript, a pickled state dict, old .pt2) get the recipe that makes a
-// readable one. Throws InputError, in bounded memory whatever the bytes.
+// (espalier.graph/1, MSR, Piper, WfFormat), PipeDream, STG and Doppler by their lines, an Espalier graph text
+// by its. Files of known other kinds (TorchScript, a pickled state dict, old .pt2) get the recipe that makes
+// a readable one. Throws InputError, in bounded memory whatever the bytes.
 Imported import_file(const std::string& path, const ImportOptions& options = {});
 Imported import_bytes(std::string_view bytes, const std::string& name, const ImportOptions& options = {});
 
@@ -69,14 +69,19 @@ Imported import_onnx(std::string_view bytes, const std::string& name, const Impo
 Imported import_msr(std::string_view text, const std::string& name, const ImportOptions& options = {});
 Imported import_piper(std::string_view text, const std::string& name, const ImportOptions& options = {});
 Imported import_pipedream(std::string_view text, const std::string& name, const ImportOptions& options = {});
-// A graph of the Standard Task Graph Set, and a workflow of WfCommons: task graphs without a cluster.
+// A graph of the Standard Task Graph Set, a computation graph of Doppler and a workflow of WfCommons: task
+// graphs. Where the file says how long messages take, they have the bytes for that, and a cluster comes
+// along.
 Imported import_stg(std::string_view text, const std::string& name, const ImportOptions& options = {});
+Imported import_doppler(std::string_view text, const std::string& name, const ImportOptions& options = {});
 Imported import_wfformat(std::string_view text, const std::string& name, const ImportOptions& options = {});
-bool is_stg(std::string_view text);  // its first two lines are whole numbers alone
+bool is_stg(std::string_view text);      // its first two lines are whole numbers alone
+bool is_doppler(std::string_view text);  // the first a whole number alone, the second such with commas
 
-// A placement of the MSR files ("fpgas", "cpus": node ids per device) for a model read by import_msr. A node
-// it leaves out goes where the others of its colour are.
-Placement import_msr_placement(std::string_view text, const std::string& name, const Imported& model);
+// A placement of the MSR files ("fpgas", "cpus": node ids per device) for a graph read by import_msr, on
+// devices that are called as there. A node it leaves out goes where the others of its colour are.
+Placement import_msr_placement(std::string_view text, const std::string& name, const Graph& graph,
+                               const Cluster& cluster);
 
 // A profile's costs for another cluster: each device kind without rows gets those of the profile's first
 // kind.

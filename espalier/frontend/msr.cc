@@ -226,18 +226,18 @@ MsrPlacement read_msr_placement(std::string_view text, const std::string& file) 
   return result;
 }
 
-Placement import_msr_placement(std::string_view text, const std::string& name, const Imported& model) {
+Placement import_msr_placement(std::string_view text, const std::string& name, const Graph& graph,
+                               const Cluster& cluster) {
   const MsrPlacement published = read_msr_placement(text, name);
-  const Graph& graph = model.graph;
   std::vector<std::optional<DeviceId>> device(graph.operators().size());
   std::size_t of_kind[2] = {0, 0};
   for (const MsrPlacement::Device& in : published.devices) {
     const std::string number = std::to_string(of_kind[in.accelerator ? 0 : 1]++);
     const std::string device_name = std::string(in.accelerator ? kAccelerator : kCpu) + ":" + number;
     const std::string place = name + ": " + (in.accelerator ? "fpgas[" : "cpus[") + number + "].nodes";
-    const std::optional<DeviceId> id = model.cluster ? model.cluster->find_device(device_name) : std::nullopt;
+    const std::optional<DeviceId> id = cluster.find_device(device_name);
     if (!id && !in.nodes.empty())
-      throw InputError(place + ": places nodes on '" + device_name + "', which the model's machine lacks");
+      throw InputError(place + ": places nodes on '" + device_name + "', which the cluster lacks");
     for (std::size_t i = 0; i < in.nodes.size(); ++i) {
       const std::string at = place + "[" + std::to_string(i) + "]";
       const std::optional<OperatorId> op = graph.find_operator("n" + std::to_string(in.nodes[i]));

@@ -45,6 +45,9 @@ std::vector<std::size_t> execution_order(const Profile& profile) {
   return order;
 }
 
+constexpr std::size_t kAssumedDevices = 4;
+constexpr Bytes kRoomForAll(std::int64_t{1} << 50);
+
 class Builder {
  public:
   explicit Builder(Profile profile) : profile_(std::move(profile)) {}
@@ -185,7 +188,8 @@ BuiltProfile build_profile(Profile profile) {
   }
 }
 
-Cluster flat_cluster(const std::string& kind, std::size_t devices, Bytes memory, std::int64_t bandwidth) {
+Cluster flat_cluster(const std::string& kind, std::size_t devices, Bytes memory, std::int64_t bandwidth,
+                     bool contention) {
   ClusterParts parts;
   // No rates are published. They are needed only where a cost is missing, and a profile lacks none.
   parts.kinds.push_back({.name = kind,
@@ -196,6 +200,7 @@ Cluster flat_cluster(const std::string& kind, std::size_t devices, Bytes memory,
   Group network;
   network.name = "network";
   network.bandwidth = bandwidth;
+  network.contention = contention;
   parts.groups.push_back(network);
   for (std::size_t i = 0; i < devices; ++i) {
     Device device;
@@ -204,6 +209,31 @@ Cluster flat_cluster(const std::string& kind, std::size_t devices, Bytes memory,
     parts.devices.push_back(device);
   }
   return Cluster(std::move(parts));
+}
+
+CostRow task_time(Duration time) {
+  OperatorCost cost;
+  cost.forward = time;
+  cost.origin = Origin::kProfile;
+  CostRow row;
+  row.kind = kProfiledKind;
+  row.points.push_back({BatchSize(1), cost});
+  return row;
+}
+
+Imported task_graph_of(Profile profile, bool timed) {
+  BuiltProfile built = build_profile(std::move(profile));
+  Imported result{.graph = std::move(built.graph)};
+  result.costs = std::move(built.costs);
+  result.batch = BatchSize(1);
+  if (timed) {
+    result.cluster = flat_cluster(kProfiledKind, kAssumedDevices, kRoomForAll, kTimedBytesPerSecond, false);
+    result.warnings.push_back("the file names no machine: without --cluster, " +
+                              std::to_string(kAssumedDevices) +
+                              " devices are assumed between which messages take the file's times "
+                              "(--cluster file:8: eight of them)");
+  }
+  return result;
 }
 
 std::string file_stem(const std::string& file) {

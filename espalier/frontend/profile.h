@@ -22,7 +22,7 @@ struct ProfileNode {
   std::string name = {};    // of the operator: unique, without spaces
   std::string target = {};  // what the file calls it
   OperatorRole role = OperatorRole::kForward;
-  Bytes stored;              // weights, or what the file says it occupies
+  Bytes stored = {};         // weights, or what the file says it occupies
   bool trainable = false;    // the weights take part in training
   bool always_grad = false;  // its output requires a gradient whatever it reads
   bool duplicable = false;
@@ -76,7 +76,22 @@ struct BuiltProfile {
 BuiltProfile build_profile(Profile profile);
 
 // `devices` of one kind, "<kind>:0" …, joined by one network.
-Cluster flat_cluster(const std::string& kind, std::size_t devices, Bytes memory, std::int64_t bandwidth);
+Cluster flat_cluster(const std::string& kind, std::size_t devices, Bytes memory, std::int64_t bandwidth,
+                     bool contention = true);
+
+// The costs of a task that takes the same time on every device.
+CostRow task_time(Duration time);
+
+// Files that say how long a message takes, and not its bytes: it has those that take so long at this rate, a
+// nanosecond each.
+inline constexpr std::int64_t kTimedBytesPerSecond = 1'000'000'000;
+inline Bytes bytes_that_take(Duration time) {
+  return Bytes(time.count());
+}
+
+// Tasks of a file that names no machine. Where messages are timed, devices are assumed between which they
+// take those times, whatever else is under way, and a warning says so.
+Imported task_graph_of(Profile profile, bool timed);
 
 // "dir/gnmt.json" → "gnmt"
 std::string file_stem(const std::string& file);

@@ -1,23 +1,24 @@
-// A graph of the Standard Task Graph Set (Kasahara Laboratory, Waseda University), without communication
-// costs:
+// A graph of the Standard Task Graph Set (Kasahara Laboratory, Waseda University; Tobita and Kasahara, 2002),
+// without communication costs or with them:
 //
-//            10            the tasks, without the two that only begin and end
-//             0          0          0            number, time, how many it follows, those
-//             1         20          1          0
-//             …
-//            11          0          1         10
+//   10                        10                 the tasks
+//    0   0   0                 0   0   0         number, time, how many it follows
+//    1  20   1   0             1  20   1         … and those, or a line for each: which, and how long
+//    …                             0   3         what it sends takes
+//   11   0   1  10             …
 //   # what the graph is, for people
 //
-// - A unit of time is read as a millisecond. No message has bytes, so links cost their latency alone.
-// - The first and the last task take no time and are kept: the graph has one begin and one end.
-// - Files with communication costs have more numbers in a line than it says, and are refused by that line.
+// - A unit of time is read as a millisecond. Without communication costs no message has bytes, so links cost
+//   their latency alone; with them a message has the bytes that take its time at kTimedBytesPerSecond.
+// - The first and the last task take no time and are kept: the graph has one begin and one end. The count in
+//   the first line leaves them out; with communication costs it may have them.
 
 #include <algorithm>
-#include <charconv>
 
 #include "espalier/base/check.h"
 #include "espalier/frontend/decode.h"
 #include "espalier/frontend/imported.h"
+#include "espalier/frontend/number_lines.h"
 #include "espalier/frontend/profile.h"
 
 namespace espalier {
@@ -25,69 +26,82 @@ namespace {
 
 constexpr std::int64_t kMostStgTasks = 1'000'000, kMostStgTime = 10'000'000;
 
-// The lines of numbers, one after the other.
-class StgLines {
+class StgReader {
  public:
-  StgLines(std::string_view text, const std::string& file) : text_(text), file_(file) {}
+  StgReader(std::string_view text, const std::string& file) : lines_(text, file) {
+    profile_.file = file;
+    profile_.name = file_stem(file);
+  }
 
-  // The numbers of the next line that has any; nothing at the end or before what is for people.
-  std::vector<std::int64_t> next() {
-    while (!text_.empty()) {
-      ++line_;
-      const auto end = std::min(text_.find('\n'), text_.size());
-      const std::string_view line = text_.substr(0, end);
-      text_.remove_prefix(std::min(end + 1, text_.size()));
-      const auto first = line.find_first_not_of(" \t\r");
-      if (first == std::string_view::npos) continue;
-      if (line[first] == '#') break;
-      return numbers(line);
+  Profile read() {
+    const std::vector<std::int64_t> head = lines_.next().numbers;
+    if (head.size() != 1 || head[0] > kMostStgTasks)
+      lines_.fail("expected the number of tasks, at most " + std::to_string(kMostStgTasks));
+    most_ = static_cast<std::size_t>(head[0]) + 2;
+    std::vector<std::int64_t> line;
+    while (line = lines_.next().numbers, !line.empty()) {
+      if (tasks_ == most_) lines_.fail("expected no further task");
+      add_task(line);
     }
-    text_ = {};
-    return {};
+    if (tasks_ != most_ && !(timed_ && tasks_ + 2 == most_)) {
+      throw InputError(profile_.file + ": has " + std::to_string(tasks_) + " tasks; expected " +
+                       std::to_string(most_) + ", those that begin and end counted");
+    }
+    for (const ProfileEdge& edge : profile_.edges) {
+      if (edge.from >= tasks_) lines_.fail("there is no task " + std::to_string(edge.from));
+    }
+    return std::move(profile_);
   }
 
-  [[noreturn]] void fail(const std::string& problem) const {
-    throw InputError(file_ + ":" + std::to_string(line_) + ": " + problem);
-  }
+  bool is_timed() const { return timed_; }
 
  private:
-  std::vector<std::int64_t> numbers(std::string_view line) const {
-    std::vector<std::int64_t> result;
-    const char *at = line.data(), *end = at + line.size();
-    while (true) {
-      while (at != end && (*at == ' ' || *at == '\t' || *at == '\r')) ++at;
-      if (at == end) return result;
-      std::int64_t value = 0;
-      const auto [stop, error] = std::from_chars(at, end, value);
-      const bool whole = stop == end || *stop == ' ' || *stop == '\t' || *stop == '\r';
-      if (error != std::errc() || !whole || value < 0) {
-        fail("has " + quote(std::string_view(at, static_cast<std::size_t>(end - at))) +
-             "; expected whole numbers from 0 on");
+  void add_task(const std::vector<std::int64_t>& line) {
+    const std::string task = std::to_string(tasks_);
+    if (line.size() < 3 || line[0] != static_cast<std::int64_t>(tasks_))
+      lines_.fail("expected task " + task + ": its number, its time, how many it follows and which");
+    if (line[1] > kMostStgTime) lines_.fail("its time is above " + std::to_string(kMostStgTime));
+    const auto count = static_cast<std::size_t>(line[2]);
+    profile_.nodes.push_back(
+        {.name = "t" + task, .target = "task", .costs = {task_time(milliseconds(line[1]))}});
+    std::vector<std::int64_t> met;
+    if (line.size() == 3) {
+      for (std::size_t i = 0; i < count; ++i) {
+        timed_ = true;
+        const std::vector<std::int64_t> message = lines_.next().numbers;
+        if (message.size() != 2 || message[1] > kMostStgTime) {
+          lines_.fail("task " + task + " follows " + std::to_string(count) +
+                      " tasks: expected one of them and how long its message takes, at most " +
+                      std::to_string(kMostStgTime));
+        }
+        follow(message[0], bytes_that_take(milliseconds(message[1])));
+        met.push_back(message[0]);
       }
-      result.push_back(value);
-      at = stop;
+    } else if (count == line.size() - 3) {
+      met.assign(line.begin() + 3, line.end());
+      for (const std::int64_t from : met) follow(from, Bytes());
+    } else {
+      lines_.fail("task " + task + " follows " + std::to_string(count) + " tasks and names " +
+                  std::to_string(line.size() - 3));
     }
+    std::sort(met.begin(), met.end());
+    if (std::adjacent_find(met.begin(), met.end()) != met.end())
+      lines_.fail("task " + task + " follows one task twice");
+    ++tasks_;
   }
 
-  std::string_view text_;
-  const std::string& file_;
-  std::size_t line_ = 0;
-};
+  // Of the task that is being read.
+  void follow(std::int64_t from, Bytes bytes) {
+    const auto task = static_cast<std::size_t>(from);
+    if (task >= most_) lines_.fail("there is no task " + std::to_string(from));
+    profile_.edges.push_back({task, tasks_, bytes});
+  }
 
-ProfileNode stg_task(std::int64_t number, std::int64_t time) {
-  ProfileNode node;
-  node.name = "t" + std::to_string(number);
-  node.target = "task";
-  node.output = Bytes();
-  OperatorCost cost;
-  cost.forward = milliseconds(time);
-  cost.origin = Origin::kProfile;
-  CostRow row;
-  row.kind = kProfiledKind;
-  row.points.push_back({BatchSize(1), cost});
-  node.costs.push_back(std::move(row));
-  return node;
-}
+  NumberLines lines_;
+  Profile profile_;
+  std::size_t tasks_ = 0, most_ = 0;
+  bool timed_ = false;  // messages have times
+};
 
 }  // namespace
 
@@ -104,46 +118,9 @@ bool is_stg(std::string_view text) {
 }
 
 Imported import_stg(std::string_view text, const std::string& name, const ImportOptions&) {
-  StgLines lines(text, name);
-  const std::vector<std::int64_t> head = lines.next();
-  if (head.size() != 1 || head[0] > kMostStgTasks)
-    lines.fail("expected the number of tasks, at most " + std::to_string(kMostStgTasks));
-  const auto tasks = static_cast<std::size_t>(head[0]) + 2;
-  Profile profile;
-  profile.file = name;
-  profile.name = file_stem(name);
-  for (std::size_t t = 0; t < tasks; ++t) {
-    const std::vector<std::int64_t> line = lines.next();
-    const auto number = static_cast<std::int64_t>(t);
-    if (line.empty()) {
-      throw InputError(name + ": has " + std::to_string(t) + " tasks; expected " + std::to_string(tasks) +
-                       ", those that begin and end counted");
-    }
-    if (line.size() < 3 || line[0] != number) {
-      lines.fail("expected task " + std::to_string(t) +
-                 ": its number, its time, how many it follows and which");
-    }
-    if (line[1] > kMostStgTime) lines.fail("its time is above " + std::to_string(kMostStgTime));
-    if (static_cast<std::size_t>(line[2]) != line.size() - 3) {
-      lines.fail("task " + std::to_string(t) + " follows " + std::to_string(line[2]) + " tasks and names " +
-                 std::to_string(line.size() - 3) + " (files with communication costs are not read)");
-    }
-    profile.nodes.push_back(stg_task(number, line[1]));
-    std::vector<std::int64_t> before(line.begin() + 3, line.end());
-    std::sort(before.begin(), before.end());
-    if (std::adjacent_find(before.begin(), before.end()) != before.end())
-      lines.fail("task " + std::to_string(t) + " follows one task twice");
-    if (!before.empty() && before.back() >= static_cast<std::int64_t>(tasks))
-      lines.fail("there is no task " + std::to_string(before.back()));
-    for (const std::int64_t from : before)
-      profile.edges.push_back({static_cast<std::size_t>(from), t, Bytes()});
-  }
-  if (!lines.next().empty()) lines.fail("expected no further task");
-  BuiltProfile built = build_profile(std::move(profile));
-  Imported result{.graph = std::move(built.graph)};
-  result.costs = std::move(built.costs);
-  result.batch = BatchSize(1);
-  return result;
+  StgReader reader(text, name);
+  Profile profile = reader.read();
+  return task_graph_of(std::move(profile), reader.is_timed());
 }
 
 }  // namespace espalier

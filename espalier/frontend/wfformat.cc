@@ -108,13 +108,8 @@ class WfReader {
       const JsonCursor in = tasks.at(i);
       ProfileNode& node = profile_.nodes[task(in.at("id"))];
       if (!node.costs.empty()) in.at("id").fail("is that of another task, too");
-      OperatorCost cost;
-      cost.forward = round_duration(in.at("runtimeInSeconds").number(0, kMostTaskSeconds) * 1e9);
-      cost.origin = Origin::kProfile;
-      CostRow row;
-      row.kind = kProfiledKind;
-      row.points.push_back({BatchSize(1), cost});
-      node.costs.push_back(std::move(row));
+      const double seconds = in.at("runtimeInSeconds").number(0, kMostTaskSeconds);
+      node.costs.push_back(task_time(round_duration(seconds * 1e9)));
     }
     for (const ProfileNode& node : profile_.nodes) {
       if (node.costs.empty())
@@ -143,11 +138,7 @@ class WfReader {
 Imported import_wfformat(std::string_view text, const std::string& name, const ImportOptions&) {
   const Json json = parse_json(text, name);
   const JsonCursor root(json, name);
-  BuiltProfile built = build_profile(WfReader(root, name).read());
-  Imported result{.graph = std::move(built.graph)};
-  result.costs = std::move(built.costs);
-  result.batch = BatchSize(1);
-  return result;
+  return task_graph_of(WfReader(root, name).read(), false);
 }
 
 }  // namespace espalier

@@ -9,7 +9,8 @@ ESPALIER_FUZZ_TARGET(msr) {
         Imported model = import_msr(text, "f");
         try {
           model.placement =
-              import_msr_placement(R"({"fpgas": [{"nodes": [1]}], "cpus": [{"nodes": [2, 3]}]})", "p", model);
+              import_msr_placement(R"({"fpgas": [{"nodes": [1]}], "cpus": [{"nodes": [2, 3]}]})", "p",
+                                   model.graph, *model.cluster);
         } catch (const InputError&) {  // it fits few models
         }
         return model;

@@ -14,7 +14,8 @@ ESPALIER_FUZZ_TARGET(msr_placement) {
         "edges": [{"sourceId": 1, "destId": 2, "cost": 1}]})",
       "m");
   return accepts_or_refuses(
-      data, size, [](std::string_view text) { return import_msr_placement(text, "f", kModel); },
+      data, size,
+      [](std::string_view text) { return import_msr_placement(text, "f", kModel.graph, *kModel.cluster); },
       [](const Placement& placement) {
         require(check_placement(kModel.graph, *kModel.cluster, placement).empty());
       });

@@ -66,6 +66,18 @@ std::string why_text(const Problem& problem, const Placed& placed) {
   return text;
 }
 
+// As it is and cut into levels: what the simulator says of the better one that fits.
+Verdict consider(Judge& judge, const Problem& problem, const Instance& instance, const Assignment& assignment,
+                 std::optional<Duration> estimate) {
+  const Placement placement = placement_of(instance, problem.graph, assignment);
+  Verdict verdict = judge.consider(Plan(placement), estimate);
+  if (const std::optional<Placement> cut = with_levels(problem.graph, instance, placement)) {
+    const Verdict other = judge.consider(Plan(*cut), estimate);
+    if (other.fits()) verdict = other;
+  }
+  return verdict;
+}
+
 }  // namespace
 
 std::optional<Placement> with_levels(const Graph& graph, const Instance& instance,
@@ -105,11 +117,13 @@ Outcome plan_by_placer(const Problem& problem, const Placer& placer, const Place
         break;
       }
       const std::optional<Duration> estimate = size == training.batch ? placed.estimate : std::nullopt;
-      const Placement placement = placement_of(instance, problem.graph, *placed.assignment);
-      Verdict verdict = judge.consider(Plan(placement), estimate);
-      if (const std::optional<Placement> cut = with_levels(problem.graph, instance, placement)) {
-        const Verdict other = judge.consider(Plan(*cut), estimate);
-        if (other.fits()) verdict = other;
+      const Verdict verdict = consider(judge, problem, instance, *placed.assignment, estimate);
+      // The placer looked at one micro-batch by itself; in a row of them others may do better.
+      if (size != training.batch) {
+        for (const Assignment& other : placed.others) {
+          if (context.stop()) break;
+          consider(judge, problem, instance, other, std::nullopt);
+        }
       }
       if (verdict.ruling != Verdict::Ruling::kTooMuchMemory) {
         Outcome outcome = judge.outcome();

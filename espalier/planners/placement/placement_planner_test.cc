@@ -154,5 +154,27 @@ TEST(PlanByPlacer, TheFasterOfBothFragmentsCounts) {
   EXPECT_LT(judged(toy, placement), judged(toy, by_layer(toy)));
 }
 
+// One micro-batch passes a chain on one device soonest; eight of them pass three devices sooner.
+TEST(PlanByPlacer, StartsOfASearchCountWhereThereAreSeveralMicroBatches) {
+  std::string chain = "x = input() : f32[b]\nv0 = parameter(v0) : f32[1]\na0 = f(x, v0) : f32[b] @class=c2\n";
+  for (int i = 1; i < 6; ++i) {
+    const std::string now = std::to_string(i), before = std::to_string(i - 1);
+    chain += "v" + now + " = parameter(v" + now + ") : f32[1]\n";
+    chain += "a" + now + " = f(a" + before + ", v" + now + ") : f32[b] @class=c2\n";
+  }
+  const Toy toy(chain + "loss = f(a5) : f32[] @class=c0\n", kThreeDevices, 8);
+  const auto planned = [&](const char* placer) {
+    Context context;
+    const Outcome outcome = plan_by_placer(toy.problem(), find_placer(placer), {}, context);
+    EXPECT_EQ(outcome.status, Status::kFeasible) << outcome.why;
+    return judge_placement(toy.graph, toy.cluster, toy.costs, toy.training,
+                           std::get<Placement>(*outcome.plan), {.micro_batch = BatchSize(1)})
+        .iteration;
+  };
+  EXPECT_EQ(planned("one-device"), milliseconds(8 * 6 * 6));
+  EXPECT_LT(planned("expert"), milliseconds(8 * 6 * 6) / 2);
+  EXPECT_LE(planned("local-search"), planned("expert"));
+}
+
 }  // namespace
 }  // namespace espalier::placement

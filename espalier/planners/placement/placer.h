@@ -35,6 +35,7 @@ struct Placed {
   std::optional<Duration> estimate = {};      // of the step: the placer's own figure, if it has one
   DeviceOrders orders = {};                   // what it would have devices run by; empty: it does not say
   std::string why = {};                       // with an assignment: what the placer says of it, if anything
+  std::vector<Assignment> others = {};        // worth a look where a step has several micro-batches
   std::vector<DeviceLack> lacks = {};         // where nothing fits: of the assignment that came closest
   SearchStats stats = {};
   bool unsupported =

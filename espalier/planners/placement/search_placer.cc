@@ -75,7 +75,9 @@ Placed search_placer(const PlacerInput& input, const SearchPlacerOptions& option
   own.budget.max_states = std::min(context.budget.max_states, context.states + looks);
   Placed placed = placement_search(instance, options.rules, search, own);
   context.states = own.states;
-  return placed.assignment || any ? placed : failed;
+  if (!placed.assignment && !any) return failed;
+  placed.others = std::move(search.starts);
+  return placed;
 }
 
 namespace {

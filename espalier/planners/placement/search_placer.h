@@ -19,7 +19,8 @@ struct SearchPlacerOptions {
 
 // Never slower, by the engine, than the best of one-device, expert, m-etf, heft and multilevel; `estimate` is
 // the engine's step. Takes a state for each look, those of the starts too. Tasks run by the upward ranks of
-// the instance (MeanCosts), so a start keeps its meaning whatever moves.
+// the instance (MeanCosts), so a start keeps its meaning whatever moves. `others` are the starts: the search
+// looks at one micro-batch by itself.
 Placed search_placer(const PlacerInput& input, const SearchPlacerOptions& options, Context& context);
 
 // What a placer finds where a device must hold what is alive only (Rules::Memory::kLive): placers count all
