@@ -142,11 +142,7 @@ class BruteForce {
   static bool set_limits(PipelinePlan& plan, const std::vector<std::uint32_t>& limits) {
     bool changed = false;
     for (std::size_t s = 0; s < limits.size(); ++s) {
-      std::size_t share = 1;
-      for (const Replica& replica : plan.stages[s].replicas) {
-        share = std::max(share, replica.micro_batches.size());
-      }
-      const std::uint32_t limit = std::min(limits[s], narrow(share));
+      const std::uint32_t limit = std::min(limits[s], plan.stages[s].largest_share());
       changed = changed || limit != plan.stages[s].in_flight;
       plan.stages[s].in_flight = limit;
     }

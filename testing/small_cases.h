@@ -39,6 +39,11 @@ inline constexpr unsigned kOneIn = 8;
 #else
 inline constexpr unsigned kOneIn = 1;
 #endif
+// Of so many trials what such a build takes, at least one.
+inline constexpr int of_usual(int trials) {
+  const int some = trials / static_cast<int>(kOneIn);
+  return some > 0 ? some : 1;
+}
 
 // `edges`: bit x + y (y - 1) / 2 says whether stage y reads from stage x < y. The rest follows from the seed.
 // Unequal sizes may come with limits that are too small for the larger: check_schedule then refuses them.

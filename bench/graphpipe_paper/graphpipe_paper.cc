@@ -203,6 +203,7 @@ int run(const std::vector<std::string>& arguments) {
   for (const std::string& size : split(arguments[3], ',')) {
     training.micro_batches.emplace_back(std::stoll(size));
   }
+  std::sort(training.micro_batches.begin(), training.micro_batches.end());
   const std::size_t bound = std::stoul(arguments[4]);
   const std::size_t most_replicas = bound == 0 ? cluster.devices().size() : bound;
   const CostTable costs = complete_costs(graph, cluster, CostTable({}), training.micro_batches);

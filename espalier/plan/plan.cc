@@ -30,13 +30,13 @@ std::vector<std::uint32_t> round_robin(std::uint32_t micro_batches, std::size_t 
   return share;
 }
 
-namespace {
-
-std::size_t largest_share(const Stage& stage) {
+std::uint32_t Stage::largest_share() const {
   std::size_t share = 1;
-  for (const Replica& replica : stage.replicas) share = std::max(share, replica.micro_batches.size());
-  return share;
+  for (const Replica& replica : replicas) share = std::max(share, replica.micro_batches.size());
+  return static_cast<std::uint32_t>(share);
 }
+
+namespace {
 
 // Names, devices and numbers of a plan of either form, for its lists.
 template <class PlanStage, class MicroBatches>
@@ -83,7 +83,7 @@ std::vector<std::uint32_t> in_flight_limits(const PipelinePlan& plan) {
   if (const OrderLists* lists = plan.orders.lists()) {
     std::vector<std::uint32_t> held = in_flight_of(*lists, plan.stages.size());
     for (std::size_t x = 0; x < held.size(); ++x) {
-      held[x] = std::min(held[x], static_cast<std::uint32_t>(largest_share(plan.stages[x])));
+      held[x] = std::min(held[x], plan.stages[x].largest_share());
     }
     return held;
   }
@@ -94,9 +94,9 @@ std::vector<std::uint32_t> in_flight_limits(const PipelinePlan& plan) {
   for (std::size_t x = 0; x < plan.stages.size(); ++x) wanted.push_back(group_of(x));
   for (std::size_t x = plan.stages.size(); x-- > 0;) {
     const Stage& stage = plan.stages[x];
-    const std::size_t share = largest_share(stage);
-    if (rule.kind == ScheduleKind::kGPipe) wanted[x] = static_cast<std::int64_t>(share);
-    const std::int64_t limit = std::min(wanted[x], static_cast<std::int64_t>(share));
+    const std::int64_t share = stage.largest_share();
+    if (rule.kind == ScheduleKind::kGPipe) wanted[x] = share;
+    const std::int64_t limit = std::min(wanted[x], share);
     limits[x] = static_cast<std::uint32_t>(limit);
 
     const std::int64_t held =

@@ -46,6 +46,8 @@ struct Stage {
   std::vector<OperatorId> recompute =
       {};  // ascending; their saved tensors are dropped and computed again before B
   friend bool operator==(const Stage&, const Stage&) = default;
+
+  std::uint32_t largest_share() const;  // micro-batches of the replica with most, at least 1
 };
 
 // Of one stage, and of all stages of a plan together.

@@ -145,12 +145,6 @@ std::vector<OperatorRun> common_runs(std::span<const OperatorRun> a, std::span<c
   return common;
 }
 
-std::int64_t largest_share(const Stage& stage) {
-  std::size_t most = 1;
-  for (const Replica& replica : stage.replicas) most = std::max(most, replica.micro_batches.size());
-  return static_cast<std::int64_t>(most);
-}
-
 }  // namespace
 
 // Replicas of one weight take turns, so of each weight only the next in turn is asked.
@@ -472,7 +466,7 @@ std::optional<RunPlan> DraftRules::complete(std::span<const StageDraft> drafts, 
   for (std::size_t s = 0; s < limits.size(); ++s) {
     Stage& stage = plan.frame.stages[s];
     const std::int64_t wanted = std::int64_t{limits[s]} + drafts[order[s]].more_in_flight;
-    stage.in_flight = static_cast<std::uint32_t>(std::clamp<std::int64_t>(wanted, 1, largest_share(stage)));
+    stage.in_flight = static_cast<std::uint32_t>(std::clamp<std::int64_t>(wanted, 1, stage.largest_share()));
   }
   return plan;
 }

@@ -21,6 +21,7 @@
 namespace espalier {
 namespace {
 
+using espalier::testing::of_usual;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -62,11 +63,6 @@ TEST(Joint, TwoTowersRunSideBySideOnTwoDevices) {
 }
 
 // One to three devices, some of which are slower, behind one or two hosts.
-// Sanitized builds try an eighth, at least one.
-int of_usual(int trials) {
-  return std::max(1, trials / static_cast<int>(::espalier::testing::kOneIn));
-}
-
 std::string random_cluster_text(Rng& rng) {
   std::string text =
       "kind gpu 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\n"

@@ -11,24 +11,15 @@ constexpr std::uint32_t kAhead = 8;  // micro-batches
 constexpr int kStepsAhead = 4;
 constexpr std::uint64_t kPartOfTasks = 4;  // of the budget
 
-std::uint64_t tasks_of(const PipelinePlan& plan, BatchSize batch) {
-  std::uint64_t tasks = 0;
-  for (const Stage& stage : plan.stages) {
-    tasks += 4 * static_cast<std::uint64_t>(batch.count() / stage.micro_batch.count());
-  }
-  return tasks;
-}
-
 // With so many more in flight wherever stages hold more than that in `plan`; nothing if none of them can.
 std::optional<PipelinePlan> further_ahead(PipelinePlan ahead, const PipelinePlan& plan, std::uint32_t than) {
   bool some = false;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     Stage& stage = ahead.stages[s];
     if (plan.stages[s].in_flight <= than) continue;
-    std::size_t share = 1;
-    for (const Replica& replica : stage.replicas) share = std::max(share, replica.micro_batches.size());
+    const std::uint32_t share = stage.largest_share();
     some = some || stage.in_flight < share;
-    stage.in_flight = std::max(stage.in_flight, std::min(stage.in_flight + kAhead, narrow(share)));
+    stage.in_flight = std::max(stage.in_flight, std::min(stage.in_flight + kAhead, share));
   }
   return some ? std::optional(std::move(ahead)) : std::nullopt;
 }
@@ -44,7 +35,8 @@ std::uint64_t go_ahead_of_sums(const Problem& problem, const PipelinePlan& plan,
   for (const Stage& stage : plan.stages) {
     if (stage.replicas.size() > 1) held.insert(stage.in_flight);
   }
-  const std::uint64_t each = tasks_of(plan, problem.training.batch);
+  std::uint64_t each = 0;
+  for (const Stage& stage : plan.stages) each += tasks_of_stage(problem.training.batch, stage.micro_batch);
   std::uint64_t simulated = 0;
   for (const std::uint32_t than : held) {
     PipelinePlan best = plan;

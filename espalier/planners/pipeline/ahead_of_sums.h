@@ -12,11 +12,16 @@
 
 namespace espalier {
 
+// What a stage adds to a simulated step: forward, backward and a message each, of each micro-batch.
+inline std::uint64_t tasks_of_stage(BatchSize batch, BatchSize micro_batch) {
+  return 4 * static_cast<std::uint64_t>(batch.count() / micro_batch.count());
+}
+
 // Judges `plan`, which takes `fastest`, with eight more in flight for all stages that hold more than a
 // replicated one (on a path to it stages hold more and more), and eight more again as long as that is faster
 // and fits; for each number that replicated stages hold. Nothing is tried
 // where the order is not 1F1B's. Ends where the steps that were simulated have `most_tasks` in all, and
-// returns how many they had: forward, backward and a message each, of each stage's micro-batches.
+// returns how many they had (tasks_of_stage).
 std::uint64_t go_ahead_of_sums(const Problem& problem, const PipelinePlan& plan, Duration fastest,
                                std::optional<Duration> estimate, std::uint64_t most_tasks, Judge& judge,
                                const Context& context);

@@ -469,11 +469,9 @@ class GraphPipe {
     return simulated_ < context_.budget.max_states / kStatesOfATask / part;
   }
 
-  // Forward, backward and a message each, of each stage's micro-batches.
   void count_tasks(const PipeCandidate& candidate) {
-    for (const BatchSize b : candidate.micro_batches) {
-      simulated_ += 4 * static_cast<std::uint64_t>(problem_.training.batch.count() / b.count());
-    }
+    for (const BatchSize b : candidate.micro_batches)
+      simulated_ += tasks_of_stage(problem_.training.batch, b);
   }
 
   // Several trees often have the same plan.
@@ -507,9 +505,7 @@ class GraphPipe {
       count_tasks(candidate);
       PipelinePlan fuller = plan;
       for (Stage& stage : fuller.stages) {
-        std::size_t share = 1;
-        for (const Replica& replica : stage.replicas) share = std::max(share, replica.micro_batches.size());
-        stage.in_flight = std::min(stage.in_flight + more, narrow(share));
+        stage.in_flight = std::min(stage.in_flight + more, stage.largest_share());
       }
       const Verdict verdict = judge.consider(Plan(std::move(fuller)), nanoseconds(candidate.plan.bottleneck));
       if (!verdict.fits() || verdict.iteration >= fastest) return;
@@ -641,7 +637,7 @@ class GraphPipe {
   std::map<BatchSize, std::unique_ptr<internal::PlacePrices>> prices_;  // for all jobs
   std::vector<std::vector<DeviceId>> rows_;
   std::size_t most_branches_ = 0;  // of a parallel part
-  std::uint64_t simulated_ = 0;    // tasks, as count_tasks counts them
+  std::uint64_t simulated_ = 0;    // tasks (tasks_of_stage)
 };
 
 }  // namespace

@@ -14,10 +14,12 @@
 #include "espalier/planners/placement/ranks.h"
 #include "espalier/planners/placement/repair.h"
 #include "espalier/planners/placement/simple.h"
+#include "testing/small_cases.h"
 
 namespace espalier::placement {
 namespace {
 
+using espalier::testing::of_usual;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -258,10 +260,10 @@ template <class Visit>
 void for_each_small_instance(Visit visit) {
   for (std::size_t tasks = 1; tasks <= 5; ++tasks) {
     for (unsigned edges = 0; edges < 1U << (tasks * (tasks - 1) / 2); ++edges) {
-      for (std::uint64_t seed = 0; seed < 3; ++seed) {
+      for (int seed = 0; seed < of_usual(3); ++seed) {
         SCOPED_TRACE("tasks " + std::to_string(tasks) + " edges " + std::to_string(edges) + " seed " +
                      std::to_string(seed));
-        visit(small_instance(tasks, edges, seed));
+        visit(small_instance(tasks, edges, static_cast<std::uint64_t>(seed)));
       }
     }
   }
