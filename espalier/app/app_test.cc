@@ -254,7 +254,8 @@ TEST_F(App, DefaultsAreEightMicroBatchesAndHalvedSizes) {
     return parse_graph("batch " + range + "\nx = input() : f32[b]\nloss = mean(x) : f32[]\nreturn loss\n");
   };
   const Graph graph = graph_of("2..64"), large = graph_of("1..512");
-  EXPECT_EQ(default_batch(graph), BatchSize(16));
+  EXPECT_EQ(default_batch(graph, 2), BatchSize(16));
+  EXPECT_EQ(default_batch(graph, 12), BatchSize(24));
   const auto sizes = [](const Graph& of, std::int64_t batch, std::size_t devices) {
     std::vector<std::int64_t> counts;
     for (const BatchSize size : default_micro_batches(of, BatchSize(batch), devices))

@@ -309,8 +309,8 @@ std::vector<std::string> measurement_warnings(const std::string& costs, const Me
   return warnings;
 }
 
-BatchSize default_batch(const Graph& graph) {
-  return kDefaultMicroBatches * graph.batch().min;
+BatchSize default_batch(const Graph& graph, std::size_t devices) {
+  return std::max(kDefaultMicroBatches, static_cast<std::int64_t>(devices)) * graph.batch().min;
 }
 
 std::vector<BatchSize> default_micro_batches(const Graph& graph, BatchSize batch, std::size_t devices) {
@@ -409,13 +409,15 @@ PlanningJob prepare_job(const JobOptions& options) {
 
   Training training;
   if (start) training = start->file.training;
-  const BatchSize unless_given = start ? training.batch : imported.batch.value_or(default_batch(graph));
+  const BatchSize unless_given =
+      start ? training.batch : imported.batch.value_or(default_batch(graph, cluster.devices().size()));
   training.batch = options.batch.value_or(unless_given);
   if (!options.batch && !start && imported.batch) {
     notes.push_back(fmt::format("batch: the model file's own, {} (--batch)", training.batch.count()));
   } else if (!options.batch && !start) {
-    notes.push_back(fmt::format("batch: {} samples, eight micro-batches of {} (--batch)",
-                                training.batch.count(), graph.batch().min.count()));
+    const std::int64_t count = training.batch.count() / graph.batch().min.count();
+    notes.push_back(fmt::format("batch: {} samples, {} micro-batches of {} (--batch)", training.batch.count(),
+                                count == 8 ? "eight" : std::to_string(count), graph.batch().min.count()));
   }
   if (start && options.micro_batches.empty()) {
     training.micro_batches = sizes_of_start(start->file);

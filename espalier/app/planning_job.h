@@ -30,7 +30,7 @@ struct JobOptions {
   std::string cluster;  // "local", "local:4", "4xA100-80GB+2xV100-16GB@25Gb" or a file; empty: the model
                         // file's own if it carries one (a published profile), else local
   Machine machine;
-  std::optional<BatchSize> batch;  // empty: eight micro-batches of the exported size
+  std::optional<BatchSize> batch;  // empty: the model file's own, else default_batch
   // Empty: up to six divisors of the batch that the model allows; the whole batch alone where a smaller
   // micro-batch would train something else (operators_that_need_the_whole_batch).
   std::vector<BatchSize> micro_batches;
@@ -112,7 +112,8 @@ std::vector<std::string> measurement_warnings(const std::string& costs, const Me
                                               std::optional<std::uint32_t> threads);
 // A cluster of one host whose link was measured.
 Cluster with_measured_link(const Cluster& cluster, const MeasuredLink& link);
-BatchSize default_batch(const Graph& graph);  // eight micro-batches of the exported size, or of the least
+// Eight micro-batches of the exported size, or of the least; as many as devices where those are more.
+BatchSize default_batch(const Graph& graph, std::size_t devices);
 // Divisors of the batch within the model's range, ascending: the largest, and each the largest up to half of
 // the one before it, six at most. Where there are more, those with fewer micro-batches than devices are left
 // out first, the second largest before smaller ones; then the smallest. The largest stays: a model too small

@@ -1,8 +1,65 @@
+#include <fmt/format.h>
+
+#include <array>
 #include <memory>
 
+#include "espalier/base/check.h"
 #include "espalier/cli/runtime_verbs.h"
 
 namespace espalier::cli {
+namespace {
+
+// Which actions take an option. Those that are not here are of the model that finetune and apply read.
+struct TakenBy {
+  std::string_view option, actions;
+};
+constexpr std::string_view kOfModel = "finetune and apply";
+constexpr std::array kTakenBy = {
+    TakenBy{"action", ""},
+    TakenBy{"--help", ""},
+    TakenBy{"--json", ""},
+    TakenBy{"--no-color", ""},
+    TakenBy{"model", "finetune, apply and curve"},
+    TakenBy{"--jobs", "pretrain, finetune and apply"},
+    TakenBy{"--seed", "pretrain, finetune and apply"},
+    TakenBy{"--device", "pretrain, finetune and apply"},
+    TakenBy{"--policy", kOfModel},
+    TakenBy{"--contrast", "pretrain and finetune"},
+    TakenBy{"--updates", "pretrain and finetune"},
+    TakenBy{"--checkpoint", "pretrain and finetune"},
+    TakenBy{"--output", "pretrain and finetune"},
+    TakenBy{"--graphs", "pretrain"},
+    TakenBy{"--without", "pretrain"},
+    TakenBy{"--looks", "pretrain"},
+    TakenBy{"--width", "pretrain"},
+    TakenBy{"--segment", "pretrain"},
+    TakenBy{"--attention-layers", "pretrain"},
+    TakenBy{"--refinements", "pretrain"},
+    TakenBy{"--spectral", "pretrain"},
+    TakenBy{"--gate", "pretrain"},
+    TakenBy{"--coarsening", "pretrain"},
+    TakenBy{"--rounds", "pretrain"},
+    TakenBy{"--samples", "apply"},
+    TakenBy{"--svg", "curve"},
+};
+
+void refuse_options_of_others(const CLI::App& verb, const LearnFlags& flags) {
+  for (const CLI::Option* option : verb.get_options()) {
+    if (option->count() == 0) continue;
+    const std::vector<std::string>& long_names = option->get_lnames();
+    const std::string name = long_names.empty() ? option->get_name() : "--" + long_names.front();
+    std::string_view actions = kOfModel;
+    for (const TakenBy& each : kTakenBy) {
+      if (each.option == name) actions = each.actions;
+    }
+    if (actions.empty() || actions.find(flags.action) != std::string_view::npos) continue;
+    throw InputError(fmt::format("learn {}: {} is for {}", flags.action,
+                                 name == "model" ? "a file ('" + flags.job.options.model + "')" : name,
+                                 actions));
+  }
+}
+
+}  // namespace
 
 void add_learn(Program& program) {
   auto flags = std::make_shared<LearnFlags>();
@@ -77,7 +134,7 @@ void add_learn(Program& program) {
   verb->add_option("-o,--output", flags->output, "pretrain, finetune: the policy to write")
       ->type_name("FILE");
   verb->add_option("--svg", flags->svg, "curve: the picture to write")->type_name("FILE");
-  execute_when_called(program, verb, &RuntimeVerbs::learn, flags);
+  execute_when_called(program, verb, &RuntimeVerbs::learn, flags, refuse_options_of_others);
 }
 
 }  // namespace espalier::cli

@@ -101,12 +101,14 @@ LearnedPlanner learned_planner(Program& program, const std::string& verb,
 LearnedOrdered learned_ordered(Program& program, std::string_view placer);
 
 // `verb`, if it is called, is carried out by this program where it has a runtime, else by espalier-runtime.
+// Before that `check` may throw InputError.
 template <typename Flags>
-void execute_when_called(Program& program, CLI::App* verb,
-                         int (*RuntimeVerbs::*action)(Program&, const Flags&),
-                         const std::shared_ptr<Flags>& flags) {
-  verb->callback([&program, verb, action, flags] {
-    program.chosen = [&program, verb, action, flags]() -> int {
+void execute_when_called(
+    Program& program, CLI::App* verb, int (*RuntimeVerbs::*action)(Program&, const Flags&),
+    const std::shared_ptr<Flags>& flags, void (*check)(const CLI::App&, const Flags&) = [](auto&, auto&) {}) {
+  verb->callback([&program, verb, action, flags, check] {
+    program.chosen = [&program, verb, action, flags, check]() -> int {
+      check(*verb, *flags);
       if (program.runtime == nullptr) hand_over(verb->get_name(), program.arguments);
       return (program.runtime->*action)(program, *flags);
     };

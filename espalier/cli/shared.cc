@@ -70,7 +70,8 @@ void JobFlags::add_planning(CLI::App* verb) {
                    "file's own devices); default: local")
       ->type_name("CLUSTER");
   verb->add_option("-b,--batch", batch,
-                   "samples of one step; default: the model file's own, else eight of the exported size")
+                   "samples of one step; default: the model file's own, else eight of the exported size, or "
+                   "one for each device")
       ->type_name("N")
       ->check(positive());
   verb->add_option("-m,--micro-batch", micro_batches,
@@ -159,8 +160,9 @@ std::string verdict_text(const Trace& trace, BatchSize batch) {
   const double rate =
       trace.iteration.count() > 0 ? static_cast<double>(batch.count()) / to_seconds(trace.iteration) : 0;
   const std::string samples = rate < 1000 ? fmt::format("{:.4g}", rate) : fmt::format("{:.0f}", rate);
-  return fmt::format("{} per iteration of {} samples, {} samples/s, devices {:.1f} % idle",
-                     to_text(trace.iteration), batch.count(), samples, 100 * bubble_ratio(trace));
+  return fmt::format("{} per iteration of {} sample{}, {} samples/s, devices {:.1f} % idle",
+                     to_text(trace.iteration), batch.count(), batch.count() == 1 ? "" : "s", samples,
+                     100 * bubble_ratio(trace));
 }
 
 std::string price_text(const std::optional<StepPrice>& price) {

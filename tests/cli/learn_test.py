@@ -147,6 +147,13 @@ class Learned(Command):
         self.refused("learn", "apply", *MODEL, "--device", "tpu", says="there is no device 'tpu'; expected cpu, cuda or cuda:N")
         self.refused("learn", "pretrain", "-o", "p", "--device", "cuda:99", says="no device 'cuda:99'; expected cpu")
 
+    def test_options_of_other_actions_are_refused(self):
+        self.refused("learn", "curve", "c.safetensors", "--seed", "3", says="learn curve: --seed is for pretrain, finetune and apply")
+        self.refused("learn", "pretrain", *MODEL[:1], "-o", "p", says="is for finetune, apply and curve")
+        self.refused("learn", "pretrain", "--cluster", "local:2", "-o", "p", says="--cluster is for finetune and apply")
+        self.refused("learn", "apply", *MODEL, "--rounds", "3", says="learn apply: --rounds is for pretrain")
+        self.refused("learn", "finetune", *MODEL, "--samples", "3", "-o", "p", says="--samples is for apply")
+
 
 if __name__ == "__main__":
     if not BINARY:
