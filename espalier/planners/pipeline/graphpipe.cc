@@ -52,9 +52,13 @@ constexpr int kChanges = 8;  // of one plan, at most
 // Of the budget, dealt to a round's searches: more changed no plan of twelve models on equal devices and made
 // some ten times as slow. With twice as many, plans for devices of two kinds are 2 to 4 % faster.
 constexpr std::uint64_t kStatesOfRound = 1'500'000, kStatesForAnOperator = 150;
+// Up to so many those that need more than their deal have what others leave, as long as it is some for each.
+constexpr std::uint64_t kStatesShared = 1'000'000, kStatesToGoOn = 5'000;
+constexpr int kDeals = 8;                    // at most
 constexpr std::uint64_t kStatesOfATask = 4;  // of the budget, for each task of the steps that are simulated
 // What a bottleneck may be above the least, where plans are simulated.
 constexpr std::int64_t kSlackPerMille = 4;
+constexpr std::int64_t kAnyEstimate = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kMemoryRounds[] = {1000, 900, 750, 600, 450};  // per mille: what a search counts on
 
 // A plan with all that it takes to propose it.
@@ -86,6 +90,12 @@ struct PipeAttempt {
         search(tree, sizes, options, context),
         bisection(search, slack_per_mille) {
     context.budget.max_states = std::min(context.budget.max_states, most_states);
+  }
+
+  // With so many states more, if it lacked some.
+  void go_on(std::uint64_t states) {
+    context.budget.max_states = context.states + states;
+    context.budget_spent = false;
   }
 
   // Says what it took since it last did. With more states than its limit it would have found nothing else.
@@ -233,6 +243,8 @@ class GraphPipe {
         std::count_if(all.begin(), all.end(), [](const PipeJob& job) { return !job.as_a_chain; }));
     const std::uint64_t most =  // chains need few
         (kStatesOfRound + kStatesForAnOperator * problem_.graph.operators().size()) / graphs;
+    round_ =
+        std::min(context_.left(), kStatesShared + kStatesForAnOperator * problem_.graph.operators().size());
     const std::vector<Context> own = context_.parts(all.size());
     PipeSearchOptions options;
     options.schedule = options_.schedule;
@@ -275,7 +287,7 @@ class GraphPipe {
   // have no plan with a bottleneck as short as the least found; where the simulator chooses, as half as long
   // again as the shortest estimate of a step. If some were left: what theirs are above.
   std::optional<std::int64_t> bisect(const Attempts& attempts, bool all) const {
-    std::int64_t hopeless = std::numeric_limits<std::int64_t>::max();
+    std::int64_t hopeless = kAnyEstimate;
     std::vector<PipeAttempt*> going;
     bool left_some = false;
     const auto look = [&](PipeAttempt* each) {
@@ -290,13 +302,29 @@ class GraphPipe {
       return !leaves;
     };
     for (const auto& attempt : attempts) going.push_back(attempt.get());
+    int deals = 0;
     while (!context_.stop()) {
       std::ranges::for_each(going, look);
       std::erase_if(going, [&](PipeAttempt* each) { return !stays(each); });
+      if (going.empty() && deals++ < kDeals) going = starved(attempts, all ? kAnyEstimate : hopeless);
       if (going.empty()) break;
       on_threads(context_.pool, going.size(), [&](std::size_t i) { going[i]->bisection.step(); });
     }
     return left_some ? std::optional(hopeless) : std::nullopt;
+  }
+
+  // Those that ended for lack of states, with what others have left of the round; none where that is too
+  // little for another probe.
+  std::vector<PipeAttempt*> starved(const Attempts& attempts, std::int64_t hopeless) const {
+    std::vector<PipeAttempt*> result;
+    std::uint64_t left = round_;
+    for (const auto& each : attempts) {
+      left -= std::min(left, each->context.states);
+      if (each->context.budget_spent && each->bisection.low() <= hopeless) result.push_back(each.get());
+    }
+    if (result.empty() || left / result.size() < kStatesToGoOn) return {};
+    for (PipeAttempt* each : result) each->go_on(left / result.size());
+    return result;
   }
 
   // What those have found that have not said so, and what else is worth a look beside it.
@@ -638,6 +666,7 @@ class GraphPipe {
   std::vector<std::vector<DeviceId>> rows_;
   std::size_t most_branches_ = 0;  // of a parallel part
   std::uint64_t simulated_ = 0;    // tasks (tasks_of_stage)
+  std::uint64_t round_ = 0;        // states that those that lack some may have, with what all took
 };
 
 }  // namespace
