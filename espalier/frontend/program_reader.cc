@@ -8,39 +8,17 @@
 #include "espalier/base/check.h"
 #include "espalier/frontend/decode.h"
 #include "espalier/frontend/libtorch_operators.h"
+#include "espalier/frontend/program_arguments.h"
 #include "espalier/frontend/srepr.h"
 #include "espalier/frontend/weight_tables.h"
 
 namespace espalier {
 namespace {
 
+using Scope = ProgramScope;
+
 constexpr int kMaxInlining = 20;
 constexpr std::int64_t kUnboundedBatch = std::int64_t{1} << 20;  // where an export names no largest batch
-
-// The names that one graph (the program's, or a sub-graph's) can see.
-struct Scope {
-  const Json* graph = nullptr;
-  std::unordered_map<std::string, TensorId> tensors;
-  std::unordered_map<std::string, const Json*> tensor_values, sym_ints, sym_bools, sym_floats;
-};
-
-std::unordered_map<std::string, const Json*> index_members(const Json& graph, const char* key) {
-  std::unordered_map<std::string, const Json*> result;
-  const Json* const table = find_member(graph, key);
-  if (table == nullptr || !table->is_object()) return result;
-  for (auto it = table->begin(); it != table->end(); ++it) result.emplace(it.key(), &it.value());
-  return result;
-}
-
-Scope make_scope(const Json& graph) {
-  Scope scope;
-  scope.graph = &graph;
-  scope.tensor_values = index_members(graph, "tensor_values");
-  scope.sym_ints = index_members(graph, "sym_int_values");
-  scope.sym_bools = index_members(graph, "sym_bool_values");
-  scope.sym_floats = index_members(graph, "sym_float_values");
-  return scope;
-}
 
 // "L__self__,,m.M;L__self__l.0,l.0,torch.nn.Linear" → "l.0": the innermost module's name.
 std::string innermost_module(const Json& metadata) {
@@ -95,7 +73,7 @@ class ProgramReader {
     const Json& module = member(model_, "graph_module", place_);
     const Json& graph = member(module, "graph", place_);
     const Json& signature = member(module, "signature", place_);
-    Scope scope = make_scope(graph);
+    Scope scope(graph);
     find_batch(signature, scope);
     find_devices(scope);
     read_inputs(signature, scope);
@@ -282,7 +260,7 @@ class ProgramReader {
       const Json* const as_tensor = find_member(argument, "as_tensor");
       if (as_tensor == nullptr && kind.tag == "user_output") continue;  // a number or nothing
       const std::string name = text(as_tensor == nullptr ? argument : *as_tensor, "name", place_);
-      const TensorId id = look_up(scope, name);
+      const TensorId id = tensor_of(scope, name, place_);
       if (std::find(program_.outputs.begin(), program_.outputs.end(), id) == program_.outputs.end()) {
         program_.outputs.push_back(id);
         program_.output_names.push_back(name);
@@ -323,14 +301,6 @@ class ProgramReader {
                                 .trainable = meta.requires_grad,
                                 .parameter = std::nullopt});
     return id;
-  }
-
-  TensorId look_up(const Scope& scope, const std::string& name) const {
-    const auto found = scope.tensors.find(name);
-    if (found == scope.tensors.end()) {
-      place_.fail("reads tensor " + quote(name) + ", which nothing before it defines");
-    }
-    return found->second;
   }
 
   // -- Nodes ----------------------------------------------------------------------------------------------
@@ -404,7 +374,7 @@ class ProgramReader {
       setting.autocast = flag->get<bool>() ? std::optional(autocast_type(device, argument(1))) : std::nullopt;
     }
     const Json& graph = member(*wrapped, "graph", place_);
-    Scope inner = make_scope(graph);
+    Scope inner(graph);
     const Json::array_t& formal = list(graph, "inputs", place_);
     if (formal.size() != inputs.size() - graph_at - 1)
       place_.fail("gives its sub-graph a wrong number of inputs");
@@ -457,7 +427,7 @@ class ProgramReader {
     if (to.tag == "as_tensor") {
       if (from.tag != "as_tensor") place_.fail("gives its sub-graph " + quote(from.tag) + " for a tensor");
       inner.tensors.emplace(text(*to.value, "name", place_),
-                            look_up(outer, text(*from.value, "name", place_)));
+                            tensor_of(outer, text(*from.value, "name", place_), place_));
     } else if (to.tag == "as_sym_int") {
       const std::string name = text(*to.value, "as_name", place_);
       if (inner.sym_ints.contains(name)) return;
@@ -490,7 +460,7 @@ class ProgramReader {
     if (from.size() != to.size()) place_.fail("takes another number of outputs than its sub-graph has");
     for (std::size_t i = 0; i < from.size(); ++i) {
       if (from[i] == nullptr || to[i] == nullptr) continue;
-      const TensorId id = look_up(inner, text(*from[i], "name", place_));
+      const TensorId id = tensor_of(inner, text(*from[i], "name", place_), place_);
       const std::string name = text(*to[i], "name", place_);
       if (!outer.tensors.emplace(name, id).second)
         place_.fail("defines tensor " + quote(name) + " a second time");
@@ -532,7 +502,8 @@ class ProgramReader {
     flat.call.autocast = setting.autocast;
     for (const Json& input : list(node, "inputs", place_)) {
       flat.call.arguments.push_back(
-          {text(input, "name", place_), decode(member(input, "arg", place_), scope)});
+          {text(input, "name", place_),
+           ArgumentReader(scope, sizes_, place_).read(member(input, "arg", place_))});
     }
     flat.name = unique_name(place_.node, node_names_);
     for (const Json& output : outputs) flat.call.outputs.push_back(read_output(output, scope));
@@ -555,7 +526,7 @@ class ProgramReader {
     for (const Json& output : outputs) {
       const Tagged value = tagged(output, "an output", place_);
       if (value.tag == "as_sym_int") {
-        sym_int(*value.value, scope);
+        ArgumentReader(scope, sizes_, place_).sym_int(*value.value);
       } else if (value.tag != "as_sym_bool" && value.tag != "as_sym_float") {
         return false;
       }
@@ -583,134 +554,6 @@ class ProgramReader {
     if (!output.value->is_array()) place_.fail("has " + output.tag + " that is not a list");
     for (const Json& element : *output.value) result.tensors.push_back(one(element));
     return result;
-  }
-
-  // -- Arguments ------------------------------------------------------------------------------------------
-
-  SizeExpr sym_int(const Json& value, const Scope& scope) {
-    if (const Json* const constant = find_member(value, "as_int"))
-      return integer(*constant, "a number", place_);
-    const std::string name = text(value, "as_name", place_);
-    const auto known = scope.sym_ints.find(name);
-    if (known == scope.sym_ints.end())
-      place_.fail("uses the number " + quote(name) + ", which is not defined");
-    return sizes_.read(*known->second, place_);
-  }
-
-  double real(const Json& value) {
-    if (value.is_number()) return value.get<double>();
-    if (value == "Infinity") return std::numeric_limits<double>::infinity();
-    if (value == "-Infinity") return -std::numeric_limits<double>::infinity();
-    if (value == "NaN") return std::numeric_limits<double>::quiet_NaN();
-    place_.fail("has an argument that is not a number");
-  }
-
-  bool boolean(const Json& value) {
-    if (!value.is_boolean()) place_.fail("has an argument that is neither true nor false");
-    return value.get<bool>();
-  }
-
-  // A number or truth value computed by the program must be a constant: only sizes follow the batch.
-  const Json& constant(const Json& value, const char* key,
-                       const std::unordered_map<std::string, const Json*>& table) {
-    if (const Json* const given = find_member(value, key)) return *given;
-    const std::string name = text(value, "as_name", place_);
-    const auto known = table.find(name);
-    const Json* const given = known == table.end() ? nullptr : find_member(*known->second, key);
-    if (given == nullptr) {
-      place_.fail("uses " + quote(name) +
-                  ", a number that varies with the batch and is not a size; compute it with "
-                  "tensors");
-    }
-    return *given;
-  }
-
-  template <class T, class F>
-  std::vector<T> each(const Json& values, F&& read) {
-    if (!values.is_array()) place_.fail("has a list argument that is not a list");
-    std::vector<T> result;
-    result.reserve(values.size());
-    for (const Json& value : values) result.push_back(read(value));
-    return result;
-  }
-
-  ArgumentValue decode(const Json& json, const Scope& scope) {
-    const Tagged argument = tagged(json, "an argument", place_);
-    const std::string& tag = argument.tag;
-    const Json& value = *argument.value;
-    const auto tensor = [&](const Json& v) { return look_up(scope, text(v, "name", place_)); };
-    if (tag == "as_none") return NoArgument();
-    if (tag == "as_tensor") return tensor(value);
-    if (tag == "as_tensors") return each<OptionalTensor>(value, tensor);
-    if (tag == "as_optional_tensor" || tag == "as_optional_tensors")
-      return decode_optional(tag, value, scope);
-    if (tag == "as_int") return SizeExpr(integer(value, "a number", place_));
-    if (tag == "as_sym_int") return sym_int(value, scope);
-    if (tag == "as_ints") {
-      return each<SizeExpr>(value, [&](const Json& v) { return SizeExpr(integer(v, "a number", place_)); });
-    }
-    if (tag == "as_sym_ints") return each<SizeExpr>(value, [&](const Json& v) { return sym_int(v, scope); });
-    if (tag == "as_float") return real(value);
-    if (tag == "as_floats") return each<double>(value, [&](const Json& v) { return real(v); });
-    if (tag == "as_sym_float") return real(constant(value, "as_float", scope.sym_floats));
-    if (tag == "as_sym_floats") {
-      return each<double>(value,
-                          [&](const Json& v) { return real(constant(v, "as_float", scope.sym_floats)); });
-    }
-    if (tag == "as_bool") return boolean(value);
-    if (tag == "as_bools") {
-      const auto bools = each<char>(value, [&](const Json& v) { return static_cast<char>(boolean(v)); });
-      return std::vector<bool>(bools.begin(), bools.end());
-    }
-    if (tag == "as_sym_bool") return boolean(constant(value, "as_bool", scope.sym_bools));
-    if (tag == "as_string") {
-      if (!value.is_string()) place_.fail("has a string argument that is not a string");
-      return value.get<std::string>();
-    }
-    return decode_enumeration(tag, value);
-  }
-
-  ArgumentValue decode_optional(const std::string& tag, const Json& value, const Scope& scope) {
-    const auto one = [&](const Json& v) -> OptionalTensor {
-      if (find_member(v, "as_none") != nullptr) return std::nullopt;
-      return look_up(scope, text(member(v, "as_tensor", place_), "name", place_));
-    };
-    if (tag == "as_optional_tensors") return each<OptionalTensor>(value, one);
-    const OptionalTensor tensor = one(value);
-    return tensor ? ArgumentValue(*tensor) : ArgumentValue(NoArgument());
-  }
-
-  ArgumentValue decode_enumeration(const std::string& tag, const Json& value) {
-    if (tag == "as_device") return DeviceArgument();
-    if (tag == "as_scalar_type") {
-      const std::int64_t number = integer(value, "a dtype", place_);
-      const std::optional<DType> dtype = dtype_of(number);
-      if (!dtype) place_.fail("has dtype " + std::to_string(number) + ", which is not supported");
-      return *dtype;
-    }
-    if (tag == "as_layout") {
-      if (integer(value, "a layout", place_) != 7)
-        place_.fail("makes a sparse tensor, which is not supported");
-      return LayoutArgument::kStrided;
-    }
-    if (tag == "as_memory_format") {
-      switch (integer(value, "a memory format", place_)) {
-        case 1:
-          return MemoryFormatArgument::kContiguous;
-        case 2:
-          return MemoryFormatArgument::kChannelsLast;
-        case 3:
-          return MemoryFormatArgument::kChannelsLast3d;
-        case 4:
-          return MemoryFormatArgument::kPreserve;
-        default:
-          place_.fail("has an unknown memory format");
-      }
-    }
-    if (tag == "as_custom_obj") {
-      place_.fail("reads a custom object, which cannot be planned or sent; replace it by tensors");
-    }
-    place_.fail("has an argument of kind " + quote(tag) + ", which is not supported");
   }
 
   const Json& model_;
