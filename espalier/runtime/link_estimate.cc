@@ -41,7 +41,8 @@ MeasuredLink estimate_link(const MessageTimes& times) {
   link.send = endpoint(sender);
   link.receive = endpoint(receiver);
   // On the wire is what is left of a message's way when both ends have had their part.
-  const double per_byte = std::max(whole.per_byte - sender.per_byte - receiver.per_byte, 1e-3);
+  constexpr double kLeast = 1e9 / static_cast<double>(kUnseenBandwidth);
+  const double per_byte = std::max(whole.per_byte - sender.per_byte - receiver.per_byte, kLeast);
   link.bandwidth = std::llround(1e9 / per_byte);
   link.latency = round_duration(std::max(whole.fixed - sender.fixed - receiver.fixed, 1000.0));
   return link;

@@ -23,6 +23,9 @@ struct MessageTimes {
 
 MeasuredLink estimate_link(const MessageTimes& times);
 
+// The bandwidth of a link on whose way bytes take no time that could be seen: both ends take all of it.
+inline constexpr std::int64_t kUnseenBandwidth = 1'000'000'000'000;
+
 // One figure for many samples; 0 for none, as a worker has that takes no part. A message is slow now and
 // then, and by much: the mean counts that. It leaves out the slowest and the fastest tenth, so that a few
 // stalls of the host do not decide.

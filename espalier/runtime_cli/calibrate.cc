@@ -9,6 +9,7 @@
 #include "espalier/cli/calibrate.h"
 #include "espalier/cli/workers.h"
 #include "espalier/cost/json.h"
+#include "espalier/runtime/link_estimate.h"
 #include "espalier/runtime/process_placement.h"
 #include "espalier/runtime_cli/verbs.h"
 
@@ -37,10 +38,12 @@ void print(Console& console, const Calibration& c, const std::string& path) {
   out << fmt::format("peak {} GFLOP/s, memory {} GB/s, an operator at least {}\n", rate(c.flops_f32),
                      rate(static_cast<double>(c.memory_bandwidth)), to_text(c.launch_overhead));
   if (const auto& link = c.costs.parts().link) {
-    out << fmt::format(
-        "between workers {} GB/s, latency {}; a message takes {} of its sender, {} of its receiver\n",
-        rate(static_cast<double>(link->bandwidth)), to_text(link->latency), to_text(link->send.fixed),
-        to_text(link->receive.fixed));
+    const std::string bytes = link->bandwidth < kUnseenBandwidth
+                                  ? rate(static_cast<double>(link->bandwidth)) + " GB/s, "
+                                  : std::string();
+    out << fmt::format("between workers {}latency {}; a message takes {} of its sender, {} of its receiver\n",
+                       bytes, to_text(link->latency), to_text(link->send.fixed),
+                       to_text(link->receive.fixed));
   }
   if (!path.empty()) out << "remembered in " << path << '\n';
 }

@@ -10,6 +10,7 @@
 #include "espalier/cost/json.h"
 #include "espalier/cost/text.h"
 #include "espalier/report/table_json.h"
+#include "espalier/runtime/link_estimate.h"
 #include "espalier/runtime/process_placement.h"
 #include "espalier/runtime/runtime.h"
 #include "espalier/runtime_cli/verbs.h"
@@ -52,9 +53,10 @@ void print(Program& program, const ProfileFlags& flags, const std::string& kind,
                      to_text(summary.forward), to_text(summary.backward));
   if (costs.parts().link) {
     const MeasuredLink& link = *costs.parts().link;
-    out << fmt::format("between workers: {}/s, latency {}; a message costs its sender {}, its receiver {}\n",
-                       to_text(Bytes(link.bandwidth)), to_text(link.latency), endpoint_text(link.send),
-                       endpoint_text(link.receive));
+    const std::string rate =
+        link.bandwidth < kUnseenBandwidth ? to_text(Bytes(link.bandwidth)) + "/s, " : std::string();
+    out << fmt::format("between workers: {}latency {}; a message costs its sender {}, its receiver {}\n",
+                       rate, to_text(link.latency), endpoint_text(link.send), endpoint_text(link.receive));
   }
   out << '\n' << print_text(kind_table(summary, 15)) << "\nwrote " << flags.output << '\n';
 }
