@@ -35,7 +35,18 @@ bool is_short_form(const std::string& cluster) {
   return !names_local(cluster) && !std::filesystem::is_regular_file(cluster, ignored);
 }
 
-constexpr std::string_view kOwnDevices = "file:";  // --cluster file:8
+constexpr std::string_view kLocalWorkers = "local:";  // --cluster local:4
+constexpr std::string_view kOwnDevices = "file:";     // --cluster file:8
+
+// The number behind such a prefix.
+std::int64_t count_behind(std::string_view prefix, const std::string& cluster, const char* of, int such) {
+  try {
+    return parse_integer(std::string_view(cluster).substr(prefix.size()), 1, 4096);
+  } catch (const InputError&) {
+    throw InputError(fmt::format("--cluster {}: expected a number of {} after '{}', such as {}{}", cluster,
+                                 of, prefix, prefix, such));
+  }
+}
 
 bool names_own_devices(const std::string& cluster) {
   return cluster.starts_with(kOwnDevices);
@@ -43,13 +54,7 @@ bool names_own_devices(const std::string& cluster) {
 
 // So many of the model file's own devices, which are alike.
 Cluster own_devices(const Imported& model, const std::string& cluster) {
-  std::int64_t count = 0;
-  try {
-    count = parse_integer(cluster.substr(kOwnDevices.size()), 1, 4096);
-  } catch (const InputError&) {
-    throw InputError(
-        fmt::format("--cluster {}: expected a number of devices after 'file:', such as file:8", cluster));
-  }
+  const std::int64_t count = count_behind(kOwnDevices, cluster, "devices", 8);
   if (!model.cluster) {
     throw InputError(fmt::format(
         "--cluster {}: the model's file brings no devices; expected such as local:2 or 8xV100-16GB@100Gb",
@@ -238,7 +243,7 @@ Cluster with_measured_link(const Cluster& cluster, const MeasuredLink& link) {
 }
 
 bool names_local(const std::string& cluster) {
-  return cluster == "local" || cluster.rfind("local:", 0) == 0;
+  return cluster == "local" || cluster.starts_with(kLocalWorkers);
 }
 
 void refuse_precision_of_costs(Precision precision, const std::string& cost_file) {
@@ -254,12 +259,7 @@ Cluster load_cluster(const std::string& name, const LocalMachine& machine) {
     LocalMachine local = machine;
     if (name != "local") {
       const std::int64_t total = local.memory_each.count() * local.devices;
-      try {
-        local.devices = static_cast<int>(parse_integer(name.substr(6), 1, 4096));
-      } catch (const InputError&) {
-        throw InputError(
-            fmt::format("--cluster {}: expected a number of workers after 'local:', such as local:2", name));
-      }
+      local.devices = static_cast<int>(count_behind(kLocalWorkers, name, "workers", 2));
       local.memory_each = Bytes(total / local.devices);
     }
     return local_cluster(local);

@@ -27,8 +27,9 @@ struct Machine {
 struct JobOptions {
   std::string model;  // path
   ImportOptions import;
-  std::string cluster;  // "local", "local:4", "4xA100-80GB+2xV100-16GB@25Gb" or a file; empty: the model
-                        // file's own if it carries one (a published profile), else local
+  std::string cluster;  // "local", "local:4", "4xA100-80GB+2xV100-16GB@25Gb", a file, or "file:8": so many of
+                        // the model file's own devices; empty: its own cluster if it carries one (a
+                        // published profile), else local
   Machine machine;
   std::optional<BatchSize> batch;  // empty: the model file's own, else default_batch
   // Empty: up to six divisors of the batch that the model allows; the whole batch alone where a smaller

@@ -11,8 +11,7 @@
 // - 10^10 units are one unit of what its simulator prints, read as a millisecond here. Times are rounded to
 //   nanoseconds.
 // - Messages disturb nobody there: the file's own cluster has links for all. An output has the bytes that
-// take
-//   its time at kTimedBytesPerSecond, and goes once to each device that reads it.
+//   take its time at kTimedBytesPerSecond, and goes once to each device that reads it.
 // - An edge that stands there twice counts once.
 
 #include <algorithm>
@@ -111,13 +110,9 @@ class DopplerReader {
 bool is_doppler(std::string_view text) {
   const auto first = text.find('\n');
   if (first == std::string_view::npos) return false;
-  const auto is_of = [](std::string_view line, std::string_view all, std::string_view some) {
-    return line.find_first_not_of(all) == std::string_view::npos &&
-           line.find_first_of(some) != std::string_view::npos;
-  };
   const std::string_view rest = text.substr(first + 1);
-  return is_of(text.substr(0, first), " \t\r0123456789", "0123456789") &&
-         is_of(rest.substr(0, rest.find('\n')), " \t\r,0123456789", ",");
+  return consists_of(text.substr(0, first), " \t\r0123456789", "0123456789") &&
+         consists_of(rest.substr(0, rest.find('\n')), " \t\r,0123456789", ",");
 }
 
 Imported import_doppler(std::string_view text, const std::string& name, const ImportOptions&) {

@@ -15,6 +15,11 @@ bool is_word(std::string_view text) {
 
 }  // namespace
 
+bool consists_of(std::string_view line, std::string_view allowed, std::string_view needed) {
+  return line.find_first_not_of(allowed) == std::string_view::npos &&
+         line.find_first_of(needed) != std::string_view::npos;
+}
+
 NumberLine NumberLines::next(bool word) {
   while (!text_.empty()) {
     ++line_;

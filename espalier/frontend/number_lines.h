@@ -16,6 +16,9 @@ struct NumberLine {
   bool empty() const { return numbers.empty() && word.empty(); }
 };
 
+// Whether a line has no other characters than those allowed, and one at least of those needed.
+bool consists_of(std::string_view line, std::string_view allowed, std::string_view needed);
+
 // The lines that hold something, one after the other, up to one that begins with '#'.
 class NumberLines {
  public:

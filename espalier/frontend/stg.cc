@@ -107,8 +107,7 @@ class StgReader {
 
 bool is_stg(std::string_view text) {
   const auto only_numbers = [&](std::string_view line) {
-    return line.find_first_not_of(" \t\r0123456789") == std::string_view::npos &&
-           line.find_first_of("0123456789") != std::string_view::npos;
+    return consists_of(line, " \t\r0123456789", "0123456789");
   };
   const auto first = text.find_first_not_of(" \t\r\n");
   if (first == std::string_view::npos) return false;
