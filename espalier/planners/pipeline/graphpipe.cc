@@ -243,8 +243,8 @@ class GraphPipe {
         std::count_if(all.begin(), all.end(), [](const PipeJob& job) { return !job.as_a_chain; }));
     const std::uint64_t most =  // chains need few
         (kStatesOfRound + kStatesForAnOperator * problem_.graph.operators().size()) / graphs;
-    round_ =
-        std::min(context_.left(), kStatesShared + kStatesForAnOperator * problem_.graph.operators().size());
+    all_ = context_.left();
+    round_ = std::min(all_, kStatesShared + kStatesForAnOperator * problem_.graph.operators().size());
     const std::vector<Context> own = context_.parts(all.size());
     PipeSearchOptions options;
     options.schedule = options_.schedule;
@@ -287,6 +287,7 @@ class GraphPipe {
   // have no plan with a bottleneck as short as the least found; where the simulator chooses, as half as long
   // again as the shortest estimate of a step. If some were left: what theirs are above.
   std::optional<std::int64_t> bisect(const Attempts& attempts, bool all) const {
+    if (all) share_the_rest(attempts);  // those that were left have theirs yet
     std::int64_t hopeless = kAnyEstimate;
     std::vector<PipeAttempt*> going;
     bool left_some = false;
@@ -322,14 +323,29 @@ class GraphPipe {
       left -= std::min(left, each->context.states);
       if (each->context.budget_spent && each->bisection.low() <= hopeless) result.push_back(each.get());
     }
+    left /= 2;  // other plans take some, too
     if (result.empty() || left / result.size() < kStatesToGoOn) return {};
     for (PipeAttempt* each : result) each->go_on(left / result.size());
     return result;
   }
 
+  // No more for what is to come than the whole budget has left, whatever searches were dealt.
+  void share_the_rest(const Attempts& attempts) const {
+    std::uint64_t left = all_, asked = 0;
+    for (const auto& each : attempts) {
+      left -= std::min(left, each->context.states);
+      asked += each->asked ? 0 : 1;
+    }
+    for (const auto& each : attempts) {
+      Context& own = each->context;
+      if (!each->asked) own.budget.max_states = std::min(own.budget.max_states, own.states + left / asked);
+    }
+  }
+
   // What those have found that have not said so, and what else is worth a look beside it.
   std::vector<PipeCandidate> candidates_of(const Attempts& attempts) {
     std::vector<std::vector<PipeCandidate>> each(attempts.size());
+    share_the_rest(attempts);
     on_threads(context_.pool, attempts.size(), [&](std::size_t i) {
       if (!attempts[i]->asked && !context_.stop()) each[i] = candidates_of(*attempts[i]);
     });
@@ -666,6 +682,7 @@ class GraphPipe {
   std::vector<std::vector<DeviceId>> rows_;
   std::size_t most_branches_ = 0;  // of a parallel part
   std::uint64_t simulated_ = 0;    // tasks (tasks_of_stage)
+  std::uint64_t all_ = 0;          // states that were left when the attempts began
   std::uint64_t round_ = 0;        // states that those that lack some may have, with what all took
 };
 
