@@ -640,6 +640,17 @@ TEST(GraphPipe, ASmallBudgetSaysSo) {
   EXPECT_THAT(outcome.why, HasSubstr("budget of 10 states"));
 }
 
+// Searches that lack states have what others leave, and never more than there are.
+TEST(GraphPipe, TakesNoMoreStatesThanItsBudgetHas) {
+  const Toy toy(towers(7, 6), equal_devices(16), 64,
+                {BatchSize(1), BatchSize(2), BatchSize(4), BatchSize(8), BatchSize(16)});
+  for (std::uint64_t states = 100; states < 300'000; states = states * 3 / 2) {
+    Context context{.budget = {.max_states = states}};
+    graphpipe(toy.problem(), {}, context);
+    EXPECT_LE(context.states, states);
+  }
+}
+
 TEST(GraphPipe, WhoEndsTheSearchIsObeyed) {
   const Toy toy(towers(3, 4), equal_devices(8), 12);
   const std::atomic<bool> cancelled = true;
