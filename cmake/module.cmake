@@ -15,6 +15,24 @@ function(esp_discover_tests target prefix)
     TEST_LIST ${target}_LONG_TESTS PROPERTIES ${ARGN} LABELS all)
 endfunction()
 
+# esp_embed(source NAME file…): files that become part of the program, by `.incbin` of the source's assembler, where
+# ESPALIER_<NAME> is a file's path. Their sum is part of the command: ccache does not look into them.
+function(esp_embed source)
+  set(definitions)
+  set(files)
+  set(rest ${ARGN})
+  while(rest)
+    list(POP_FRONT rest name file)
+    set(file ${PROJECT_SOURCE_DIR}/${file})
+    file(SHA256 ${file} sum)
+    list(APPEND files ${file})
+    list(APPEND definitions "ESPALIER_${name}=\"${file}\"" "ESPALIER_${name}_SUM=\"${sum}\"")
+  endwhile()
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${files})
+  set_source_files_properties(${source} PROPERTIES OBJECT_DEPENDS "${files}" SKIP_UNITY_BUILD_INCLUSION ON
+    COMPILE_DEFINITIONS "${definitions}")
+endfunction()
+
 # esp_module(name [TORCH] [TESTING] DEPENDS module…)
 #
 # The library espalier_<name> from espalier/<name>/**/*.cc (less main.cc), and its test program

@@ -139,7 +139,9 @@ const std::vector<PlannerEntry>& planner_catalog() {
          return looped(problem, {}, context);
        },
        1, false},
-      of_policy(kGdp, gdp, "a trained policy places clusters of operators at once; asked for by name only"),
+      of_policy(kGdp, gdp,
+                "a trained policy places clusters of operators at once; --fine-tune N: it learns the model "
+                "first, in N updates; asked for by name only"),
       of_policy(kGdpSearch, gdp,
                 "local-search, which begins with the policy's answer too; asked for by name only"),
       of_policy(kHdp, "HDP, ICLR'18",

@@ -154,9 +154,20 @@ Judged judge_fragments(const PlanningJob& job, const Placement& placement, Pipel
 
 namespace {
 
+// What PlanOptions and CompareOptions say of their planners.
+struct Means {
+  const ChosenOrders& chosen;
+  const LearnedPlanner& learned;
+  const joint::MoveGuide* guide;
+
+  template <class Options>
+  explicit Means(const Options& options)
+      : chosen(options.schedule), learned(options.learned), guide(options.guide) {}
+};
+
 // A planner of the catalog, or the split by hand, for this job.
-NamedPlanner contender(const PlanningJob& job, const std::string& name, const ChosenOrders& chosen,
-                       const LearnedPlanner& learned) {
+NamedPlanner contender(const PlanningJob& job, const std::string& name, const Means& means) {
+  const ChosenOrders& chosen = means.chosen;
   const OrderRule& schedule = chosen.rule;
   if (name == kByHand) {
     return {name, [&job, schedule](const Problem& problem, Context& context) {
@@ -175,8 +186,9 @@ NamedPlanner contender(const PlanningJob& job, const std::string& name, const Ch
             planner.shares};
   }
   if (planner.name == kAutomatic) {
-    const JointOptions options{.orders =
-                                   chosen.is_open() ? joint::OrdersMay::kChange : joint::OrdersMay::kStay};
+    const JointOptions options{
+        .orders = chosen.is_open() ? joint::OrdersMay::kChange : joint::OrdersMay::kStay,
+        .guide = means.guide};
     return {name,
             [schedule, options](const Problem& problem, Context& context) {
               if (problem.locked.empty()) {
@@ -187,7 +199,8 @@ NamedPlanner contender(const PlanningJob& job, const std::string& name, const Ch
             },
             planner.shares};
   }
-  const auto plan = [&planner, schedule, learned](const Problem& problem, Context& context) -> Outcome {
+  const auto plan = [&planner, schedule, learned = means.learned](const Problem& problem,
+                                                                  Context& context) -> Outcome {
     if (problem.locked.empty() && planner.learned && learned) return learned(planner.name, problem, context);
     if (problem.locked.empty()) return planner.plan(problem, schedule, context);
     return {.status = Status::kUnsupported,
@@ -479,7 +492,7 @@ namespace {
 
 Planned plan_once(const PlanningJob& job, const PlanOptions& options) {
   if (job.placement) return plan_given_placement(job, *job.placement, options.schedule);
-  const NamedPlanner planner = contender(job, options.planner, options.schedule, options.learned);
+  const NamedPlanner planner = contender(job, options.planner, Means(options));
   Search search(job, options.schedule, options.search);
   search.context.budget = options.budget;
   search.context.planner = planner.name;
@@ -491,8 +504,7 @@ Planned plan_once(const PlanningJob& job, const PlanOptions& options) {
   const std::optional<NearMiss>& closest = planned.outcome.closest;
   if (planned.outcome.status == Status::kInfeasible && closest && options.remedies) {
     const bool named = !closest->planner.empty() && closest->planner != "start";
-    const NamedPlanner maker =
-        named ? contender(job, closest->planner, options.schedule, options.learned) : planner;
+    const NamedPlanner maker = named ? contender(job, closest->planner, Means(options)) : planner;
     std::vector<std::uint32_t> shares{maker.shares};
     if (maker.name != planner.name) {
       shares.clear();
@@ -600,8 +612,7 @@ Comparison compare_planners(const PlanningJob& job, const CompareOptions& option
   }
   if (!job.stages.empty()) names.insert(names.begin(), std::string(kByHand));
   std::vector<NamedPlanner> planners;
-  for (const std::string& name : names)
-    planners.push_back(contender(job, name, options.schedule, options.learned));
+  for (const std::string& name : names) planners.push_back(contender(job, name, Means(options)));
   Search search(job, options.schedule, options.search);
   search.context.budget = options.budget ? *options.budget : usual_budget(planners);
   std::vector<Duration> times(planners.size());
@@ -644,8 +655,8 @@ Comparison compare_planners(const PlanningJob& job, const CompareOptions& option
   if (!result.best && !result.interrupted && !closest_maker.empty() && closest_maker != "start") {
     std::vector<std::uint32_t> shares;
     for (const NamedPlanner& planner : planners) shares.push_back(planner.shares);
-    result.shortage = search.explain(contender(job, closest_maker, options.schedule, options.learned),
-                                     options.schedule.rule, shares, closest_plan);
+    result.shortage = search.explain(contender(job, closest_maker, Means(options)), options.schedule.rule,
+                                     shares, closest_plan);
   }
   return result;
 }

@@ -16,6 +16,7 @@
 #include "espalier/app/step_price.h"
 #include "espalier/bound/bound.h"
 #include "espalier/plan/plan_file.h"
+#include "espalier/planners/joint/guide.h"
 #include "espalier/planners/shortage.h"
 #include "espalier/report/table.h"
 #include "espalier/trace/trace.h"
@@ -67,6 +68,7 @@ struct PlanOptions {
       true;  // where nothing fits, what would do is looked for, by planning up to eight times again
   std::size_t pick = 0;  // of Outcome::choices, from 1, in place of the fastest
   LearnedPlanner learned = {};
+  const joint::MoveGuide* guide = nullptr;  // of auto (JointOptions::guide)
 };
 
 struct Planned {
@@ -129,6 +131,7 @@ struct CompareOptions {
   std::function<Duration()> clock = {};  // for planning times, from any thread; may be empty
   SearchOptions search = {};
   LearnedPlanner learned = {};
+  const joint::MoveGuide* guide = nullptr;  // likewise
 };
 
 struct Comparison {

@@ -110,6 +110,7 @@ void print(Console& console, const PlanningJob& job, const Comparison& compariso
 int compare(Program& program, const CompareFlags& flags) {
   Console& console = program.console;
   const LearnedPlanner learned = learned_planner(program, "compare", flags.planners, flags.learned);
+  const auto guide = chosen_guide(flags.planners, flags.learned);
   const ChosenOrders schedule = flags.schedule.empty() ? ChosenOrders() : choose_orders(flags.schedule);
   select_columns(comparison_table({}, TableReaders::kMachines), flags.columns);
   std::vector<std::string> inputs = flags.job.inputs();
@@ -124,7 +125,8 @@ int compare(Program& program, const CompareFlags& flags) {
                                                        .budget = budget,
                                                        .clock = now,
                                                        .search = flags.search.options(console),
-                                                       .learned = learned});
+                                                       .learned = learned,
+                                                       .guide = guide.get()});
   console.finish();
   if (console.json) {
     print_json_line(console, to_json(job, comparison));

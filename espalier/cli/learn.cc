@@ -20,16 +20,16 @@ constexpr std::array kTakenBy = {
     TakenBy{"--json", ""},
     TakenBy{"--no-color", ""},
     TakenBy{"model", "finetune, apply and curve"},
-    TakenBy{"--jobs", "pretrain, finetune and apply"},
-    TakenBy{"--seed", "pretrain, finetune and apply"},
+    TakenBy{"--jobs", "pretrain, finetune, apply and guide"},
+    TakenBy{"--seed", "pretrain, finetune, apply and guide"},
     TakenBy{"--device", "pretrain, finetune and apply"},
     TakenBy{"--policy", kOfModel},
     TakenBy{"--contrast", "pretrain and finetune"},
-    TakenBy{"--updates", "pretrain and finetune"},
+    TakenBy{"--updates", "pretrain, finetune and guide"},
     TakenBy{"--checkpoint", "pretrain and finetune"},
-    TakenBy{"--output", "pretrain and finetune"},
-    TakenBy{"--graphs", "pretrain"},
-    TakenBy{"--without", "pretrain"},
+    TakenBy{"--output", "pretrain, finetune and guide"},
+    TakenBy{"--graphs", "pretrain and guide"},
+    TakenBy{"--without", "pretrain and guide"},
     TakenBy{"--looks", "pretrain"},
     TakenBy{"--width", "pretrain"},
     TakenBy{"--segment", "pretrain"},
@@ -67,10 +67,11 @@ void add_learn(Program& program) {
                             "espalier learn apply tests/fixtures/three_branch.pt2 --cluster 4xV100-16GB");
   verb->add_option("action", flags->action,
                    "pretrain (on generated graphs), finetune (on one model), apply (what a policy answers, "
-                   "beside other placers), curve (of a checkpoint)")
+                   "beside other placers), curve (of a checkpoint), guide (which steps the search of "
+                   "pipelines judges first)")
       ->required()
       ->type_name("ACTION")
-      ->check(CLI::IsMember({"pretrain", "finetune", "apply", "curve"}));
+      ->check(CLI::IsMember({"pretrain", "finetune", "apply", "curve", "guide"}));
   verb->add_option("model", flags->job.options.model, "finetune and apply: a model; curve: a checkpoint")
       ->type_name("FILE");
   flags->job.add_reading(verb);
@@ -81,11 +82,11 @@ void add_learn(Program& program) {
   verb->add_option("--policy", flags->learned.policy,
                    "the policy to begin with; default: the one that comes along")
       ->type_name("FILE");
-  verb->add_option("--graphs", flags->graphs, "pretrain: graphs to draw; default: 400")
+  verb->add_option("--graphs", flags->graphs, "pretrain, guide: graphs to draw; default: 400")
       ->type_name("N")
       ->check(positive());
   verb->add_option("--without", flags->without,
-                   "pretrain: models of the zoo to leave out, such as gnmt,rnnlm")
+                   "pretrain, guide: models of the zoo to leave out, such as gnmt,rnnlm")
       ->delimiter(',')
       ->type_name("NAME,…");
   verb->add_option("--looks", flags->looks,
@@ -120,7 +121,8 @@ void add_learn(Program& program) {
       ->check(CLI::IsMember({"none", "learned", "random"}));
   verb->add_option("--rounds", flags->rounds, "pretrain: rounds of imitating the targets; default: 60")
       ->type_name("N");
-  verb->add_option("--updates", flags->updates, "updates by reinforcement; default: 3000, finetune: 50")
+  verb->add_option("--updates", flags->updates,
+                   "updates of the net; default: 3000, finetune: 50, guide: 8000")
       ->type_name("N");
   verb->add_option("--samples", flags->samples, "placements to draw of what the policy answers; default: 32")
       ->type_name("N")
@@ -131,7 +133,7 @@ void add_learn(Program& program) {
       ->type_name("FILE");
   verb->add_option("--device", flags->device, "where the net computes: cpu, cuda or cuda:1; default: cpu")
       ->type_name("NAME");
-  verb->add_option("-o,--output", flags->output, "pretrain, finetune: the policy to write")
+  verb->add_option("-o,--output", flags->output, "pretrain, finetune, guide: the file to write")
       ->type_name("FILE");
   verb->add_option("--svg", flags->svg, "curve: the picture to write")->type_name("FILE");
   execute_when_called(program, verb, &RuntimeVerbs::learn, flags, refuse_options_of_others);

@@ -4,33 +4,46 @@
 
 #include "espalier/app/catalog.h"
 #include "espalier/base/check.h"
+#include "espalier/base/files.h"
 
 namespace espalier::cli {
 
 void LearnedFlags::add(CLI::App* verb) {
+  verb->add_flag("--learned", guided,
+                 "planner auto: a net that has seen other models says which plans are tried first");
   verb->add_option("--policy", policy,
-                   "planner gdp: a policy of `espalier learn`; default: the one that comes along")
+                   "what `espalier learn` wrote, for --learned or planner gdp; default: what comes along")
       ->type_name("FILE");
   verb->add_option("--fine-tune", fine_tune,
                    "planner gdp: learn this model for so many updates first; default: 0")
-      ->type_name("N");
+      ->type_name("N")
+      ->group("");  // `espalier planners` tells of it, beside the planner that takes it
   verb->add_option("--embedding", embedding,
                    "planner placeto: message-passing (the default), graphsage or p-gnn")
       ->type_name("NAME")
       ->check(CLI::IsMember(std::vector<std::string>(kPlacetoEmbeddings.begin(), kPlacetoEmbeddings.end())))
-      ->group("");  // `espalier planners` tells of it, beside the one planner that takes it
+      ->group("");  // likewise
 }
+
+namespace {
+
+bool has_policy(std::span<const std::string> planners) {
+  return std::any_of(planners.begin(), planners.end(),
+                     [](const std::string& name) { return name == kGdp || name == kGdpSearch; });
+}
+
+}  // namespace
 
 LearnedPlanner learned_planner(Program& program, const std::string& verb,
                                std::span<const std::string> planners, const LearnedFlags& flags) {
   const bool asked = std::any_of(planners.begin(), planners.end(),
                                  [](const std::string& name) { return find_planner(name).learned; });
-  const bool of_policy = std::any_of(planners.begin(), planners.end(), [](const std::string& name) {
-    return name == kGdp || name == kGdpSearch;
-  });
-  if (!of_policy && (!flags.policy.empty() || flags.fine_tune > 0)) {
-    throw InputError(std::string(flags.policy.empty() ? "--fine-tune" : "--policy") +
-                     ": is for --planner gdp, which is not asked for");
+  const bool places = has_policy(planners);
+  if (!places && flags.fine_tune > 0) {
+    throw InputError("--fine-tune: is for --planner gdp, which is not asked for");
+  }
+  if (!places && !flags.guided && !flags.policy.empty()) {
+    throw InputError("--policy: is for --planner gdp or --learned, which are not asked for");
   }
   if (!flags.embedding.empty() &&
       std::find(planners.begin(), planners.end(), kPlacetoPlanner) == planners.end())
@@ -38,6 +51,18 @@ LearnedPlanner learned_planner(Program& program, const std::string& verb,
   if (!asked) return {};
   if (program.runtime == nullptr) hand_over(verb, program.arguments);
   return program.runtime->learned(flags);
+}
+
+std::shared_ptr<const joint::MoveGuide> chosen_guide(std::span<const std::string> planners,
+                                                     const LearnedFlags& flags) {
+  if (!flags.guided) return nullptr;
+  if (!planners.empty() && std::find(planners.begin(), planners.end(), kAutomatic) == planners.end()) {
+    throw InputError("--learned: is for --planner auto, which is not asked for");
+  }
+  if (!flags.policy.empty() && !has_policy(planners)) {
+    return std::make_shared<joint::MoveGuide>(joint::MoveGuide::parse(read_file(flags.policy), flags.policy));
+  }
+  return {std::shared_ptr<void>(), &joint::usual_guide()};  // nobody's to delete
 }
 
 LearnedOrdered learned_ordered(Program& program, std::string_view placer) {

@@ -36,13 +36,6 @@ Policy policy_of(const LearnedFlags& flags, const std::string& device) {
   return flags.policy.empty() ? pretrained_policy(device) : Policy::read(flags.policy, device);
 }
 
-void expect_output(const LearnFlags& flags) {
-  if (flags.output.empty())
-    throw InputError("learn " + flags.action +
-                     ": -o names the policy to write, such as -o policy.safetensors");
-  check_outputs({{"--output", flags.output}, {"--checkpoint", flags.checkpoint}}, flags.job.inputs());
-}
-
 void expect_model(const LearnFlags& flags, const char* example) {
   if (flags.job.options.model.empty())
     throw InputError("learn " + flags.action + ": expected a file, as in `espalier learn " + example + "`");
@@ -314,10 +307,20 @@ int curve_verb(Program& program, const LearnFlags& flags) {
 
 }  // namespace
 
+void expect_output(const LearnFlags& flags) {
+  if (flags.output.empty()) {
+    const char* what = flags.action == "guide" ? "guide" : "policy";
+    throw InputError(fmt::format("learn {}: -o names the {} to write, such as -o {}.safetensors",
+                                 flags.action, what, what));
+  }
+  check_outputs({{"--output", flags.output}, {"--checkpoint", flags.checkpoint}}, flags.job.inputs());
+}
+
 int learn(Program& program, const LearnFlags& flags) {
   if (flags.action == "pretrain") return pretrain_verb(program, flags);
   if (flags.action == "finetune") return finetune_verb(program, flags);
   if (flags.action == "apply") return apply_verb(program, flags);
+  if (flags.action == "guide") return learn_guide(program, flags);
   return curve_verb(program, flags);
 }
 

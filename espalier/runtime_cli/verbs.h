@@ -11,6 +11,8 @@ int verify(Program& program, const VerifyFlags& flags);
 int profile(Program& program, const ProfileFlags& flags);
 int calibrate(Program& program, const CalibrateFlags& flags);
 int learn(Program& program, const LearnFlags& flags);
+int learn_guide(Program& program, const LearnFlags& flags);  // of `learn`
+void expect_output(const LearnFlags& flags);                 // likewise: throws InputError
 LearnedPlanner learned(const LearnedFlags& flags);
 LearnedOrdered ordered(std::string_view placer);
 

@@ -29,12 +29,22 @@ class WithoutRuntime(Command):
 
     def test_its_options_are_for_it_alone(self):
         self.refused("plan", *MODEL, "-p", "heft", "--fine-tune", "3", says="--fine-tune: is for --planner gdp")
-        self.refused("compare", *MODEL, "--policy", "x", says="--policy: is for --planner gdp")
+        self.refused("compare", *MODEL, "--policy", "x", says="--policy: is for --planner gdp or --learned")
         self.refused("plan", *MODEL, "-p", "hdp", "--fine-tune", "3", says="--fine-tune: is for --planner gdp")
         self.refused("plan", *MODEL, "-p", "hdp", "--embedding", "p-gnn", says="--embedding: is for --planner placeto")
         self.refused("plan", *MODEL, "-p", "placeto", "--embedding", "rnn", says="rnn not in")
         self.refused("orders", "--family", "nmt", "--placer", "placet", says="did you mean 'placeto'")
         self.refused("learn", "fly", says="fly not in")
+        self.refused("plan", *MODEL, "-p", "heft", "--learned", says="--learned: is for --planner auto")
+        self.refused("plan", *MODEL, "--learned", "--policy", MODEL[0], says="is not a safetensors file")
+
+    def test_the_guide_that_comes_along_needs_no_runtime(self):
+        plans = []
+        for jobs in "12":
+            done = self.espalier("plan", *MODEL, "--learned", "--budget", "200000", "--jobs", jobs, "-o", "plan.json", "--json")
+            self.assertEqual(json.loads(done.stdout)["status"], "feasible")
+            plans.append((self.folder / "plan.json").read_bytes())
+        self.assertEqual(*plans)
 
 
 class Learned(Command):
@@ -147,8 +157,20 @@ class Learned(Command):
         self.refused("learn", "apply", *MODEL, "--device", "tpu", says="there is no device 'tpu'; expected cpu, cuda or cuda:N")
         self.refused("learn", "pretrain", "-o", "p", "--device", "cuda:99", says="no device 'cuda:99'; expected cpu")
 
+    def test_a_guide_learns_and_guides(self):
+        command = ["learn", "guide", "-o", "guide.safetensors", "--graphs", "2", "--updates", "20", "--without", "mmt,dlrm", "--json"]
+        told = json.loads(self.espalier(*command).stdout)
+        self.assertGreater(told["steps"], 0)
+        self.assertTrue(0 <= told["guided"] <= 1 and 0 <= told["by_load"] <= 1)
+        done = self.espalier("plan", *MODEL, "--learned", "--policy", "guide.safetensors", "--budget", "100000", "-o", "plan.json", "--json")
+        self.assertEqual(json.loads(done.stdout)["status"], "feasible")
+        self.refused("plan", *MODEL, "-p", "gdp", "--policy", "guide.safetensors", says="guide.safetensors")
+        self.refused("learn", "guide", says="-o names the guide")
+        self.refused("learn", "guide", "-o", "g", "--without", "resnet-50", says="a guide learns from no 'resnet-50'")
+        self.refused("learn", "guide", "-o", "g", "--rounds", "3", says="learn guide: --rounds is for pretrain")
+
     def test_options_of_other_actions_are_refused(self):
-        self.refused("learn", "curve", "c.safetensors", "--seed", "3", says="learn curve: --seed is for pretrain, finetune and apply")
+        self.refused("learn", "curve", "c.safetensors", "--seed", "3", says="learn curve: --seed is for pretrain, finetune, apply and guide")
         self.refused("learn", "pretrain", *MODEL[:1], "-o", "p", says="is for finetune, apply and curve")
         self.refused("learn", "pretrain", "--cluster", "local:2", "-o", "p", says="--cluster is for finetune and apply")
         self.refused("learn", "apply", *MODEL, "--rounds", "3", says="learn apply: --rounds is for pretrain")

@@ -93,7 +93,9 @@ Outcome searched(const Problem& problem, const std::vector<const PipelinePlan*>&
   }
   const std::vector<Duration> bounds = bounds_of(space, context.pool);
   const std::vector<Proposal> best =
-      joint::search(space, starts, {.orders = options.orders, .bounds = bounds}, judge, context).best;
+      joint::search(space, starts, {.orders = options.orders, .bounds = bounds, .guide = options.guide},
+                    judge, context)
+          .best;
   if (lists && judge.best() && *judge.best() > *std::min_element(bounds.begin(), bounds.end())) {
     Context own = context;
     own.states = 0;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "espalier/planners/automatic.h"
+#include "espalier/planners/joint/guide.h"
 #include "espalier/planners/joint/moves.h"
 
 namespace espalier {
@@ -20,6 +21,9 @@ struct JointOptions {
   // one of its devices: by these planners, for parts of that many devices at least.
   std::vector<std::string> of_parts = {"pipedream", "graphpipe"};
   std::size_t least_of_a_part = 8;
+  // Which steps the search judges first where there are many (joint/search.h); none: those whose busiest
+  // device has least to do.
+  const joint::MoveGuide* guide = nullptr;
 };
 
 // Runs all planners, each with a 32nd of the budget (all of it up to 200,000 states, or 3,000 for each

@@ -64,6 +64,7 @@ class Search {
         options_(options),
         judge_(judge),
         context_(context),
+        tables_(options.guide ? std::optional<FigureTables>(space) : std::nullopt),
         rng_(options.seed),
         states_of_size_(space.sizes().size()) {}
 
@@ -187,7 +188,7 @@ class Search {
         member.left = true;
         ++leaving;
         std::vector<Proposal> some =
-            fresh(some_of(moves_of(Site(space_, member.plan), options_.orders), beam), beam);
+            fresh(some_of(moves_of(Site(space_, member.plan), options_.orders), member, beam), beam);
         std::ranges::move(some, std::back_inserter(moves));
       }
       if (leaving == 0) return;
@@ -240,10 +241,10 @@ class Search {
     return plans;
   }
 
-  // Of those that were not met as many as may be judged: those with the least busy devices, and half as many
+  // Of those that were not met as many as may be judged: the most promising, and half as many
   // drawn from the rest. Moves of orders leave all loads as they are and would be the last: where not all are
   // judged and states are left for a few rounds only, some of these are drawn besides.
-  std::vector<Proposal> some_of(Moves near, const Beam& beam) {
+  std::vector<Proposal> some_of(Moves near, const Member& left, const Beam& beam) {
     const auto is_known = [&](const Proposal& each) {
       return (beam.size && each.micro_batch != *beam.size) || beam.met.contains(signature_of(each));
     };
@@ -261,7 +262,7 @@ class Search {
       most -= drawn.size();
     }
     std::erase_if(near.all, is_known);
-    std::vector<Proposal> result = with_light_loads(std::move(near.all), most, beam);
+    std::vector<Proposal> result = promising(std::move(near.all), most, left, beam);
     std::ranges::move(drawn, std::back_inserter(result));
     return result;
   }
@@ -274,29 +275,38 @@ class Search {
     if (plans.size() > most) plans.resize(most);
   }
 
-  // Those with the least busy devices, and half as many drawn from the rest, up to `most`.
-  std::vector<Proposal> with_light_loads(std::vector<Proposal> plans, std::size_t most, const Beam& beam) {
-    struct Rated {
-      Duration most;
-      double unevenness;
-      std::size_t number;
-    };
-    std::vector<Rated> rated;
+  // The most promising, and half as many drawn from the rest, up to `most`.
+  std::vector<Proposal> promising(std::vector<Proposal> plans, std::size_t most, const Member& left,
+                                  const Beam& beam) {
+    std::vector<Load> loads;
+    std::vector<std::size_t> numbers;  // of plans that may be faster than the beam's
     for (std::size_t i = 0; i < plans.size(); ++i) {
-      const Load load = load_of(space_, plans[i]);
+      Load load = load_of(space_, plans[i]);
       if (beam.full() && load.most() >= beam.members.back().iteration) continue;
-      rated.push_back({load.most(), load.unevenness(), i});
+      loads.push_back(std::move(load));
+      numbers.push_back(i);
     }
-    std::sort(rated.begin(), rated.end(), [](const Rated& a, const Rated& b) {
-      return std::tuple(a.most, a.unevenness, a.number) < std::tuple(b.most, b.unevenness, b.number);
-    });
+    std::vector<std::tuple<double, double, std::size_t>> rated;
+    if (tables_ && numbers.size() > most) {
+      std::vector<MoveFigures> moves;
+      const PlanFigures before = tables_->of(left.plan);
+      for (const std::size_t i : numbers)
+        moves.push_back(figures_of(before, left.iteration, tables_->of(plans[i])));
+      const std::vector<float> rates = options_.guide->rate(moves);
+      for (std::size_t i = 0; i < numbers.size(); ++i) rated.emplace_back(-rates[i], 0, numbers[i]);
+    } else {
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        rated.emplace_back(static_cast<double>(loads[i].most().count()), loads[i].unevenness(), numbers[i]);
+      }
+    }
+    std::sort(rated.begin(), rated.end());
     const std::size_t surely = 2 * most / 3;
     for (std::size_t i = surely; i < rated.size(); ++i) {
       std::swap(rated[i], rated[i + rng_.below(rated.size() - i)]);
     }
     rated.resize(std::min(rated.size(), most));
     std::vector<Proposal> result;
-    for (const Rated& each : rated) result.push_back(std::move(plans[each.number]));
+    for (const auto& [first, second, number] : rated) result.push_back(std::move(plans[number]));
     return result;
   }
 
@@ -378,6 +388,7 @@ class Search {
   const SearchOptions& options_;
   Judge& judge_;
   Context& context_;
+  const std::optional<FigureTables> tables_;  // for the guide
   Rng rng_;
   struct Lacking {
     Proposal plan;

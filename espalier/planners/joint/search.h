@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "espalier/planners/joint/guide.h"
 #include "espalier/planners/joint/moves.h"
 
 namespace espalier::joint {
@@ -18,6 +19,9 @@ struct SearchOptions {
   // That no plan beats whose stages all have this size, by Space::sizes; may be empty. A size is left at it,
   // and where none is left the search ends.
   std::vector<Duration> bounds = {};
+  // Where there are more moves than are judged it says which; none: those whose busiest device has least to
+  // do.
+  const MoveGuide* guide = nullptr;
   std::uint64_t seed = 1;
 };
 

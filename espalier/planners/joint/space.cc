@@ -99,25 +99,34 @@ std::size_t Space::table(KindId kind, BatchSize micro_batch) const {
   return static_cast<std::size_t>(at - sizes_.begin()) * problem_.cluster.kinds().size() + kind.index();
 }
 
+namespace {
+
+// `sums` has what all operators before each take.
+Duration sum_over(const std::vector<Duration>& sums, const OperatorSet& set) {
+  Duration sum;
+  for (const OperatorRun& run : set.runs()) sum += sums[run.last + 1] - sums[run.first];
+  return sum;
+}
+
+}  // namespace
+
 Duration Space::work(OperatorRun run, KindId kind, BatchSize micro_batch) const {
   const std::vector<Duration>& sums = work_[table(kind, micro_batch)];
   return sums[run.last + 1] - sums[run.first];
 }
 
 Duration Space::work(const OperatorSet& set, KindId kind, BatchSize micro_batch) const {
-  const std::vector<Duration>& sums = work_[table(kind, micro_batch)];
-  Duration sum;
-  for (const OperatorRun& run : set.runs()) sum += sums[run.last + 1] - sums[run.first];
-  return sum;
+  return sum_over(work_[table(kind, micro_batch)], set);
 }
 
 Duration Space::work(const StageDraft& stage, KindId kind, BatchSize micro_batch) const {
-  Duration sum = work(stage.operators, kind, micro_batch);
-  if (stage.recompute.empty()) return sum;
-  const std::vector<Duration>& forward = forward_[table(kind, micro_batch)];
-  const OperatorSet again = common(stage.operators, stage.recompute);
-  for (const OperatorRun& run : again.runs()) sum += forward[run.last + 1] - forward[run.first];
-  return sum;
+  const Duration once = work(stage.operators, kind, micro_batch);
+  if (stage.recompute.empty()) return once;
+  return once + forward(common(stage.operators, stage.recompute), kind, micro_batch);
+}
+
+Duration Space::forward(const OperatorSet& set, KindId kind, BatchSize micro_batch) const {
+  return sum_over(forward_[table(kind, micro_batch)], set);
 }
 
 bool Space::has_writer(const OperatorSet& set) const {

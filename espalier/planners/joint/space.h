@@ -33,6 +33,8 @@ class Space {
   Duration work(const OperatorSet& set, KindId kind, BatchSize micro_batch) const;
   // Likewise, with what it computes again.
   Duration work(const StageDraft& stage, KindId kind, BatchSize micro_batch) const;
+  // Of forward alone.
+  Duration forward(const OperatorSet& set, KindId kind, BatchSize micro_batch) const;
 
   // Bytes of one sample that cross from operators below `gap` to `gap` and later ones, each tensor once;
   // nothing where operators that belong together stand on both sides.
