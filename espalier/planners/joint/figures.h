@@ -1,7 +1,8 @@
 #pragma once
 
 // What can be said of a plan without simulating it, as numbers: what a guide of the search looks at
-// (planners/joint/guide.h).
+// (planners/joint/guide.h). Who changes what they mean trains the guide again:
+// espalier learn guide -o espalier/planners/joint/guide.safetensors
 
 #include <array>
 #include <cstddef>

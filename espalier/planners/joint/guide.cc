@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "espalier/base/check.h"
@@ -113,7 +114,8 @@ std::vector<float> MoveGuide::rate(std::span<const MoveFigures> moves) const {
       }
       std::swap(in, out);
     }
-    rates.push_back(in.front());
+    // Weights that are too large for sums: such a move comes last.
+    rates.push_back(std::isfinite(in.front()) ? in.front() : std::numeric_limits<float>::lowest());
   }
   return rates;
 }

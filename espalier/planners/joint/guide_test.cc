@@ -61,6 +61,15 @@ TEST(MoveGuide, RatesByItsNet) {
   EXPECT_TRUE(guide.rate({}).empty());
 }
 
+TEST(MoveGuide, WhatOverflowsComesLast) {
+  MoveGuide::Net net = small_net();
+  net.layers[0].weights[0] = net.layers[0].weights[MoveFigures::kCount] = std::numeric_limits<float>::max();
+  net.layers[1].weights[1] = -1;  // infinity less infinity, or one of them
+  const MoveGuide guide(net);
+  const std::vector<MoveFigures> moves{move_of(16, 0), move_of(1, 0)};
+  EXPECT_THAT(guide.rate(moves), ElementsAre(std::numeric_limits<float>::lowest(), -3));
+}
+
 TEST(MoveGuide, AFileReadsBack) {
   const MoveGuide guide(small_net());
   const std::string bytes = bytes_of(guide);
