@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <ranges>
 #include <tuple>
 #include <utility>
 
@@ -134,9 +133,10 @@ void FigureTables::find_ways(Stages& stages) {
       at.depth = std::max(at.depth, from.depth + 1);
     }
   }
-  for (const std::size_t s : std::views::reverse(order)) {
-    for (const std::size_t e : out[s]) {
-      stages.of[s].to_end = std::max(stages.of[s].to_end, stages.of[stages.edges[e].to].to_end + 1);
+  for (std::size_t i = order.size(); i-- > 0;) {
+    Stages::One& at = stages.of[order[i]];
+    for (const std::size_t e : out[order[i]]) {
+      at.to_end = std::max(at.to_end, stages.of[stages.edges[e].to].to_end + 1);
     }
   }
 }
