@@ -241,9 +241,9 @@ class Search {
     return plans;
   }
 
-  // Of those that were not met as many as may be judged: the most promising, and half as many
-  // drawn from the rest. Moves of orders leave all loads as they are and would be the last: where not all are
-  // judged and states are left for a few rounds only, some of these are drawn besides.
+  // Of those that were not met as many as may be judged: the most promising, and half as many drawn from the
+  // rest. Moves of orders leave all loads as they are and would be the last: where not all are judged and
+  // states are left for a few rounds only, some of these are drawn besides.
   std::vector<Proposal> some_of(Moves near, const Member& left, const Beam& beam) {
     const auto is_known = [&](const Proposal& each) {
       return (beam.size && each.micro_batch != *beam.size) || beam.met.contains(signature_of(each));
@@ -275,39 +275,48 @@ class Search {
     if (plans.size() > most) plans.resize(most);
   }
 
-  // The most promising, and half as many drawn from the rest, up to `most`.
+  // How promising a plan is; less is more.
+  struct Rated {
+    double first = 0, second = 0;
+    std::size_t number = 0;
+  };
+
+  // The most promising, and half as many drawn from the rest, up to `most`: those with the least busy
+  // devices, or those that the guide rates highest.
   std::vector<Proposal> promising(std::vector<Proposal> plans, std::size_t most, const Member& left,
                                   const Beam& beam) {
-    std::vector<Load> loads;
-    std::vector<std::size_t> numbers;  // of plans that may be faster than the beam's
+    std::vector<Rated> rated;
     for (std::size_t i = 0; i < plans.size(); ++i) {
-      Load load = load_of(space_, plans[i]);
+      const Load load = load_of(space_, plans[i]);
       if (beam.full() && load.most() >= beam.members.back().iteration) continue;
-      loads.push_back(std::move(load));
-      numbers.push_back(i);
+      rated.push_back({static_cast<double>(load.most().count()), load.unevenness(), i});
     }
-    std::vector<std::tuple<double, double, std::size_t>> rated;
-    if (tables_ && numbers.size() > most) {
-      std::vector<MoveFigures> moves;
-      const PlanFigures before = tables_->of(left.plan);
-      for (const std::size_t i : numbers)
-        moves.push_back(figures_of(before, left.iteration, tables_->of(plans[i])));
-      const std::vector<float> rates = options_.guide->rate(moves);
-      for (std::size_t i = 0; i < numbers.size(); ++i) rated.emplace_back(-rates[i], 0, numbers[i]);
-    } else {
-      for (std::size_t i = 0; i < numbers.size(); ++i) {
-        rated.emplace_back(static_cast<double>(loads[i].most().count()), loads[i].unevenness(), numbers[i]);
-      }
-    }
-    std::sort(rated.begin(), rated.end());
+    if (tables_ && rated.size() > most) rate_by_guide(plans, left, rated);
+    std::sort(rated.begin(), rated.end(), [](const Rated& a, const Rated& b) {
+      return std::tuple(a.first, a.second, a.number) < std::tuple(b.first, b.second, b.number);
+    });
     const std::size_t surely = 2 * most / 3;
     for (std::size_t i = surely; i < rated.size(); ++i) {
       std::swap(rated[i], rated[i + rng_.below(rated.size() - i)]);
     }
     rated.resize(std::min(rated.size(), most));
     std::vector<Proposal> result;
-    for (const auto& [first, second, number] : rated) result.push_back(std::move(plans[number]));
+    for (const Rated& each : rated) result.push_back(std::move(plans[each.number]));
     return result;
+  }
+
+  void rate_by_guide(const std::vector<Proposal>& plans, const Member& left,
+                     std::vector<Rated>& rated) const {
+    const PlanFigures before = tables_->of(left.plan);
+    std::vector<MoveFigures> moves;
+    for (const Rated& each : rated) {
+      moves.push_back(figures_of(before, left.iteration, tables_->of(plans[each.number])));
+    }
+    const std::vector<float> rates = options_.guide->rate(moves);
+    for (std::size_t i = 0; i < rated.size(); ++i) {
+      rated[i].first = -rates[i];
+      rated[i].second = 0;
+    }
   }
 
   bool limit_reached() const { return limit_ && context_.states >= *limit_; }
