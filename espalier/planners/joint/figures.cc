@@ -62,20 +62,9 @@ FigureTables::FigureTables(const Space& space) : space_(space), returned_{0}, pa
   }
 }
 
-double FigureTables::sum_over(const std::vector<double>& before, const OperatorSet& set) const {
-  double sum = 0;
-  for (const OperatorRun& run : set.runs()) sum += before[run.last + 1] - before[run.first];
-  return sum;
-}
-
 // What an operator returns counts once for each stage that reads it.
 std::vector<FigureTables::Edge> FigureTables::edges_of(const Proposal& plan) const {
-  std::vector<std::size_t> stage_of(space_.operators(), plan.stages.size());
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    for (const OperatorRun& run : plan.stages[s].operators.runs()) {
-      for (std::size_t op = run.first; op <= run.last; ++op) stage_of[op] = s;
-    }
-  }
+  const std::vector<std::size_t> stage_of = stages_of_operators(space_, plan.stages);
   std::vector<std::tuple<std::size_t, std::size_t, std::uint32_t>> crossing;
   for (const Link& link : space_.links()) {
     const std::size_t from = stage_of[link.from], to = stage_of[link.to];

@@ -75,7 +75,6 @@ class FigureTables {
   std::vector<Edge> edges_of(const Proposal& plan) const;
   Wire wire_of(const Proposal& plan, const Edge& edge) const;
   Stages stages_of(const Proposal& plan) const;
-  double sum_over(const std::vector<double>& before, const OperatorSet& set) const;
   double seconds_of_sum(const StageDraft& stage) const;
   void add_loads(const Load& load, PlanFigures& figures) const;
   void add_stages(const Proposal& plan, const Stages& stages, PlanFigures& figures) const;

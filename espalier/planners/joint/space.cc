@@ -31,15 +31,10 @@ Sums sums_of(const Graph& graph, const KindCosts& costs) {
   return sums;
 }
 
-// Pairs of stages with an edge between them, and the stage of each operator.
+// Pairs of stages with an edge between them.
 std::vector<std::pair<std::size_t, std::size_t>> stage_edges(const Space& space,
                                                              const std::vector<StageDraft>& stages) {
-  std::vector<std::size_t> stage_of(space.operators(), stages.size());
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    for (const OperatorRun& run : stages[s].operators.runs()) {
-      for (std::size_t op = run.first; op <= run.last; ++op) stage_of[op] = s;
-    }
-  }
+  const std::vector<std::size_t> stage_of = stages_of_operators(space, stages);
   std::vector<std::pair<std::size_t, std::size_t>> edges;
   for (const Link& link : space.links()) {
     const std::size_t from = stage_of[link.from], to = stage_of[link.to];
@@ -99,17 +94,6 @@ std::size_t Space::table(KindId kind, BatchSize micro_batch) const {
   return static_cast<std::size_t>(at - sizes_.begin()) * problem_.cluster.kinds().size() + kind.index();
 }
 
-namespace {
-
-// `sums` has what all operators before each take.
-Duration sum_over(const std::vector<Duration>& sums, const OperatorSet& set) {
-  Duration sum;
-  for (const OperatorRun& run : set.runs()) sum += sums[run.last + 1] - sums[run.first];
-  return sum;
-}
-
-}  // namespace
-
 Duration Space::work(OperatorRun run, KindId kind, BatchSize micro_batch) const {
   const std::vector<Duration>& sums = work_[table(kind, micro_batch)];
   return sums[run.last + 1] - sums[run.first];
@@ -132,6 +116,16 @@ Duration Space::forward(const OperatorSet& set, KindId kind, BatchSize micro_bat
 bool Space::has_writer(const OperatorSet& set) const {
   return problem_.written_buffers == WrittenBuffers::kOneReplica &&
          problem_.oracle->rules().first_writer(set.runs()).has_value();
+}
+
+std::vector<std::size_t> stages_of_operators(const Space& space, const std::vector<StageDraft>& stages) {
+  std::vector<std::size_t> stage_of(space.operators(), stages.size());
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    for (const OperatorRun& run : stages[s].operators.runs()) {
+      for (std::size_t op = run.first; op <= run.last; ++op) stage_of[op] = s;
+    }
+  }
+  return stage_of;
 }
 
 Duration Load::most() const {

@@ -64,6 +64,17 @@ class Space {
   Halves halves_ = Halves::kNever;
 };
 
+// Of a set, where `before` has the sum of all operators before each: of times, bytes, anything that adds up.
+template <class Sum>
+Sum sum_over(const std::vector<Sum>& before, const OperatorSet& set) {
+  Sum sum{};
+  for (const OperatorRun& run : set.runs()) sum += before[run.last + 1] - before[run.first];
+  return sum;
+}
+
+// The stage of each operator; the number of stages for those that stand in none.
+std::vector<std::size_t> stages_of_operators(const Space& space, const std::vector<StageDraft>& stages);
+
 // What a plan's devices have to do in a step, at least.
 struct Load {
   std::vector<Duration> of_stage;   // the busiest replica's work
