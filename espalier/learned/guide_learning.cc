@@ -7,10 +7,12 @@
 #include <cmath>
 #include <iterator>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
+#include "espalier/base/shuffle.h"
 #include "espalier/cost/cost_table.h"
 #include "espalier/learned/torch_threads.h"
 #include "espalier/learned/weights.h"
@@ -182,9 +184,7 @@ std::vector<JudgedPlace> judged_places(const Problem& problem, const WalkOptions
       left = options.least + rng.below(options.most - options.least + 1);
     }
     std::vector<Proposal> moves = moves_of(Site(space, *at), OrdersMay::kChange).all;
-    for (std::size_t i = 0; i < options.moves && i < moves.size(); ++i) {
-      std::swap(moves[i], moves[i + rng.below(moves.size() - i)]);
-    }
+    draw_to_front(std::span(moves), options.moves, rng);
     if (moves.size() > options.moves) moves.resize(options.moves);
     const std::vector<std::optional<Verdict>> verdicts = judge.consider_all(moves);
     const PlanFigures before = tables.of(*at);

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <span>
 #include <tuple>
+
+#include "espalier/base/shuffle.h"
 
 namespace espalier::joint {
 
@@ -40,9 +43,7 @@ Site::Site(const Space& s, const Proposal& p)
 
 Site::Site(const Space& s, const Proposal& p, Rng& rng) : Site(s, p) {
   const auto draw = [&](auto& from, std::size_t count) {
-    for (std::size_t i = 0; i < from.size() && i < count; ++i) {
-      std::swap(from[i], from[i + rng.below(from.size() - i)]);
-    }
+    draw_to_front(std::span(from), count, rng);
     from.resize(std::min(from.size(), count));
   };
   draw(stages, 2);

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
+#include <span>
 #include <tuple>
+
+#include "espalier/base/shuffle.h"
 
 // Iterated local search (Lourenço, Martin, Stützle, 2003) over whole plans, with a beam in place of one
 // incumbent. A round takes the two best plans of the beam that were not left yet, judges the plans one step
@@ -269,9 +272,7 @@ class Search {
 
   // So many of them.
   void draw(std::vector<Proposal>& plans, std::size_t most) {
-    for (std::size_t i = 0; i < most && i < plans.size(); ++i) {
-      std::swap(plans[i], plans[i + rng_.below(plans.size() - i)]);
-    }
+    draw_to_front(std::span(plans), most, rng_);
     if (plans.size() > most) plans.resize(most);
   }
 
@@ -295,10 +296,8 @@ class Search {
     std::sort(rated.begin(), rated.end(), [](const Rated& a, const Rated& b) {
       return std::tuple(a.first, a.second, a.number) < std::tuple(b.first, b.second, b.number);
     });
-    const std::size_t surely = 2 * most / 3;
-    for (std::size_t i = surely; i < rated.size(); ++i) {
-      std::swap(rated[i], rated[i + rng_.below(rated.size() - i)]);
-    }
+    const std::size_t surely = std::min(2 * most / 3, rated.size());
+    draw_to_front(std::span(rated).subspan(surely), rated.size(), rng_);
     rated.resize(std::min(rated.size(), most));
     std::vector<Proposal> result;
     for (const Rated& each : rated) result.push_back(std::move(plans[each.number]));
