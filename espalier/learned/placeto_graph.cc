@@ -5,9 +5,11 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "espalier/base/rng.h"
+#include "espalier/base/shuffle.h"
 #include "espalier/planners/placement/simple.h"
 
 namespace espalier::placement {
@@ -187,7 +189,7 @@ Anchors draw_anchors(const PlacetoGraph& graph, std::uint64_t seed) {
     for (std::size_t copy = 0; copy < kSetsOfASize; ++copy) {
       std::vector<std::uint32_t> all(graph.nodes);
       std::iota(all.begin(), all.end(), 0U);
-      for (std::size_t i = 0; i < size; ++i) std::swap(all[i], all[i + rng.below(all.size() - i)]);
+      draw_to_front(std::span(all), size, rng);
       all.resize(size);
       std::sort(all.begin(), all.end());
       sets.push_back(std::move(all));

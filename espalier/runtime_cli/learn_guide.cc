@@ -33,8 +33,8 @@ joint::GeneratedMoves unseen(const joint::GeneratedMoves& training) {
 
 int learn_guide(Program& program, const LearnFlags& flags) {
   expect_output(flags);
+  const std::vector<std::string> known = joint::drawn_models();
   for (const std::string& name : flags.without) {
-    const std::vector<std::string> known = joint::drawn_models();
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       throw InputError("--without: a guide learns from no '" + name + "', only from " +
                        fmt::format("{}", fmt::join(known, ", ")));
