@@ -103,13 +103,14 @@ Method placer(const std::string& name) {
 enum class Starts { kExpert, kPlacers, kPolicy, kTuned };
 
 // What devices run by in a search.
-enum class Priorities { kGraph, kUpward };
+enum class Priorities { kGraph, kUpward, kUsual };
 
 std::optional<Duration> search(const Asked& asked, SearchMethod method, Starts from, Priorities by) {
   const Question& question = asked.question;
   PlacementSearchOptions options{.method = method, .starts = {question.expert.assignment}};
   options.seed = asked.seed;
-  if (by == Priorities::kUpward) options.orders.priority = upward_priorities(question.workload.instance);
+  if (by == Priorities::kUpward) options.orders = {{upward_priorities(question.workload.instance), {}}};
+  if (by == Priorities::kUsual) options.orders = usual_orders(question.workload.instance);
   options.levels = search_levels(question.workload.instance,
                                  layers_of(question.workload.instance, question.workload.graph));
   asked.context.take_states(question.expert_looks);
@@ -120,11 +121,14 @@ std::optional<Duration> search(const Asked& asked, SearchMethod method, Starts f
   }
   if (from == Starts::kPolicy || from == Starts::kTuned) {
     const Policy policy = Policy::read(asked.policies + "/without_" + question.family + ".safetensors");
-    GdpOptions how{.task = {}, .policy = &policy, .updates = 0};
+    GdpOptions how;
+    how.policy = &policy;
+    how.updates = 0;
     if (from == Starts::kTuned) {
       how.updates = asked.context.budget.max_states / 2 / how.learning.rollouts;
-      asked.context.take_states(options.starts.size());
-      how.to_beat = best_step(question.task.engine(), options.starts, asked.context.pool);
+      asked.context.take_states(options.orders.size() * options.starts.size());
+      how.to_beat = best_step(question.workload.instance, question.task.engine().rules(), options.orders,
+                              options.starts, asked.context.pool);
     }
     const Placed answer = gdp(question.input(asked.seed), how, asked.context);
     if (answer.assignment) options.starts.push_back(*answer.assignment);
@@ -133,8 +137,23 @@ std::optional<Duration> search(const Asked& asked, SearchMethod method, Starts f
       .estimate;
 }
 
-Method searching(SearchMethod method, Starts from, Priorities by = Priorities::kGraph) {
+Method searching(SearchMethod method, Starts from, Priorities by) {
   return [method, from, by](const Asked& asked) { return search(asked, method, from, by); };
+}
+
+// The best split between layers by each of the usual orders.
+std::optional<Duration> expert_by_usual_orders(const Asked& asked) {
+  const Question& question = asked.question;
+  std::optional<Duration> best;
+  for (const DeviceOrders& orders : usual_orders(question.workload.instance)) {
+    Context context;
+    const Engine engine(question.task.engine(), orders);
+    const std::optional<FittingAssignment> split =
+        best_layer_split(engine, question.task.layer_of_unit(), context);
+    asked.context.take_states(context.states);
+    if (split && (!best || split->time < *best)) best = split->time;
+  }
+  return best;
 }
 
 std::optional<Duration> expert_by_upward_rank(const Asked& asked) {
@@ -205,39 +224,54 @@ Method learning(Learning how, Order order = Order::kOwn) {
   };
 }
 
-std::optional<Duration> zero_shot(const Asked& asked, bool samples) {
-  const Policy policy = Policy::read(asked.policies + "/without_" + asked.question.family + ".safetensors");
-  asked.context.take_states(samples ? 33 : 1);
-  const PolicyAnswer answer = ask(policy, asked.question.task, 32, asked.seed, asked.context.pool);
-  if (samples) return answer.best ? std::optional(answer.best->evaluated.time) : std::nullopt;
+Policy trained_policy(const Asked& asked) {
+  return Policy::read(asked.policies + "/without_" + asked.question.family + ".safetensors");
+}
+
+std::optional<Duration> greedy_answer(const Asked& asked) {
+  asked.context.take_states(1);
+  const PlacementTask* const task = &asked.question.task;
+  const PolicyAnswer answer = ask(trained_policy(asked), {&task, 1}, 0, asked.seed, asked.context.pool);
   const Evaluated& seen = answer.most_probable.evaluated;
   return seen.fits ? std::optional(seen.time) : std::nullopt;
 }
 
-Method tuned(std::uint64_t updates) {
+// A trained policy's answer, after so many updates on the workload.
+Method answering(std::uint64_t updates) {
   return [updates](const Asked& asked) {
-    const Policy policy = Policy::read(asked.policies + "/without_" + asked.question.family + ".safetensors");
-    return gdp(asked.question.input(asked.seed), {.task = {}, .policy = &policy, .updates = updates},
-               asked.context)
-        .estimate;
+    const Policy policy = trained_policy(asked);
+    GdpOptions options;
+    options.policy = &policy;
+    options.updates = updates;
+    return gdp(asked.question.input(asked.seed), options, asked.context).estimate;
   };
 }
 
 // As many updates as there are calls, so that the learning rate falls over all of them.
-Method learning_hdp(const HdpOptions& how) {
-  return [how](const Asked& asked) {
+Method learning_hdp(const HdpOptions& how, Priorities by) {
+  return [how, by](const Asked& asked) {
     HdpOptions options = how;
-    options.task.rules = asked.question.task.engine().rules();
+    options.task.tries_orders = by == Priorities::kUsual;
     options.updates = std::max<std::uint64_t>(1, asked.context.budget.max_states / options.rollouts);
     return hdp(asked.question.input(asked.seed), options, asked.context).estimate;
   };
 }
 
-std::optional<Duration> by_cross_entropy(const Asked& asked) {
-  CrossEntropyOptions options;
-  options.task.rules = asked.question.task.engine().rules();
-  options.iterations = asked.context.budget.max_states / options.samples + 1;
-  return cross_entropy(asked.question.input(asked.seed), options, asked.context).estimate;
+Method by_cross_entropy(Priorities by) {
+  return [by](const Asked& asked) {
+    CrossEntropyOptions options;
+    options.task.tries_orders = by == Priorities::kUsual;
+    options.iterations = asked.context.budget.max_states / options.samples + 1;
+    return cross_entropy(asked.question.input(asked.seed), options, asked.context).estimate;
+  };
+}
+
+// A fresh policy with all that pays on one graph, as the library has it by default, and no answer at its end.
+std::optional<Duration> gdp_one(const Asked& asked) {
+  GdpOptions options;
+  options.learning.repeat_best = false;
+  options.updates = asked.context.budget.max_states / options.learning.rollouts;
+  return gdp(asked.question.input(asked.seed), options, asked.context).estimate;
 }
 
 // As many nodes as others have clusters, as many episodes as there are calls.
@@ -275,7 +309,7 @@ Method relocating(Relocating which) {
     RelocationOptions options;
     options.starts.push_back(question.expert.assignment);
     options.steps = 0;
-    options.task.rules = question.task.engine().rules();
+    options.task.tries_orders = false;
     asked.context.take_states(question.expert_looks);
     RelocationPolicy own({}, asked.seed);
     if (which == Relocating::kLearns) {
@@ -320,14 +354,15 @@ const std::map<std::string, Method>& methods() {
       {"m-etf", placer("m-etf")},
       {"heft", placer("heft")},
       {"random", best_of_random},
-      {"descent", searching(SearchMethod::kCoordinate, Starts::kPlacers)},
-      {"accept", searching(SearchMethod::kAccept, Starts::kExpert)},
-      {"search", searching(SearchMethod::kDefault, Starts::kPlacers)},
+      {"expert-usual", expert_by_usual_orders},
+      {"descent", searching(SearchMethod::kCoordinate, Starts::kPlacers, Priorities::kGraph)},
+      {"accept", searching(SearchMethod::kAccept, Starts::kExpert, Priorities::kGraph)},
+      {"search", searching(SearchMethod::kDefault, Starts::kPlacers, Priorities::kUsual)},
+      {"search-graph", searching(SearchMethod::kDefault, Starts::kPlacers, Priorities::kGraph)},
       {"accept-upward", searching(SearchMethod::kAccept, Starts::kExpert, Priorities::kUpward)},
       {"search-upward", searching(SearchMethod::kDefault, Starts::kPlacers, Priorities::kUpward)},
-      {"tuned-search", searching(SearchMethod::kDefault, Starts::kTuned)},
-      {"policy-search", searching(SearchMethod::kDefault, Starts::kPolicy)},
-      {"expert-search", searching(SearchMethod::kDefault, Starts::kExpert)},
+      {"tuned-search", searching(SearchMethod::kDefault, Starts::kTuned, Priorities::kUsual)},
+      {"policy-search", searching(SearchMethod::kDefault, Starts::kPolicy, Priorities::kUsual)},
       {"table", learning(with([](Learning& l) { l.table = true; }))},
       {"gdp", learning({})},
       {"gdp-best", learning(with([](Learning& l) { l.options.repeat_best = true; }))},
@@ -351,6 +386,16 @@ const std::map<std::string, Method>& methods() {
          l.shape.priorities = 8;
          l.by_upward_rank = true;
        }))},
+      {"gdp-one", gdp_one},
+      {"gdp-groups-priority", learning(with([](Learning& l) { l.shape = shape_for_one_graph(); }))},
+      {"gdp-groups-upward", learning(with([](Learning& l) {
+         l.shape.coarsening = Coarsening::kLearned;
+         l.by_upward_rank = true;
+       }))},
+      {"gdp-groups-priority-upward", learning(with([](Learning& l) {
+         l.shape = shape_for_one_graph();
+         l.by_upward_rank = true;
+       }))},
       {"gdp-spectral", learning(with([](Learning& l) { l.shape.spectral = 8; }))},
       {"gdp-coarsening", coarsening(Coarsening::kLearned, 1024)},
       {"gdp-coarsening-256", coarsening(Coarsening::kLearned, {})},
@@ -361,9 +406,11 @@ const std::map<std::string, Method>& methods() {
       {"gdp-order-alpha", learning(with([](Learning& l) { l.order = TraversalOrder::kAlpha; }))},
       {"gdp-order-dfs_preorder", learning(with([](Learning& l) { l.order = TraversalOrder::kDfsPreorder; }))},
       {"gdp-order-random", learning(with([](Learning& l) { l.order = TraversalOrder::kRandom; }))},
-      {"hdp", learning_hdp({})},
-      {"hdp-published", learning_hdp(published_hdp())},
-      {"cross-entropy", by_cross_entropy},
+      {"hdp", learning_hdp({}, Priorities::kGraph)},
+      {"hdp-usual", learning_hdp({}, Priorities::kUsual)},
+      {"hdp-published", learning_hdp(published_hdp(), Priorities::kGraph)},
+      {"cross-entropy", by_cross_entropy(Priorities::kGraph)},
+      {"cross-entropy-usual", by_cross_entropy(Priorities::kUsual)},
       {"placeto", visiting("placeto")},
       {"placeto-graphsage", visiting("placeto-graphsage")},
       {"placeto-p-gnn", visiting("placeto-p-gnn")},
@@ -371,10 +418,10 @@ const std::map<std::string, Method>& methods() {
       {"giph", relocating(Relocating::kPretrained)},
       {"giph-untrained", relocating(Relocating::kFresh)},
       {"giph-one", relocating(Relocating::kLearns)},
-      {"zero-shot", [](const Asked& asked) { return zero_shot(asked, true); }},
-      {"zero-shot-greedy", [](const Asked& asked) { return zero_shot(asked, false); }},
-      {"tuned-50", tuned(50)},
-      {"tuned-200", tuned(200)},
+      {"zero-shot", answering(0)},
+      {"zero-shot-greedy", greedy_answer},
+      {"tuned-50", answering(50)},
+      {"tuned-200", answering(200)},
   };
   return kMethods;
 }
@@ -479,7 +526,7 @@ int reach(const std::string& file, std::uint64_t hdp_calls, std::uint64_t seeds,
   Context context;
   context.pool = &pool;
   context.budget.max_states = hdp_calls;
-  const std::optional<Duration> hdps = learning_hdp({})({question, "", 1, context});
+  const std::optional<Duration> hdps = learning_hdp({}, Priorities::kGraph)({question, "", 1, context});
   if (!hdps) throw InputError(workload + ": HDP finds nothing that fits");
   std::ostringstream rows;  // added all at once: a run that is stopped leaves no part of a workload
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {

@@ -187,7 +187,7 @@ void measure(const Case& which, std::uint64_t budget, std::uint64_t seeds, Table
   Context of_starts;
   of_starts.budget.max_states = budget;
   options.starts = placement::placer_starts(input, rules, of_starts);
-  options.orders.priority = priority;
+  options.orders = {{priority, {}}};
   options.levels = placement::search_levels(instance, placement::layers_of(instance, input.graph));
   for (const SearchMethod method : placement::search_methods()) {
     for (std::uint64_t seed = 1; seed <= seeds; ++seed) {

@@ -215,8 +215,12 @@ std::optional<OperatorPictures> operator_pictures(const PlacedOperators& placed,
       placement::assignment_of(instance, placed.graph, placed.placement);
   if (!assignment) return std::nullopt;
   const placement::Rules rules;
-  const placement::Engine engine(instance, rules, {placement::upward_priorities(instance), {}});
-  const placement::Timeline line = placement::timeline(engine, *assignment);
+  std::optional<placement::Timeline> best;  // devices run by what is faster, as plans are made
+  for (const placement::DeviceOrders& orders : placement::usual_orders(instance)) {
+    placement::Timeline line = placement::timeline({instance, rules, orders}, *assignment);
+    if (!best || line.evaluated.time < best->evaluated.time) best = std::move(line);
+  }
+  const placement::Timeline& line = *best;
   const PlacementPicture picture{placed.graph, placed.cluster, instance,    rules,
                                  *assignment,  line,           placed.title};
   OperatorPictures result;

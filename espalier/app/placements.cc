@@ -10,6 +10,7 @@
 #include "espalier/base/files.h"
 #include "espalier/plan/placement_rules.h"
 #include "espalier/planners/placement/placement_planner.h"
+#include "espalier/planners/placement/ranks.h"
 #include "espalier/schedule/order_file.h"
 #include "espalier/schedule/schedule.h"
 
@@ -145,13 +146,15 @@ Planned plan_given_placement(const PlanningJob& job, const Placement& placement,
   if (!placement.orders.empty() || !schedule.is_open() || !plain.judged) return plain;
   const placement::Instance instance = placement::make_instance(
       job.graph, job.cluster, job.costs, job.training, {.micro_batch = size_for_placement(job)});
-  const std::optional<Placement> leveled = placement::with_levels(job.graph, instance, placement);
-  if (!leveled) return plain;
-  Planned cut = plan_placement(job, *leveled, schedule);
-  const bool fits = cut.judged && !cut.judged->overflow;
-  if (!fits) return plain;
-  const bool faster = cut.judged->trace.iteration < plain.judged->trace.iteration;
-  return faster || plain.judged->overflow ? cut : plain;
+  Planned best = std::move(plain);
+  for (const Placement& leveled :
+       placement::with_levels(job.graph, instance, placement, placement::usual_orders(instance))) {
+    Planned cut = plan_placement(job, leveled, schedule);
+    if (!cut.judged || cut.judged->overflow) continue;
+    const bool faster = cut.judged->trace.iteration < best.judged->trace.iteration;
+    if (faster || best.judged->overflow) best = std::move(cut);
+  }
+  return best;
 }
 
 Judged judge_file(const PlanningJob& job, const std::string& path) {

@@ -466,9 +466,17 @@ Duration reduce_time(const Cluster& cluster, std::span<const DeviceId> group, By
 }
 
 Duration update_time(const KindOverhead& overhead, OptimizerKind optimizer, Bytes parameters) {
+  if (parameters == Bytes()) return Duration();
   for (const KindOverhead::Update& update : overhead.updates) {
     if (update.optimizer != optimizer) continue;
     return std::min(Duration(kLimit), time_per_byte(parameters, update.picoseconds_per_byte) + update.fixed);
+  }
+  return Duration();
+}
+
+Duration update_overhead(const KindOverhead& overhead, OptimizerKind optimizer) {
+  for (const KindOverhead::Update& update : overhead.updates) {
+    if (update.optimizer == optimizer) return update.fixed;
   }
   return Duration();
 }

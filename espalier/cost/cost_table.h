@@ -157,8 +157,10 @@ OperatorCost cost_at(const CostRow& row, BatchSize batch);
 // any time of a cell at most 2^44 ns, so that sums over operators are exact.
 Duration reduce_time(const Cluster& cluster, std::span<const DeviceId> group, Bytes bytes);
 
-// One update of `parameters` bytes by `optimizer`; falls back to zero where nothing was measured.
+// One update of `parameters` bytes by `optimizer`; zero where there is nothing to update, or nothing was
+// measured. And the part of it that does not grow with the bytes.
 Duration update_time(const KindOverhead& overhead, OptimizerKind optimizer, Bytes parameters);
+Duration update_overhead(const KindOverhead& overhead, OptimizerKind optimizer);
 
 // Every broken invariant, one line each.
 std::vector<std::string> check_cost_table(const CostTableParts& parts);

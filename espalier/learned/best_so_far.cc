@@ -19,6 +19,7 @@ Placed BestSoFar::answer(const PlacementTask& task, Context& context) const {
   if (best_) {
     placed.assignment = best_->assignment;
     placed.estimate = best_->evaluated.time;
+    placed.orders = orders_of(task, best_->levels);
     return placed;
   }
   if (!closest_) {
@@ -28,6 +29,7 @@ Placed BestSoFar::answer(const PlacementTask& task, Context& context) const {
   Repaired repaired = repair(task.instance(), closest_->assignment);
   if (repaired.assignment) {
     placed.assignment = std::move(repaired.assignment);
+    placed.orders = orders_of(task, {});
     if (!context.take_state()) return placed;
     Scratch scratch;
     placed.estimate = task.engine().evaluate(*placed.assignment, scratch).time;

@@ -6,6 +6,7 @@
 #include "espalier/base/rng.h"
 #include "espalier/learned/best_so_far.h"
 #include "espalier/learned/gdp.h"
+#include "espalier/learned/order_trial.h"
 
 namespace espalier::placement {
 namespace {
@@ -78,21 +79,18 @@ std::vector<const Sample*> elite_of(const PlacementTask& task, std::span<const S
   return elite;
 }
 
-}  // namespace
-
-Placed cross_entropy(const PlacerInput& input, const CrossEntropyOptions& options, Context& context) {
-  ESP_CHECK(options.samples > 0 && options.elite > 0, options.samples, options.elite);
+Placed learn_table(const PlacementTask& task, const CrossEntropyOptions& options, std::uint64_t iterations,
+                   std::uint64_t seed, Context& context) {
   const std::uint64_t states = context.states;
-  const PlacementTask task(input.graph, input.instance, task_options(input, options.task));
   ProbabilityTable table(task.input(), options.least);
   BestSoFar seen;
-  for (std::uint64_t i = 0; i < options.iterations && !context.stop(); ++i) {
+  for (std::uint64_t i = 0; i < iterations && !context.stop(); ++i) {
     const std::size_t count =
         std::min<std::uint64_t>(options.samples, std::max<std::uint64_t>(1, context.left()));
     if (!context.take_states(count)) break;
     const std::vector<Sample> samples =
-        judge(task, draw(table.rows(), task.input().devices, count, stream_key(input.seed, {8, i})),
-              Repairs::kNone, context.pool);
+        judge(task, draw(table.rows(), task.input().devices, count, stream_key(seed, {8, i})), Repairs::kNone,
+              context.pool);
     const std::vector<const Sample*> elite = elite_of(task, samples, seen.best(), options.elite);
     const double worst = score(task, elite.back()->evaluated);
     table.move_towards(elite, options.smoothing);
@@ -101,9 +99,21 @@ Placed cross_entropy(const PlacerInput& input, const CrossEntropyOptions& option
       options.told({context.states - states, seen.best() ? score(task, seen.best()->evaluated) : 0, worst,
                     table.certainty()});
     }
-    context.report(static_cast<double>(i + 1) / static_cast<double>(options.iterations));
+    context.report(static_cast<double>(i + 1) / static_cast<double>(iterations));
   }
-  Placed placed = seen.answer(task, context);
+  return seen.answer(task, context);
+}
+
+}  // namespace
+
+Placed cross_entropy(const PlacerInput& input, const CrossEntropyOptions& options, Context& context) {
+  ESP_CHECK(options.samples > 0 && options.elite > 0, options.samples, options.elite);
+  const std::uint64_t states = context.states;
+  const auto learn = [&](const TaskOptions& by, double part, Context& own) {
+    const PlacementTask task(input.graph, input.instance, by);
+    return learn_table(task, options, part_of(options.iterations, part), input.seed, own);
+  };
+  Placed placed = by_better_order(input.instance, task_options(input, options.task), context, learn);
   placed.stats = {context.states - states, context.states - states};
   return placed;
 }

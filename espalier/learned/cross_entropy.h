@@ -30,7 +30,7 @@ struct CrossEntropyPoint {
 
 struct CrossEntropyOptions {
   // Placements are judged, and fit, as placers promise.
-  TaskOptions task = {.rules = {.memory = Rules::Memory::kAllHeld}};
+  TaskOptions task = {.tries_orders = true};
   std::uint64_t iterations = 100;
   std::size_t samples = 64;  // an iteration
   std::size_t elite = 8;     // of them

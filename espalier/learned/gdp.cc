@@ -1,9 +1,12 @@
 #include "espalier/learned/gdp.h"
 
+#include <deque>
 #include <utility>
 
 #include "espalier/base/rng.h"
+#include "espalier/learned/order_trial.h"
 #include "espalier/learned/varied_samples.h"
+#include "espalier/planners/placement/ranks.h"
 #include "espalier/planners/placement/search_placer.h"
 
 namespace espalier::placement {
@@ -19,70 +22,142 @@ TaskOptions task_options(const PlacerInput& input, TaskOptions options) {
   return options;
 }
 
-PolicyAnswer ask(const Policy& policy, const PlacementTask& task, std::size_t samples, std::uint64_t seed,
-                 ThreadPool* pool) {
+PolicyAnswer ask(const Policy& policy, std::span<const PlacementTask* const> tasks, std::size_t samples,
+                 std::uint64_t seed, ThreadPool* pool) {
+  const PlacementTask& task = *tasks.front();
   const std::vector<float> probability = policy.probabilities(task.input());
-  const std::size_t devices = task.input().devices;
   std::vector<Assignment> drawn = varied_samples(task, probability, samples, seed);
   PolicyAnswer answer;
-  answer.most_probable = judge(task, {most_probable(probability, devices)}, Repairs::kNone, nullptr).front();
+  answer.most_probable =
+      judge(task, {most_probable(probability, task.input().devices)}, Repairs::kNone, nullptr).front();
   drawn.push_back(answer.most_probable.assignment);
-  for (Sample& sample : judge_units(task, std::move(drawn), Repairs::kInvalid, pool)) {
-    if (!sample.evaluated.fits) continue;
-    if (!answer.best || sample.evaluated.time < answer.best->evaluated.time) answer.best = std::move(sample);
+  for (std::size_t by = 0; by < tasks.size(); ++by) {
+    for (Sample& sample : judge_units(*tasks[by], drawn, Repairs::kInvalid, pool)) {
+      if (!sample.evaluated.fits) continue;
+      if (answer.best && answer.best->evaluated.time <= sample.evaluated.time) continue;
+      answer.best = std::move(sample);
+      answer.by = by;
+    }
   }
   return answer;
 }
 
-Placed gdp(const PlacerInput& input, const GdpOptions& options, Context& context) {
-  const std::uint64_t states = context.states;
-  const PlacementTask task(input.graph, input.instance, task_options(input, options.task));
-  Policy policy = options.policy ? options.policy->clone() : Policy(options.shape, input.seed);
-  std::optional<Sample> best;
-  const auto keep = [&](std::optional<Sample> sample) {
-    if (sample && (!best || sample->evaluated.time < best->evaluated.time)) best = std::move(sample);
-  };
-  const auto answer = [&](std::uint64_t stream) {
-    context.take_states(options.samples + 1);  // the answer is worth having where they are not left, too
-    return ask(policy, task, options.samples, stream_key(input.seed, {stream}), context.pool).best;
-  };
-  if (options.policy) keep(answer(6));
-  if (options.updates > 0) {
-    LearningOptions learning = options.learning;
-    learning.seed = input.seed;
-    learning.updates = options.updates;
-    {
-      Learner learner(policy, {&task}, learning);
-      if (best) learner.know(0, *best);
-      while (learner.updates() < options.updates && learner.update(context)) {
-        if (options.told) options.told(learner.progress(0).curve.back());
-        context.report(static_cast<double>(learner.updates()) / static_cast<double>(options.updates));
-        const std::optional<Sample>& own = learner.progress(0).best;  // what it was told of, too
-        const bool behind =
-            options.to_beat && (!own || own->evaluated.time > *options.to_beat + *options.to_beat / 20);
-        if (behind && learner.updates() * 5 >= options.updates) break;
-      }
-      keep(learner.progress(0).best);
-    }
-    keep(answer(7));
+namespace {
+
+// Learns a task with a policy, and keeps the best.
+class GdpRun {
+ public:
+  GdpRun(const PlacerInput& input, const GdpOptions& options, Context& context)
+      : input_(input), options_(options), context_(context) {}
+
+  void ask_policy(const Policy& policy, std::span<const PlacementTask* const> tasks, std::uint64_t stream) {
+    // The answer is worth having where the states are not left, too.
+    context_.take_states(tasks.size() * (options_.samples + 1));
+    PolicyAnswer answer =
+        ask(policy, tasks, options_.samples, stream_key(input_.seed, {stream}), context_.pool);
+    if (answer.best) keep(*answer.best, *tasks[answer.by]);
   }
-  Placed placed;
-  placed.stats = {context.states - states, context.states - states};
-  if (!best) {
-    placed.why = "no placement of the policy fits, nor can one be repaired";
+
+  void learn(Policy& policy, const PlacementTask& task, std::uint64_t updates) {
+    LearningOptions learning = options_.learning;
+    learning.seed = input_.seed;
+    learning.updates = updates;
+    Learner learner(policy, {&task}, learning);
+    if (best_ && task_ == &task) learner.know(0, *best_);
+    while (learner.updates() < updates && learner.update(context_)) {
+      if (options_.told) options_.told(learner.progress(0).curve.back());
+      context_.report(static_cast<double>(learner.updates()) / static_cast<double>(updates));
+      const std::optional<Sample>& own = learner.progress(0).best;  // what it was told of, too
+      const bool behind =
+          options_.to_beat && (!own || own->evaluated.time > *options_.to_beat + *options_.to_beat / 20);
+      if (behind && learner.updates() * 5 >= updates) break;
+    }
+    if (learner.progress(0).best) keep(*learner.progress(0).best, task);
+  }
+
+  const PlacementTask* task() const { return task_; }  // by which the best was judged; null: nothing fits
+
+  Placed result() const {
+    Placed placed;
+    if (!best_) {
+      placed.why = "no placement of the policy fits, nor can one be repaired";
+      return placed;
+    }
+    placed.estimate = best_->evaluated.time;
+    placed.orders = orders_of(*task_, best_->levels);
+    placed.assignment = best_->assignment;
     return placed;
   }
-  placed.estimate = best->evaluated.time;
-  if (!best->levels.empty()) placed.orders = orders_of(task, best->levels);
-  placed.assignment = std::move(best->assignment);
+
+ private:
+  void keep(const Sample& sample, const PlacementTask& task) {
+    if (best_ && best_->evaluated.time <= sample.evaluated.time) return;
+    best_ = sample;
+    task_ = &task;
+  }
+
+  const PlacerInput& input_;
+  const GdpOptions& options_;
+  Context& context_;
+  std::optional<Sample> best_;
+  const PlacementTask* task_ = nullptr;
+};
+
+Placed of_fresh_policy(const PlacerInput& input, const GdpOptions& options, Context& context) {
+  const auto learn = [&](const TaskOptions& by, double part, Context& own) {
+    const PlacementTask task(input.graph, input.instance, by);
+    Policy policy(options.shape, input.seed);
+    GdpRun run(input, options, own);
+    run.learn(policy, task, part_of(options.updates, part));
+    const PlacementTask* const tasks = &task;
+    run.ask_policy(policy, {&tasks, 1}, 7);
+    return run.result();
+  };
+  return by_better_order(input.instance, task_options(input, options.task), context, learn);
+}
+
+Placed of_trained_policy(const PlacerInput& input, const GdpOptions& options, Context& context) {
+  const PlacementTask first(input.graph, input.instance, task_options(input, options.task));
+  std::deque<PlacementTask> others;
+  std::vector<const PlacementTask*> tasks{&first};
+  if (options.task.tries_orders) {
+    tasks.clear();
+    for (DeviceOrders& orders : usual_orders(input.instance))
+      tasks.push_back(&others.emplace_back(first, std::move(orders.priority)));
+  }
+  Policy policy = options.policy->clone();
+  GdpRun run(input, options, context);
+  run.ask_policy(policy, tasks, 6);
+  if (options.updates > 0) {
+    const PlacementTask* const task = run.task() ? run.task() : tasks.front();
+    run.learn(policy, *task, options.updates);
+    run.ask_policy(policy, {&task, 1}, 7);
+  }
+  return run.result();
+}
+
+}  // namespace
+
+PolicyShape shape_for_one_graph() {
+  return {.priorities = 8, .coarsening = Coarsening::kLearned};
+}
+
+Placed gdp(const PlacerInput& input, const GdpOptions& options, Context& context) {
+  const std::uint64_t states = context.states;
+  Placed placed =
+      options.policy ? of_trained_policy(input, options, context) : of_fresh_policy(input, options, context);
+  placed.stats = {context.states - states, context.states - states};
   return placed;
 }
 
-std::optional<Duration> best_step(const Engine& engine, std::span<const Assignment> assignments,
-                                  ThreadPool* pool) {
+std::optional<Duration> best_step(const Instance& instance, const Rules& rules,
+                                  std::span<const DeviceOrders> orders,
+                                  std::span<const Assignment> assignments, ThreadPool* pool) {
   std::optional<Duration> best;
-  for (const Evaluated& seen : engine.evaluate_all(assignments, pool)) {
-    if (seen.fits && !seen.deadlock && (!best || seen.time < *best)) best = seen.time;
+  for (const DeviceOrders& by : orders) {
+    for (const Evaluated& seen : Engine(instance, rules, by).evaluate_all(assignments, pool)) {
+      if (seen.fits && !seen.deadlock && (!best || seen.time < *best)) best = seen.time;
+    }
   }
   return best;
 }
@@ -91,7 +166,7 @@ Placed gdp_search(const PlacerInput& input, const GdpOptions& options, Context& 
   const std::uint64_t states = context.states;
   GdpOptions how = options;
   if (how.updates > 0) {
-    how.to_beat = best_step(Engine(input.instance, how.task.rules),
+    how.to_beat = best_step(input.instance, how.task.rules, usual_orders(input.instance),
                             placer_starts(input, how.task.rules, context), context.pool);
   }
   Placed answer = gdp(input, how, context);

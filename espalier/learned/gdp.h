@@ -17,12 +17,15 @@
 
 namespace espalier::placement {
 
+// What a fresh policy has that learns one graph: groups that it draws and levels of schedule priority. Both
+// make it better on most graphs (docs/planners/learned.md).
+PolicyShape shape_for_one_graph();
+
 struct GdpOptions {
-  // Placements are judged, and fit, as placers promise.
-  TaskOptions task = {.rules = {.memory = Rules::Memory::kAllHeld}};
-  const Policy* policy = nullptr;  // trained before; null: a fresh one
-  PolicyShape shape = {};          // of a fresh one
-  std::uint64_t updates = 400;     // on this graph; 0 with a trained policy: its answer as it is
+  TaskOptions task = {.tries_orders = true};
+  const Policy* policy = nullptr;             // trained before; null: a fresh one
+  PolicyShape shape = shape_for_one_graph();  // of a fresh one
+  std::uint64_t updates = 400;                // on this graph; 0 with a trained policy: its answer as it is
   // But for `updates`. The best so far takes part in each update: an answer that is better than what a policy
   // mostly draws is worth imitating.
   LearningOptions learning = {.repeat_best = true};
@@ -40,26 +43,30 @@ std::size_t usual_clusters(std::size_t devices);
 // A placer's options for this input: its order, and the usual clusters where nobody said how many.
 TaskOptions task_options(const PlacerInput& input, TaskOptions options);
 
-// The best that was judged and fits: a trained policy answers (ask), learns where it is to, and answers
-// again. `estimate` is the engine's step. Takes a state for each simulator call; learns as long as there are
-// any left.
+// The best that was judged and fits: a trained policy answers (ask), learns where it is to, by the order in
+// which its answer was better, and answers again; a fresh one finds out by which order it learns
+// (order_trial.h). `estimate` is the engine's step, by `orders`. Takes a state for each simulator call;
+// learns as long as there are any left.
 Placed gdp(const PlacerInput& input, const GdpOptions& options, Context& context);
 
-// The shortest step of those that fit.
-std::optional<Duration> best_step(const Engine& engine, std::span<const Assignment> assignments,
-                                  ThreadPool* pool);
+// The shortest step of those that fit, by any of the orders.
+std::optional<Duration> best_step(const Instance& instance, const Rules& rules,
+                                  std::span<const DeviceOrders> orders,
+                                  std::span<const Assignment> assignments, ThreadPool* pool);
 
 // The search of placements (search_placer.h) that begins with what gdp() finds too. A policy that learns has
 // to beat what placers find.
 Placed gdp_search(const PlacerInput& input, const GdpOptions& options, Context& context);
 
 // What a policy answers for a task: the best of some samples and the most probable placement, those that do
-// not fit repaired. One forward pass, samples + 1 simulator calls.
+// not fit repaired, each judged by each of the tasks, which differ in what devices run by only. One forward
+// pass, samples + 1 simulator calls for each task.
 struct PolicyAnswer {
   std::optional<Sample> best;  // that fits
-  Sample most_probable;        // as the policy has it, whether it fits or not
+  std::size_t by = 0;          // the task by which it is best
+  Sample most_probable;        // as the policy has it, whether it fits or not, by the first task
 };
-PolicyAnswer ask(const Policy& policy, const PlacementTask& task, std::size_t samples, std::uint64_t seed,
-                 ThreadPool* pool);
+PolicyAnswer ask(const Policy& policy, std::span<const PlacementTask* const> tasks, std::size_t samples,
+                 std::uint64_t seed, ThreadPool* pool);
 
 }  // namespace espalier::placement

@@ -9,6 +9,7 @@
 #include "espalier/learned/best_so_far.h"
 #include "espalier/learned/gdp.h"
 #include "espalier/learned/hdp_net.h"
+#include "espalier/learned/order_trial.h"
 #include "espalier/learned/torch_threads.h"
 
 namespace espalier::placement {
@@ -263,14 +264,19 @@ Placed hdp(const PlacerInput& input, const HdpOptions& options, Context& context
   const std::uint64_t states = context.states;
   TaskOptions how = task_options(input, options.task);
   if (!options.contracted) how.clusters.clusters = 0;
-  const PlacementTask task(input.graph, input.instance, how);
-  const FewTorchThreads few(0);
-  HdpLearner learner(task, options, input.seed);
-  while (learner.updates() < options.updates && learner.update(context)) {
-    if (options.told) options.told(learner.point());
-    context.report(static_cast<double>(learner.updates()) / static_cast<double>(options.updates));
-  }
-  Placed placed = learner.seen().answer(task, context);
+  const auto learn = [&](const TaskOptions& by, double part, Context& own) {
+    const PlacementTask task(input.graph, input.instance, by);
+    const FewTorchThreads few(0);
+    HdpOptions partly = options;
+    partly.updates = part_of(options.updates, part);
+    HdpLearner learner(task, partly, input.seed);
+    while (learner.updates() < partly.updates && learner.update(own)) {
+      if (options.told) options.told(learner.point());
+      own.report(static_cast<double>(learner.updates()) / static_cast<double>(partly.updates));
+    }
+    return learner.seen().answer(task, own);
+  };
+  Placed placed = by_better_order(input.instance, how, context, learn);
   placed.stats = {context.states - states, context.states - states};
   return placed;
 }

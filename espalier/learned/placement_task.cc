@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
@@ -74,6 +75,15 @@ PlacementTask::PlacementTask(const Graph& graph, const Instance& instance, const
       memory_(all_memory(instance)),
       alone_(best_alone(instance)) {}
 
+PlacementTask::PlacementTask(const PlacementTask& other, std::vector<std::uint32_t> priority)
+    : layers_(other.layers_),
+      clusters_(other.clusters_),
+      input_(other.input_),
+      priority_(std::move(priority)),
+      engine_(other.engine_, {priority_, {}}),
+      memory_(other.memory_),
+      alone_(other.alone_) {}
+
 Bytes all_memory(const Instance& instance) {
   return std::accumulate(instance.memory.begin(), instance.memory.end(), Bytes());
 }
@@ -110,10 +120,11 @@ std::vector<Sample> judge(const PlacementTask& task, std::vector<NodeDevices> pl
 }
 
 DeviceOrders orders_of(const PlacementTask& task, const NodeLevels& levels) {
+  const std::span<const std::uint32_t> own = task.priority();
+  if (levels.empty()) return {{own.begin(), own.end()}, {}};
   const Instance& instance = task.instance();
   std::vector<std::uint32_t> level;
   for (const UnitId unit : instance.unit) level.push_back(levels[task.clusters().of_unit[unit.index()]]);
-  const std::span<const std::uint32_t> own = task.priority();
   if (own.empty()) return {std::move(level), {}};
   std::vector<std::size_t> order(level.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

@@ -18,12 +18,17 @@ struct TaskOptions {
   TraversalOrder order = TraversalOrder::kTopoGenerations;  // of segments
   Rules rules = {};
   std::vector<std::uint32_t> priority = {};  // by task, smaller first: what devices run by; empty: the graph
+  // Placers that learn find out which of the usual orders they learn by (order_trial.h), and judge answers by
+  // each: `priority` does not count then.
+  bool tries_orders = false;
 };
 
 // Refers to the instance; any number of threads may read it.
 class PlacementTask {
  public:
   PlacementTask(const Graph& graph, const Instance& instance, const TaskOptions& options);
+  // The same with devices that run by another order.
+  PlacementTask(const PlacementTask& other, std::vector<std::uint32_t> priority);
 
   const Instance& instance() const { return engine_.instance(); }
   const Engine& engine() const { return engine_; }
@@ -63,8 +68,7 @@ struct Sample {
   NodeChoices choices = {};
 };
 
-// What devices run by where nodes have levels: operators by the level of their node, then by the task's own
-// order.
+// What devices run by: operators by the level of their node, if nodes have any, then by the task's own order.
 DeviceOrders orders_of(const PlacementTask& task, const NodeLevels& levels);
 
 // How invalid placements are priced.

@@ -21,6 +21,7 @@ std::optional<Sample> searched_placement(const PlacementTask& task, std::uint64_
   PlacementSearchOptions options;
   options.seed = seed;
   options.chains = 1;
+  options.orders = {orders_of(task, {})};
   if (auto split = best_layer_split(task.engine(), task.layer_of_unit(), context))
     options.starts.push_back(split->assignment);
   for (Assignment& start : simple_starts(instance)) options.starts.push_back(std::move(start));

@@ -13,6 +13,7 @@
 #include "espalier/base/rng.h"
 #include "espalier/learned/best_so_far.h"
 #include "espalier/learned/gdp.h"
+#include "espalier/learned/order_trial.h"
 #include "espalier/learned/pretrained.h"
 #include "espalier/learned/relocation_parts.h"
 #include "espalier/learned/torch_threads.h"
@@ -274,13 +275,15 @@ class Relocation {
 Placed relocate(const PlacerInput& input, const RelocationOptions& options, Context& context) {
   ESP_CHECK(options.proposals > 0);
   const std::uint64_t states = context.states;
-  const PlacementTask task(input.graph, input.instance, task_options(input, options.task));
   std::optional<RelocationPolicy> along;
   if (!options.policy) along.emplace(pretrained_relocation());
   const RelocationPolicy& policy = options.policy ? *options.policy : *along;
   std::vector<Assignment> starts = options.starts;
   if (starts.empty()) starts = placer_starts(input, options.task.rules, context);
   if (starts.empty()) starts.emplace_back(input.instance.units(), DeviceId(0));
+  TaskOptions how = task_options(input, options.task);
+  if (how.tries_orders) how.priority = better_order(input.instance, how.rules, starts, context);
+  const PlacementTask task(input.graph, input.instance, how);
   Relocation relocation(task, policy.parts().net, options.proposals, input.seed);
   relocation.begin(starts, context);
   for (std::uint64_t step = 0; options.steps == 0 || step < options.steps; ++step) {

@@ -116,11 +116,11 @@ RelocationPolicy pretrain_relocation(const RelocationPretraining& options, Conte
 // ---- Answers
 
 struct RelocationOptions {
-  TaskOptions task = {.rules = {.memory = Rules::Memory::kAllHeld}};
-  const RelocationPolicy* policy = nullptr;  // trained before; null: the one that comes along
-  std::vector<Assignment> starts = {};       // empty: those of placers (placer_starts)
-  std::size_t proposals = 16;                // a step
-  std::uint64_t steps = 400;                 // 0: as many as the budget pays for
+  TaskOptions task = {.tries_orders = true};  // by the order in which the best start is shorter
+  const RelocationPolicy* policy = nullptr;   // trained before; null: the one that comes along
+  std::vector<Assignment> starts = {};        // empty: those of placers (placer_starts)
+  std::size_t proposals = 16;                 // a step
+  std::uint64_t steps = 400;                  // 0: as many as the budget pays for
 };
 
 // From the best start to the best that was judged and fits; `estimate` is the engine's step. After twelve

@@ -189,7 +189,7 @@ TEST(Relocation, AnswersFitAndAreNoSlowerThanTheirStart) {
     Context context = most_calls(1'000);
     context.pool = pool;
     Placed answer = relocate(input, options, context);
-    EXPECT_EQ(context.states, 1U + 3 * 8);
+    EXPECT_EQ(context.states, 2U + 1U + 3 * 8);  // the start by each order, and where the walk begins
     return answer;
   };
   ThreadPool two(2);
@@ -197,7 +197,7 @@ TEST(Relocation, AnswersFitAndAreNoSlowerThanTheirStart) {
   ASSERT_TRUE(answer.assignment.has_value());
   EXPECT_EQ(answer.assignment, placed(&two).assignment);
   EXPECT_TRUE(check_memory(two_towers().instance, *answer.assignment).empty());
-  const Engine engine(two_towers().instance, options.task.rules);
+  const Engine engine(two_towers().instance, options.task.rules, answer.orders);
   Scratch scratch;
   EXPECT_EQ(engine.evaluate(*answer.assignment, scratch).time, *answer.estimate);
   EXPECT_LT(*answer.estimate, engine.evaluate(all_on(0), scratch).time);

@@ -30,6 +30,7 @@ Engine::Engine(const Engine& other, DeviceOrders orders)
 }
 Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
+Engine& Engine::operator=(Engine&&) noexcept = default;
 
 const Instance& Engine::instance() const {
   return prepared_->instance;

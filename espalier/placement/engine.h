@@ -105,6 +105,7 @@ class Engine {
   Engine(const Engine& other, DeviceOrders orders);
   ~Engine();
   Engine(Engine&&) noexcept;
+  Engine& operator=(Engine&&) noexcept;
 
   const Instance& instance() const;
   const Rules& rules() const;

@@ -297,17 +297,18 @@ class InstanceMaker {
       made_.trained.push_back(narrow(resident));
       made_.trained_bytes.push_back(gradient[resident]);
       for (std::size_t k = 0; k < made_.kinds; ++k) {
-        made_.update_time.push_back(update_on(KindId(k), gradient[resident]) - update_on(KindId(k), Bytes()));
+        const DeviceKind& kind = cluster_.kind(KindId(k));
+        const Duration alone =
+            update_time(costs_.overhead(kind.name), training_.optimizer.kind, gradient[resident]);
+        made_.update_time.push_back(at_speed(alone, kind) - fixed_on(kind));
       }
     }
-    for (std::size_t k = 0; k < made_.kinds; ++k) {
-      made_.update_fixed.push_back(update_on(KindId(k), Bytes()));
-    }
+    for (std::size_t k = 0; k < made_.kinds; ++k)
+      made_.update_fixed.push_back(fixed_on(cluster_.kind(KindId(k))));
   }
 
-  Duration update_on(KindId id, Bytes bytes) const {
-    const DeviceKind& kind = cluster_.kind(id);
-    return at_speed(update_time(costs_.overhead(kind.name), training_.optimizer.kind, bytes), kind);
+  Duration fixed_on(const DeviceKind& kind) const {
+    return at_speed(update_overhead(costs_.overhead(kind.name), training_.optimizer.kind), kind);
   }
 
   void add_optimizer_state(const Operator& update, std::vector<std::uint32_t>& residents) {

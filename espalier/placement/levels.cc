@@ -13,6 +13,9 @@
 namespace espalier::placement {
 namespace {
 
+constexpr std::int64_t kShort =
+    10'000;  // kClose: messages may be late that take less than this part of a step
+
 constexpr std::uint32_t kNobody = std::numeric_limits<std::uint32_t>::max();
 
 // What messages ask of the run that a task is in.
@@ -31,10 +34,14 @@ struct RunLimits {
 struct RunPart {
   Duration begin = Duration::max(), end = {};
   RunLimits limits;
+  // Their places among the device's tasks that go this way.
+  std::size_t first = std::numeric_limits<std::size_t>::max(), last = 0, count = 0;
   RunPart with(const RunPart& other) const {
-    return {std::min(begin, other.begin), std::max(end, other.end), limits.with(other.limits)};
+    return {std::min(begin, other.begin), std::max(end, other.end),   limits.with(other.limits),
+            std::min(first, other.first), std::max(last, other.last), count + other.count};
   }
   bool in_time() const { return end <= limits.ends_by && limits.begins_from <= begin; }
+  bool in_a_row() const { return count == 0 || last - first + 1 == count; }
 };
 
 // An operator's tasks: of a training graph its only one; of a forward graph the smaller is its forward pass.
@@ -52,11 +59,12 @@ struct Passes {
 class RunCutter {
  public:
   RunCutter(const Graph& graph, const Instance& instance, std::span<const DeviceId> assignment,
-            const Timeline& timeline)
-      : graph_(graph), instance_(instance), assignment_(assignment), timeline_(timeline) {}
+            const Timeline& timeline, Runs runs)
+      : graph_(graph), instance_(instance), assignment_(assignment), timeline_(timeline), runs_are_(runs) {}
 
   std::optional<std::vector<std::uint32_t>> levels() {
     find_limits();
+    find_places();
     run_of_.assign(graph_.operators().size(), kNobody);
     for (std::size_t d = 0; d < timeline_.lists.size(); ++d) cut(timeline_.lists[d]);
     return number_runs();
@@ -86,7 +94,8 @@ class RunCutter {
   }
 
   void limit(TaskId producer, TaskId reader, Duration takes) {
-    const Duration slack = begin(reader) - takes - end(producer);
+    const bool may_be_late = runs_are_ == Runs::kLong || takes <= timeline_.evaluated.time / kShort;
+    const Duration slack = may_be_late ? begin(reader) - takes - end(producer) : Duration();
     const Duration leaves = end(producer) + std::max(slack, Duration()) / 2;
     RunLimits& sends = limits_[producer.index()];
     RunLimits& reads = limits_[reader.index()];
@@ -96,7 +105,19 @@ class RunCutter {
     reads.begins_here = reads.begins_here || slack <= Duration();
   }
 
-  RunPart part(TaskId task) const { return {begin(task), end(task), limits_[task.index()]}; }
+  void find_places() {
+    place_.resize(instance_.tasks());
+    for (std::size_t d = 0; d < timeline_.lists.size(); ++d) {
+      std::size_t forward = 0, backward = 0;
+      for (const TaskId task : timeline_.lists[d])
+        place_[task.index()] = instance_.pass[task.index()] == Pass::kForward ? forward++ : backward++;
+    }
+  }
+
+  RunPart part(TaskId task) const {
+    const std::size_t place = place_[task.index()];
+    return {begin(task), end(task), limits_[task.index()], place, place, 1};
+  }
 
   // One device's tasks in their order, mirrors left out.
   void cut(std::span<const TaskId> tasks) {
@@ -110,7 +131,7 @@ class RunCutter {
       if (passes_.backward[at] != kNobody) own_mirror = part(TaskId(passes_.backward[at]));
       const RunPart both = forward.with(own), both_mirrors = backward.with(own_mirror);
       const bool joins = open && !forward.limits.ends_here && !own.limits.begins_here && both.in_time() &&
-                         both_mirrors.in_time();
+                         both_mirrors.in_time() && (runs_are_ == Runs::kLong || both_mirrors.in_a_row());
       const bool tied = open && op(task).colocation && ties.contains(*op(task).colocation);
       if (!joins && !tied) {
         forward = own;
@@ -174,8 +195,10 @@ class RunCutter {
   const Instance& instance_;
   const std::span<const DeviceId> assignment_;
   const Timeline& timeline_;
+  const Runs runs_are_;
   const Passes passes_{instance_, graph_.operators().size()};
   std::vector<RunLimits> limits_;        // by task
+  std::vector<std::size_t> place_;       // by task: among those of its device that go the same way
   std::vector<std::uint32_t> run_of_;    // by operator
   std::vector<std::uint32_t> previous_;  // by run: the one before it on its device
   std::uint32_t runs_ = 0;
@@ -186,45 +209,99 @@ class RunCutter {
 
 std::optional<std::vector<std::uint32_t>> levels_of(const Graph& graph, const Instance& instance,
                                                     std::span<const DeviceId> assignment,
-                                                    const Timeline& timeline) {
-  return RunCutter(graph, instance, assignment, timeline).levels();
+                                                    const Timeline& timeline, Runs runs) {
+  return RunCutter(graph, instance, assignment, timeline, runs).levels();
 }
 
-OrderLists orders_of(const PipelinePlan& fragments, const Instance& instance, const Timeline& timeline) {
-  const std::size_t count = fragments.stages.size();
-  std::size_t operators = 0;
-  for (const Stage& stage : fragments.stages)
-    operators = std::max(operators, stage.operators.back().index() + 1);
-  const Passes passes(instance, operators);
-  const auto begin_of = [&](const Stage& stage) {
-    Duration first = Duration::max();
-    for (const OperatorId op : stage.operators) {
-      const std::uint32_t task = passes.backward[op.index()];
-      if (task != kNobody) first = std::min(first, timeline.start[task]);
+namespace {
+
+// What the backward passes of fragments wait for.
+class BackwardWaits {
+ public:
+  BackwardWaits(const Graph& graph, const PipelinePlan& fragments, const Passes& passes)
+      : graph_(graph), fragments_(fragments), passes_(passes), next_(fragments.stages.size()) {
+    fragment_of_.assign(graph.operators().size(), kNobody);  // a copy has no backward pass
+    for (std::size_t x = 0; x < fragments.stages.size(); ++x) {
+      for (const OperatorId op : fragments.stages[x].operators) fragment_of_[op.index()] = narrow(x);
     }
-    return first;
-  };
+    for (std::uint32_t x = 0; x < next_.size(); ++x) add(x);
+  }
+
+  // By fragment: whose backward passes wait for its own, each once.
+  const std::vector<std::vector<std::uint32_t>>& next() const { return next_; }
+  std::vector<std::uint32_t> counts() const {
+    std::vector<std::uint32_t> counts(next_.size(), 0);
+    for (const std::vector<std::uint32_t>& of : next_) {
+      for (const std::uint32_t behind : of) ++counts[behind];
+    }
+    return counts;
+  }
+
+ private:
+  // Whom a fragment reads from waits for its gradients; where no tensor crosses, a token does, and returns.
+  void add(std::uint32_t x) {
+    std::vector<std::uint32_t> gives, gets;  // fragments that it reads from; those that get a gradient
+    for (const OperatorId op : fragments_.stages[x].operators) {
+      if (graph_.op(op).duplicable) continue;
+      for (const TensorId input : graph_.op(op).inputs) {
+        const Tensor& tensor = graph_.tensor(input);
+        if (!tensor.producer || graph_.op(*tensor.producer).duplicable) continue;
+        const std::uint32_t from = fragment_of_[tensor.producer->index()];
+        gives.push_back(from);
+        if (tensor.requires_grad && passes_.backward[op.index()] != kNobody) gets.push_back(from);
+      }
+    }
+    std::sort(gives.begin(), gives.end());
+    for (const StageId before : fragments_.stages[x].after) {
+      if (!std::binary_search(gives.begin(), gives.end(), before.index()))
+        gets.push_back(narrow(before.index()));
+    }
+    std::sort(gets.begin(), gets.end());
+    gets.erase(std::unique(gets.begin(), gets.end()), gets.end());
+    std::erase(gets, x);
+    next_[x] = std::move(gets);
+  }
+
+  const Graph& graph_;
+  const PipelinePlan& fragments_;
+  const Passes& passes_;
+  std::vector<std::uint32_t> fragment_of_;  // by operator
+  std::vector<std::vector<std::uint32_t>> next_;
+};
+
+}  // namespace
+
+OrderLists orders_of(const Graph& graph, const PipelinePlan& fragments, const Instance& instance,
+                     const Timeline& timeline) {
+  const std::size_t count = fragments.stages.size();
+  const Passes passes(instance, graph.operators().size());
+  const BackwardWaits order(graph, fragments, passes);
+  std::vector<Duration> begin(count);  // of backward passes: zero where there are none
   OrderLists lists(instance.devices());
   const auto add = [&](ActionKind kind, std::size_t x) {
     lists[fragments.stages[x].replicas[0].devices[0].index()].emplace_back(kind, StageId(x));
   };
-  std::vector<std::uint32_t> readers(count, 0);  // that have not run backwards
   for (std::size_t x = 0; x < count; ++x) {
     add(ActionKind::kForward, x);
-    for (const StageId before : fragments.stages[x].after) ++readers[before.index()];
+    std::optional<Duration> first;
+    for (const OperatorId op : fragments.stages[x].operators) {
+      const std::uint32_t task = passes.backward[op.index()];
+      if (task != kNobody) first = std::min(first.value_or(Duration::max()), timeline.start[task]);
+    }
+    begin[x] = first.value_or(Duration());
   }
   using Ready = std::pair<Duration, std::size_t>;  // the later fragment first: counted from the end
   std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready;
-  const auto is_ready = [&](std::size_t x) { ready.emplace(begin_of(fragments.stages[x]), count - x); };
+  std::vector<std::uint32_t> waits = order.counts();
   for (std::size_t x = 0; x < count; ++x) {
-    if (readers[x] == 0) is_ready(x);
+    if (waits[x] == 0) ready.emplace(begin[x], count - x);
   }
   while (!ready.empty()) {
     const std::size_t x = count - ready.top().second;
     ready.pop();
     add(ActionKind::kBackward, x);
-    for (const StageId before : fragments.stages[x].after) {
-      if (--readers[before.index()] == 0) is_ready(before.index());
+    for (const std::uint32_t behind : order.next()[x]) {
+      if (--waits[behind] == 0) ready.emplace(begin[behind], count - behind);
     }
   }
   return lists;

@@ -109,7 +109,10 @@ Outcome searched(const Problem& problem, const std::vector<const PipelinePlan*>&
   const std::int64_t worthwhile = before && !all_judged ? before->count() / kWorthwhile : 0;
   if (!outcome.plan || (before && *judge.best() + nanoseconds(worthwhile) >= *before)) {
     found.stats += outcome.stats;
-    if (outcome.plan) found.choices = std::move(outcome.choices);
+    if (outcome.plan) {
+      found.choices = std::move(outcome.choices);
+      std::erase_if(found.choices, [&](const OtherChoice& c) { return c.price.iteration <= *before; });
+    }
     found.interrupted = found.interrupted || outcome.interrupted;
     return found;
   }

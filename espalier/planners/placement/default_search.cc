@@ -5,6 +5,11 @@
 //   chain 1  ─────┴──┴─────┴──┴─────            between phases: all go on from where they stood, but who is
 //                                               further behind the best than kBehind starts from the best
 //
+// Where there are several orders for devices to run by, they are dealt to the chains, and who falls behind
+// takes the best one's with its assignment. Which of them is better depends on the graph: by upward rank
+// searches find 6 % more on RNNLM-2, 5 % on Transformer-XL-4 and 7 % less on RNNLM-4
+// (docs/planners/learned.md).
+//
 // First clusters move as one, coarse ones and then finer ones (search_levels), with a third to half of the
 // looks: layers go elsewhere as a whole, where each single operator on the way would make the step longer. On
 // recurrent networks and on transformers over segments that is worth 11 to 30 %. Where there are looks enough
@@ -112,16 +117,19 @@ void run_method(Walk& walk, const Phase& phase, Rng& rng) {
 
 // What moves in a phase: the units of an instance, or those of one whose clusters are units.
 struct Movable {
-  Movable(const Instance& of, const Rules& rules, const DeviceOrders& orders)
-      : instance(of), around(instance), engine(std::make_unique<Engine>(instance, rules, orders)) {}
+  Movable(const Instance& of, const Rules& rules, const std::vector<DeviceOrders>& orders)
+      : instance(of), around(instance) {
+    engines.emplace_back(instance, rules, orders.front());
+    for (std::size_t o = 1; o < orders.size(); ++o) engines.emplace_back(engines.front(), orders[o]);
+  }
   const Instance& instance;
   Neighbourhood around;
-  std::unique_ptr<Engine> engine;
+  std::vector<Engine> engines;  // by order
 };
 
 // The clusters of a level as the units of an instance.
 struct ClustersAsUnits {
-  ClustersAsUnits(const Instance& of, const Rules& rules, const DeviceOrders& orders,
+  ClustersAsUnits(const Instance& of, const Rules& rules, const std::vector<DeviceOrders>& orders,
                   const Clusters& joined_by)
       : whole(of), clusters(joined_by), joined(joined_units(of, joined_by)), movable(joined, rules, orders) {}
   Assignment of_units(const Assignment& units) const { return devices_of_clusters(whole, clusters, units); }
@@ -142,7 +150,7 @@ class PhasedSearch {
         context_(context),
         orders_(options.orders),
         units_(instance, rules, orders_) {
-    ESP_CHECK(rules.order != Rules::Order::kListed);
+    ESP_CHECK(rules.order != Rules::Order::kListed && !orders_.empty());
   }
 
   Placed run_all() {
@@ -166,32 +174,46 @@ class PhasedSearch {
     return default_phases(static_cast<double>(looks) / units, options_.levels.size());
   }
 
-  // Those that the budget allows, in their order; chains begin at the best of them.
+  // Where a chain stands, and what devices run by there.
+  struct Place {
+    Assignment assignment;
+    std::size_t order = 0;
+  };
+
+  // Those that the budget allows, in their order, by each order. Orders are dealt to the chains, which begin
+  // at the best starts by theirs.
   void judge_starts() {
     std::vector<Assignment> starts = options_.starts;
     for (Assignment& start : simple_starts(instance_)) starts.push_back(std::move(start));
     std::size_t allowed = 0;
-    while (allowed < starts.size() && context_.take_state()) ++allowed;
+    while (allowed < starts.size() && context_.take_states(orders_.size())) ++allowed;
     if (allowed == 0) allowed = 1;  // a search without budget still has its first start judged
     starts.resize(allowed);
-    const std::vector<Evaluated> seen = units_.engine->evaluate_all(starts, context_.pool);
-    std::vector<std::size_t> order(starts.size());
-    std::iota(order.begin(), order.end(), 0U);
-    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-      const auto rank = [&](std::size_t i) {
-        return std::tuple(!seen[i].fits, seen[i].fits ? Bytes() : seen[i].lack, seen[i].time, i);
-      };
-      return rank(a) < rank(b);
-    });
-    if (seen[order.front()].fits) keep({starts[order.front()], seen[order.front()].time});
-    nearest_ = starts[order.front()], lack_ = seen[order.front()].lack;
-    for (std::size_t c = 0; c < std::max<std::size_t>(1, options_.chains); ++c)
-      at_.push_back(starts[order[c % std::min<std::size_t>(order.size(), 2)]]);
+    std::vector<std::vector<std::size_t>> ranking;  // of the starts, by order
+    for (std::size_t o = 0; o < orders_.size(); ++o) {
+      const std::vector<Evaluated> seen = units_.engines[o].evaluate_all(starts, context_.pool);
+      std::vector<std::size_t>& ranked = ranking.emplace_back(starts.size());
+      std::iota(ranked.begin(), ranked.end(), 0U);
+      std::sort(ranked.begin(), ranked.end(), [&](std::size_t a, std::size_t b) {
+        const auto rank = [&](std::size_t i) {
+          return std::tuple(!seen[i].fits, seen[i].fits ? Bytes() : seen[i].lack, seen[i].time, i);
+        };
+        return rank(a) < rank(b);
+      });
+      const std::size_t first = ranked.front();
+      if (seen[first].fits) keep({starts[first], seen[first].time}, o);
+      if (o == 0 || seen[first].lack < lack_) lack_ = seen[first].lack;
+    }
+    for (std::size_t c = 0; c < std::max<std::size_t>(1, options_.chains); ++c) {
+      const std::size_t o = c % orders_.size();
+      at_.push_back({starts[ranking[o][c / orders_.size() % std::min<std::size_t>(starts.size(), 2)]], o});
+    }
   }
 
-  void keep(const FittingAssignment& found) {
+  void keep(const FittingAssignment& found, std::size_t order) {
     if (best_ && best_->time <= found.time) return;
     best_ = found;
+    best_order_ = order;
     if (context_.watch) context_.watch->found(found.time);
   }
 
@@ -204,7 +226,7 @@ class PhasedSearch {
       trial.share = phase.share * kTrial;
       rest.share = phase.share - trial.share;
       run_chains(trial, share_left, &level);
-      if (is_near_the_best(phase)) run_chains(rest, share_left - trial.share, &level);
+      if (is_near_the_best()) run_chains(rest, share_left - trial.share, &level);
     }
     go_on_from_the_best();
     if (options_.ranks == PlacementSearchOptions::Ranks::kRecomputed) recompute_ranks();
@@ -220,18 +242,20 @@ class PhasedSearch {
         (of_left > 1 - 1e-6 ? left : static_cast<std::uint64_t>(static_cast<double>(left) * of_left));
     std::vector<std::optional<FittingAssignment>> found(at_.size());
     ++phase_;
+    moving_ = moving_clusters(phase);
     part.for_each(at_.size(), [&](std::size_t c, Context& mine) {
       if (mine.budget.max_states < 2) return;
       Rng rng(stream_key(options_.seed, {phase_, c}));
-      const bool clusters = moves_clusters(phase, c);
+      const bool clusters = moving_[c] != 0;
       const Movable& movable = clusters ? level->movable : units_;
-      Walk walk(*movable.engine, movable.around, clusters ? level->of_units(at_[c]) : at_[c], mine);
+      auto& [at, order] = at_[c];
+      Walk walk(movable.engines[order], movable.around, clusters ? level->of_units(at) : at, mine);
       walk.allow(mine.budget.max_states);
       run_method(walk, phase, rng);
       found[c] = walk.best();
-      at_[c] = walk.nearest();
+      at = walk.nearest();
       if (!clusters) return;
-      at_[c] = level->to_units(at_[c]);
+      at = level->to_units(at);
       if (found[c]) found[c]->assignment = level->to_units(found[c]->assignment);
     });
     context_.states = part.states;
@@ -239,18 +263,25 @@ class PhasedSearch {
     for (std::size_t c = 0; c < at_.size(); ++c) {
       if (!found[c]) continue;
       found_[c] = found[c]->time;
-      keep(*found[c]);
+      keep(*found[c], at_[c].order);
     }
   }
 
-  static bool moves_clusters(const Phase& phase, std::size_t chain) {
-    return phase.level != kUnits && chain % phase.one_in == 0;
+  // Which chains move clusters in a phase. Those that differ in what devices run by do not differ in that:
+  // what they find says which order is better.
+  std::vector<char> moving_clusters(const Phase& phase) const {
+    const bool alike = std::all_of(at_.begin(), at_.end(),
+                                   [&](const Place& place) { return place.order == at_.front().order; });
+    std::vector<char> moving(at_.size(), 0);
+    for (std::size_t c = 0; c < at_.size() && phase.level != kUnits; ++c)
+      moving[c] = !alike || c % phase.one_in == 0 ? 1 : 0;
+    return moving;
   }
 
   // Whether a chain of clusters found something in the last phase that is worth going on with.
-  bool is_near_the_best(const Phase& phase) const {
+  bool is_near_the_best() const {
     for (std::size_t c = 0; c < found_.size(); ++c) {
-      if (!moves_clusters(phase, c) || !found_[c]) continue;
+      if (moving_[c] == 0 || !found_[c]) continue;
       if (relative_difference(*found_[c], best_->time) <= kNear) return true;
     }
     return false;
@@ -260,20 +291,21 @@ class PhasedSearch {
   void go_on_from_the_best() {
     if (!best_) return;
     for (std::size_t c = 0; c < at_.size(); ++c) {
-      if (!found_[c] || relative_difference(*found_[c], best_->time) > kBehind) at_[c] = best_->assignment;
+      if (!found_[c] || relative_difference(*found_[c], best_->time) > kBehind)
+        at_[c] = {best_->assignment, best_order_};
     }
   }
 
   void recompute_ranks() {
-    if (rules_.order != Rules::Order::kPriority || !context_.take_state()) return;
+    if (rules_.order != Rules::Order::kPriority || !best_ || !context_.take_state()) return;
     DeviceOrders orders{rank_priorities(instance_, rules_, best_->assignment), {}};
-    auto engine = std::make_unique<Engine>(instance_, rules_, orders);
+    Engine engine(units_.engines[best_order_], orders);
     Scratch scratch;
-    const Evaluated seen = engine->evaluate(best_->assignment, scratch);
+    const Evaluated seen = engine.evaluate(best_->assignment, scratch);
     if (!seen.fits || seen.time > best_->time) return;
     best_->time = seen.time;
-    orders_ = std::move(orders);
-    units_.engine = std::move(engine);
+    orders_[best_order_] = std::move(orders);
+    units_.engines[best_order_] = std::move(engine);
   }
 
   Placed result() const {
@@ -282,7 +314,7 @@ class PhasedSearch {
     if (best_) {
       placed.assignment = best_->assignment;
       placed.estimate = best_->time;
-      placed.orders = orders_;
+      placed.orders = orders_[best_order_];
       return placed;
     }
     placed.why = nothing_fits(instance_, rules_)
@@ -294,13 +326,14 @@ class PhasedSearch {
   const Rules& rules_;
   const PlacementSearchOptions& options_;
   Context& context_;
-  DeviceOrders orders_;
+  std::vector<DeviceOrders> orders_;
   Movable units_;
-  std::vector<Assignment> at_;                  // by chain
+  std::vector<Place> at_;                       // by chain
+  std::vector<char> moving_;                    // by chain: whether it moved clusters in the last phase
   std::vector<std::optional<Duration>> found_;  // by chain, in the last phase
   std::optional<FittingAssignment> best_;
-  Assignment nearest_;
-  Bytes lack_ = {};
+  std::size_t best_order_ = 0;
+  Bytes lack_ = {};  // of the nearest start
   std::uint64_t phase_ = 0;
 };
 

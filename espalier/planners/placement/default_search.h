@@ -33,7 +33,8 @@ struct PlacementSearchOptions {
   SearchMethod method = SearchMethod::kDefault;
   std::vector<Assignment> starts = {};  // need not fit; simple_starts take part in any case
   std::vector<Clusters> levels = {};    // the coarsest first: kDefault moves these before it moves units
-  DeviceOrders orders = {};             // what the rules want of them
+  // What devices may run by; starts are judged by each of them, and the best is kept. At least one.
+  std::vector<DeviceOrders> orders = {{}};
   // Rules::Order::kPriority only: whether priorities may become those of upward ranks (HEFT), worked out for
   // the best assignment after each phase and kept where the step is not longer.
   enum class Ranks : std::uint8_t { kGiven, kRecomputed } ranks = Ranks::kGiven;
@@ -42,8 +43,9 @@ struct PlacementSearchOptions {
 };
 
 // The best assignment found that fits; it is never worse than the best start that fits. `estimate` is its
-// step under the rules and the orders that are returned. Nothing fits: `why` has a proof (nothing_fits), or
-// what the nearest one lacks. The rules' order must not be kListed: lists already say who stands where.
+// step under the rules and the orders that are returned, one of those given or recomputed. Nothing fits:
+// `why` has a proof (nothing_fits), or what the nearest one lacks. The rules' order must not be kListed:
+// lists already say who stands where.
 Placed placement_search(const Instance& instance, const Rules& rules, const PlacementSearchOptions& options,
                         Context& context);
 

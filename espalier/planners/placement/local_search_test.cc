@@ -141,6 +141,44 @@ TEST(PlacementSearch, RanksMayTakeThePlaceOfPriorities) {
   EXPECT_EQ(engine.evaluate(placed.assignment.value(), scratch).time, placed.estimate);
 }
 
+TEST(PlacementSearch, KeepsTheBetterOfTheOrdersThatItIsGiven) {
+  int first = 0, second = 0;
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    Rng rng(seed);
+    const Instance instance = random_case({.tasks = 40, .devices = 3}, rng);
+    DeviceOrders random;  // a legal order that has nothing to do with the graph's
+    for (std::size_t t = 0; t < instance.tasks(); ++t)
+      random.priority.push_back(static_cast<std::uint32_t>(rng.below(1'000)));
+    const auto found = [&](std::vector<DeviceOrders> orders, std::size_t threads) {
+      ThreadPool pool(threads);
+      Context context;
+      context.pool = &pool;
+      context.budget.max_states = 2'000;
+      PlacementSearchOptions options;
+      options.orders = std::move(orders);
+      const Placed placed = placement_search(instance, {}, options, context);
+      EXPECT_LE(context.states, 2'000U);
+      Scratch scratch;
+      EXPECT_EQ(Engine(instance, {}, placed.orders).evaluate(placed.assignment.value(), scratch).time,
+                placed.estimate);
+      return placed;
+    };
+    const std::vector<DeviceOrders> both{{}, random};
+    const Placed placed = found(both, 1);
+    EXPECT_EQ(found(both, 3).assignment, placed.assignment);
+    ++(placed.orders.priority.empty() ? first : second);
+    // The better start by each order is a start.
+    for (const DeviceOrders& orders : both) {
+      const Engine engine(instance, {}, orders);
+      Scratch scratch;
+      for (const Assignment& start : simple_starts(instance))
+        EXPECT_LE(*placed.estimate, engine.evaluate(start, scratch).time);
+    }
+  }
+  EXPECT_GT(first, 3);
+  EXPECT_GT(second, 3);
+}
+
 TEST(CriticalTasks, EndWithTheLastTaskAndBeginWithOneThatWaitsForNothing) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     Rng rng(seed);

@@ -66,13 +66,13 @@ std::string why_text(const Problem& problem, const Placed& placed) {
   return text;
 }
 
-// As it is and cut into levels: what the simulator says of the better one that fits.
+// As it is and cut into levels by each of the orders: what the simulator says of one that fits, if any does.
 Verdict consider(Judge& judge, const Problem& problem, const Instance& instance, const Assignment& assignment,
-                 std::optional<Duration> estimate) {
+                 const std::vector<DeviceOrders>& orders, std::optional<Duration> estimate) {
   const Placement placement = placement_of(instance, problem.graph, assignment);
   Verdict verdict = judge.consider(Plan(placement), estimate);
-  if (const std::optional<Placement> cut = with_levels(problem.graph, instance, placement)) {
-    const Verdict other = judge.consider(Plan(*cut), estimate);
+  for (const Placement& cut : with_levels(problem.graph, instance, placement, orders)) {
+    const Verdict other = judge.consider(Plan(cut), estimate);
     if (other.fits()) verdict = other;
   }
   return verdict;
@@ -80,18 +80,23 @@ Verdict consider(Judge& judge, const Problem& problem, const Instance& instance,
 
 }  // namespace
 
-std::optional<Placement> with_levels(const Graph& graph, const Instance& instance,
-                                     const Placement& placement) {
+std::vector<Placement> with_levels(const Graph& graph, const Instance& instance, const Placement& placement,
+                                   std::span<const DeviceOrders> orders) {
+  std::vector<Placement> results;
   const std::optional<Assignment> assignment = assignment_of(instance, graph, placement);
-  if (!assignment) return std::nullopt;
-  const Engine engine(instance, Rules(), {upward_priorities(instance), {}});
-  const Timeline line = timeline(engine, *assignment);
-  std::optional<std::vector<std::uint32_t>> levels = levels_of(graph, instance, *assignment, line);
-  if (!levels) return std::nullopt;
-  Placement result{placement.device, *std::move(levels)};
-  const BatchSize whole(1);  // fragments are the same for any batch
-  result.orders = orders_of(fragments_of(graph, result, whole), instance, line);
-  return result;
+  if (!assignment) return results;
+  for (const DeviceOrders& by : orders) {
+    const Timeline line = timeline(Engine(instance, Rules(), by), *assignment);
+    for (const Runs runs : {Runs::kLong, Runs::kClose}) {
+      std::optional<std::vector<std::uint32_t>> levels = levels_of(graph, instance, *assignment, line, runs);
+      if (!levels) continue;
+      Placement cut{placement.device, *std::move(levels)};
+      const BatchSize whole(1);  // fragments are the same for any batch
+      cut.orders = orders_of(graph, fragments_of(graph, cut, whole), instance, line);
+      if (std::find(results.begin(), results.end(), cut) == results.end()) results.push_back(std::move(cut));
+    }
+  }
+  return results;
 }
 
 Outcome plan_by_placer(const Problem& problem, const Placer& placer, const PlacementPlannerOptions& options,
@@ -104,6 +109,7 @@ Outcome plan_by_placer(const Problem& problem, const Placer& placer, const Place
     return {.status = Status::kInfeasible, .why = *broken};
   }
   const std::vector<Bytes> memory = instance.memory;
+  const std::vector<DeviceOrders> usual = usual_orders(instance);
   Judge judge(problem, context);
   std::optional<std::string> why;  // of the first answer without an assignment
   for (const std::int64_t sixteenths : kSixteenths) {
@@ -117,13 +123,14 @@ Outcome plan_by_placer(const Problem& problem, const Placer& placer, const Place
         break;
       }
       const std::optional<Duration> estimate = size == training.batch ? placed.estimate : std::nullopt;
-      const Verdict verdict = consider(judge, problem, instance, *placed.assignment, estimate);
-      // The placer looked at one micro-batch by itself; in a row of them others may do better.
-      if (size != training.batch) {
-        for (const Assignment& other : placed.others) {
-          if (context.stop()) break;
-          consider(judge, problem, instance, other, std::nullopt);
-        }
+      std::vector<DeviceOrders> orders = usual;
+      const std::vector<std::uint32_t>& own = placed.orders.priority;
+      if (!own.empty() && own != usual.front().priority) orders.insert(orders.begin(), placed.orders);
+      const Verdict verdict = consider(judge, problem, instance, *placed.assignment, orders, estimate);
+      // The placer looked at operators of one micro-batch; as fragments, or in a row, others may do better.
+      for (const Assignment& other : placed.others) {
+        if (context.stop()) break;
+        consider(judge, problem, instance, other, usual, std::nullopt);
       }
       if (verdict.ruling != Verdict::Ruling::kTooMuchMemory) {
         Outcome outcome = judge.outcome();

@@ -17,12 +17,14 @@ struct PlacementPlannerOptions {
   std::uint64_t seed = 1;
 };
 
-// The placement with levels and orders from its timeline operator by operator (placement/levels.h); nothing
-// where there are none, or it divides operators that the instance keeps together.
-std::optional<Placement> with_levels(const Graph& graph, const Instance& instance,
-                                     const Placement& placement);
+// The placement with levels and orders from its timelines operator by operator (placement/levels.h): for each
+// of the orders that devices may run by, with runs of either sort, each result once. None where there are
+// none, or it divides operators that the instance keeps together.
+std::vector<Placement> with_levels(const Graph& graph, const Instance& instance, const Placement& placement,
+                                   std::span<const DeviceOrders> orders);
 
-// Each answer is judged as it is and with levels; the faster counts. One micro-batch of the whole batch, or
+// Each answer is judged as it is and with levels by the placer's own orders and by the usual ones
+// (usual_orders); the fastest counts. One micro-batch of the whole batch, or
 // the largest that the training allows. Pins are kept; --start and locked stages are not looked at. The
 // estimate is the placer's, where one micro-batch is the whole batch. Throws InputError as make_instance
 // does.

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "espalier/plan/fragments.h"
 #include "espalier/planners/placement/ranks.h"
 #include "espalier/planners/toy_for_tests.h"
@@ -18,8 +20,12 @@ Instance instance_of(const Toy& toy) {
   return make_instance(toy.graph, toy.cluster, toy.costs, toy.training, {.micro_batch = toy.training.batch});
 }
 
+DeviceOrders by_rank_of(const Instance& instance) {
+  return {upward_priorities(instance), {}};
+}
+
 Timeline line_of(const Instance& instance, const Assignment& assignment) {
-  return timeline(Engine(instance, {}, {upward_priorities(instance), {}}), assignment);
+  return timeline(Engine(instance, {}, by_rank_of(instance)), assignment);
 }
 
 Duration judged(const Toy& toy, const Placement& placement) {
@@ -44,13 +50,43 @@ Placement by_layer(const Toy& toy) {
   return placement;
 }
 
+// The fastest of what with_levels makes where devices run by one order.
+std::optional<Placement> best_cut(const Toy& toy, const Placement& placement, const DeviceOrders& orders) {
+  std::optional<Placement> best;
+  for (Placement& cut : with_levels(toy.graph, instance_of(toy), placement, {{orders}})) {
+    if (!best || judged(toy, cut) < judged(toy, *best)) best = std::move(cut);
+  }
+  return best;
+}
+
+// Operators that read two earlier ones each, with a weight each, and a loss that reads all that nobody reads.
+std::string random_network(std::size_t operators, Rng& rng) {
+  std::string text = "x = input() : f32[b]\n";
+  std::vector<std::string> names{"x"}, unread;
+  for (std::size_t i = 0; i < operators; ++i) {
+    const std::string name = "h" + std::to_string(i);
+    text += name + "w = parameter(" + name + "w) : f32[1]\n" + name + " = f(";
+    for (int reads = 0; reads < 2; ++reads) {
+      const std::string read = names[rng.below(names.size())];
+      std::erase(unread, read);
+      text += read + ", ";
+    }
+    text += name + "w) : f32[b] @class=c" + std::to_string(1 + rng.below(5)) + "\n";
+    names.push_back(name);
+    unread.push_back(name);
+  }
+  text += "loss = f(";
+  for (const std::string& name : unread) text += (name == unread.front() ? "" : ", ") + name;
+  return text + ") : f32[] @class=c1\n";
+}
+
 TEST(WithLevels, ALayerWaitsForOneTimeStepOfTheOneBeforeIt) {
   const Toy toy(two_layers(8), kThreeDevices, 1);
   const Instance instance = instance_of(toy);
   const Placement plain = by_layer(toy);
   // Forward 8 + 0.5 + 8 + 1 (the loss), backward twice that, without the second latency of 0.5.
   EXPECT_EQ(judged(toy, plain), microseconds(17'500 + 34'500));
-  const std::optional<Placement> cut = with_levels(toy.graph, instance, plain);
+  const std::optional<Placement> cut = best_cut(toy, plain, by_rank_of(instance));
   ASSERT_TRUE(cut.has_value());
   EXPECT_THAT(check_placement(toy.graph, toy.cluster, *cut), IsEmpty());
   const PipelinePlan fragments = fragments_of(toy.graph, *cut, BatchSize(1));
@@ -67,7 +103,7 @@ TEST(WithLevels, SumsOfAWeightOnTwoDevicesCountInBothMeasures) {
   const Instance instance = instance_of(toy);
   Placement placement = by_layer(toy);
   placement.device[toy.graph.find_operator("a2")->index()] = DeviceId(2);
-  const std::optional<Placement> cut = with_levels(toy.graph, instance, placement);
+  const std::optional<Placement> cut = best_cut(toy, placement, by_rank_of(instance));
   ASSERT_TRUE(cut.has_value());
   const Timeline line = line_of(instance, *assignment_of(instance, toy.graph, placement));
   EXPECT_EQ(line.ending, milliseconds(1));
@@ -80,31 +116,17 @@ TEST(WithLevels, FragmentsOfRandomPlacementsKeepUpWithTheirOperators) {
   Duration of_fragments, of_operators;
   constexpr std::size_t kRounds = 200;
   for (std::size_t round = 0; round < kRounds; ++round) {
-    std::string text = "x = input() : f32[b]\n";
-    std::vector<std::string> names{"x"}, unread;
-    const std::size_t count = 3 + rng.below(12);
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::string name = "h" + std::to_string(i);
-      text += name + "w = parameter(" + name + "w) : f32[1]\n" + name + " = f(";
-      for (int reads = 0; reads < 2; ++reads) {
-        const std::string read = names[rng.below(names.size())];
-        std::erase(unread, read);
-        text += read + ", ";
-      }
-      text += name + "w) : f32[b] @class=c" + std::to_string(1 + rng.below(5)) + "\n";
-      names.push_back(name);
-      unread.push_back(name);
-    }
-    text += "loss = f(";
-    for (const std::string& name : unread) text += (name == unread.front() ? "" : ", ") + name;
-    const Toy toy(text + ") : f32[] @class=c1\n", kThreeDevices, 1);
+    const std::string text = random_network(3 + rng.below(12), rng);
+    const Toy toy(text, kThreeDevices, 1);
     const Instance instance = instance_of(toy);
     const Placement plain = espalier::testing::random_placement(rng, toy.graph, toy.cluster);
-    const std::optional<Placement> cut = with_levels(toy.graph, instance, plain);
+    for (const Placement& cut : with_levels(toy.graph, instance, plain, usual_orders(instance))) {
+      ASSERT_THAT(check_placement(toy.graph, toy.cluster, cut), IsEmpty()) << text;
+      const PipelinePlan fragments = fragments_of(toy.graph, cut, BatchSize(1));
+      ASSERT_THAT(check_fragments(toy.graph, toy.cluster, cut, fragments), IsEmpty()) << text;
+    }
+    const std::optional<Placement> cut = best_cut(toy, plain, by_rank_of(instance));
     ASSERT_TRUE(cut.has_value()) << text;
-    ASSERT_THAT(check_placement(toy.graph, toy.cluster, *cut), IsEmpty()) << text;
-    const PipelinePlan fragments = fragments_of(toy.graph, *cut, BatchSize(1));
-    ASSERT_THAT(check_fragments(toy.graph, toy.cluster, *cut, fragments), IsEmpty()) << text;
     const Duration operators = line_of(instance, *assignment_of(instance, toy.graph, plain)).evaluated.time;
     kept_up += judged(toy, *cut) <= operators ? 1 : 0;
     of_fragments += judged(toy, *cut);
@@ -130,12 +152,13 @@ TEST(WithLevels, GraphsThatMutateGetLegalLevelsOrNone) {
         complete_costs(graph, cluster, CostTable(CostTableParts{}), training.micro_batches);
     const Instance instance = make_instance(graph, cluster, costs, training, {.micro_batch = training.batch});
     const Placement plain = espalier::testing::random_placement(rng, graph, cluster);
-    const std::optional<Placement> cut = with_levels(graph, instance, plain);
-    if (!cut) continue;
-    ASSERT_THAT(check_placement(graph, cluster, *cut), IsEmpty());
-    ASSERT_THAT(check_fragments(graph, cluster, *cut, fragments_of(graph, *cut, BatchSize(8))), IsEmpty());
-    ASSERT_TRUE(judge_placement(graph, cluster, costs, training, *cut).can_run());
-    ++cut_ones;
+    const std::vector<Placement> cuts = with_levels(graph, instance, plain, usual_orders(instance));
+    for (const Placement& cut : cuts) {
+      ASSERT_THAT(check_placement(graph, cluster, cut), IsEmpty());
+      ASSERT_THAT(check_fragments(graph, cluster, cut, fragments_of(graph, cut, BatchSize(8))), IsEmpty());
+      ASSERT_TRUE(judge_placement(graph, cluster, costs, training, cut).can_run());
+    }
+    if (!cuts.empty()) ++cut_ones;
   }
   EXPECT_GT(cut_ones, 100U);
 }
@@ -152,6 +175,36 @@ TEST(PlanByPlacer, TheFasterOfBothFragmentsCounts) {
   const auto& placement = std::get<Placement>(*outcome.plan);
   EXPECT_FALSE(placement.level.empty());
   EXPECT_LT(judged(toy, placement), judged(toy, by_layer(toy)));
+}
+
+// A placer that says what devices run by is taken at its word where that is fastest; so are the usual orders.
+TEST(PlanByPlacer, TheFastestOfTheOrdersCounts) {
+  Rng rng(10);
+  std::vector<int> fastest(4,
+                           0);  // as it is, by the placer's own order, by upward rank, by the graph's order
+  for (int round = 0; round < 200; ++round) {
+    const Toy toy(random_network(12, rng), kThreeDevices, 1);
+    const Instance instance = instance_of(toy);
+    const Placement plain = espalier::testing::random_placement(rng, toy.graph, toy.cluster);
+    DeviceOrders own;
+    for (std::size_t t = 0; t < instance.tasks(); ++t)
+      own.priority.push_back(static_cast<std::uint32_t>(rng.below(1'000)));
+    const Placer placer{"drawn", "", "", [&](const PlacerInput& input, Context&) {
+                          return Placed{.assignment = assignment_of(input.instance, input.graph, plain),
+                                        .orders = own};
+                        }};
+    Context context;
+    const Outcome outcome = plan_by_placer(toy.problem(), placer, {}, context);
+    ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
+    std::vector<Duration> steps{judged(toy, plain)};
+    for (const DeviceOrders& orders : {own, by_rank_of(instance), DeviceOrders()})
+      steps.push_back(judged(toy, best_cut(toy, plain, orders).value()));
+    const Duration least = *std::min_element(steps.begin(), steps.end());
+    EXPECT_EQ(judged(toy, std::get<Placement>(*outcome.plan)), least);
+    for (std::size_t i = 0; i < steps.size(); ++i)
+      if (std::count(steps.begin(), steps.end(), least) == 1 && steps[i] == least) ++fastest[i];
+  }
+  EXPECT_THAT(fastest, ::testing::Each(::testing::Gt(0)));
 }
 
 // One micro-batch passes a chain on one device soonest; eight of them pass three devices sooner.

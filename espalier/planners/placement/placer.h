@@ -6,7 +6,8 @@
 //   Placed random_best(const Instance&, const RandomOptions&, Context&);
 //
 // What it returns fits: no device holds more than it has, where all that a device's units touch is held all
-// step long (Rules::Memory::kAllHeld, memory_ledger.h). Units stand where they are allowed.
+// step long (Rules::Memory::kAllHeld, memory_ledger.h). Searches and policies count what is held when
+// (Rules::Memory::kLive), as the simulator does. Units stand where they are allowed.
 
 #include <cstdint>
 #include <functional>
@@ -35,7 +36,7 @@ struct Placed {
   std::optional<Duration> estimate = {};      // of the step: the placer's own figure, if it has one
   DeviceOrders orders = {};                   // what it would have devices run by; empty: it does not say
   std::string why = {};                       // with an assignment: what the placer says of it, if anything
-  std::vector<Assignment> others = {};        // worth a look where a step has several micro-batches
+  std::vector<Assignment> others = {};        // worth a look where fragments are judged, not operators
   std::vector<DeviceLack> lacks = {};         // where nothing fits: of the assignment that came closest
   SearchStats stats = {};
   bool unsupported =

@@ -55,4 +55,8 @@ std::vector<std::uint32_t> upward_priorities(const Instance& instance) {
   return priorities_by(upward_ranks(instance, MeanCosts(instance)));
 }
 
+std::vector<DeviceOrders> usual_orders(const Instance& instance) {
+  return {{upward_priorities(instance), {}}, {}};
+}
+
 }  // namespace espalier::placement

@@ -65,7 +65,7 @@ Placed search_placer(const PlacerInput& input, const SearchPlacerOptions& option
   Placed failed;
   PlacementSearchOptions search{.starts = placer_starts(input, options.rules, context, &failed),
                                 .levels = search_levels(instance, layers_of(instance, input.graph)),
-                                .orders = {upward_priorities(instance), {}},
+                                .orders = usual_orders(instance),
                                 .seed = input.seed};
   search.starts.insert(search.starts.end(), options.starts.begin(), options.starts.end());
   const bool any = !search.starts.empty();

@@ -12,15 +12,15 @@ namespace espalier::placement {
 
 struct SearchPlacerOptions {
   std::uint64_t max_looks = 40'000;
-  std::uint64_t max_tasks = 60'000'000;               // looks times tasks: some seconds
-  Rules rules = {.memory = Rules::Memory::kAllHeld};  // what placers promise to fit
-  std::vector<Assignment> starts = {};                // beside those of placers
+  std::uint64_t max_tasks = 60'000'000;  // looks times tasks: some seconds
+  Rules rules = {};                      // memory: what is alive, which is what a step needs
+  std::vector<Assignment> starts = {};   // beside those of placers
 };
 
 // Never slower, by the engine, than the best of one-device, expert, m-etf, heft and multilevel; `estimate` is
-// the engine's step. Takes a state for each look, those of the starts too. Tasks run by the upward ranks of
-// the instance (MeanCosts), so a start keeps its meaning whatever moves. `others` are the starts: the search
-// looks at one micro-batch by itself.
+// the engine's step. Takes a state for each look, those of the starts too, by each of the usual orders
+// (usual_orders); the better one is in `orders`. `others` are the starts: the search looks at one micro-batch
+// by itself, and operator by operator.
 Placed search_placer(const PlacerInput& input, const SearchPlacerOptions& options, Context& context);
 
 // What a placer finds where a device must hold what is alive only (Rules::Memory::kLive): placers count all

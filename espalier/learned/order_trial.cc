@@ -1,0 +1,71 @@
+#include "espalier/learned/order_trial.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "espalier/planners/placement/ranks.h"
+
+namespace espalier::placement {
+namespace {
+
+constexpr double kTrial = 1.0 / 8;
+
+}  // namespace
+
+std::uint64_t part_of(std::uint64_t updates, double part) {
+  if (part >= 1) return updates;
+  return std::max<std::uint64_t>(
+      1, static_cast<std::uint64_t>(std::llround(static_cast<double>(updates) * part)));
+}
+
+std::vector<std::uint32_t> better_order(const Instance& instance, const Rules& rules,
+                                        std::span<const Assignment> placements, Context& context) {
+  std::optional<std::pair<Bytes, Duration>> best;
+  std::vector<std::uint32_t> priority;
+  for (DeviceOrders& orders : usual_orders(instance)) {
+    context.take_states(placements.size());
+    const Engine engine(instance, rules, orders);
+    for (const Evaluated& seen : engine.evaluate_all(placements, context.pool)) {
+      const std::pair worth(seen.lack, seen.time);
+      if (best && *best <= worth) continue;
+      best = worth;
+      priority = orders.priority;
+    }
+  }
+  return priority;
+}
+
+Placed by_better_order(const Instance& instance, const TaskOptions& options, Context& context,
+                       const LearnPart& learn) {
+  TaskOptions by = options;
+  by.tries_orders = false;
+  if (!options.tries_orders) return learn(by, 1, context);
+  const std::uint64_t states = context.states, trial = context.left() / 8;
+  std::optional<Placed> best;
+  const auto keep = [&](Placed placed) {
+    const bool better = !best || !best->assignment ||
+                        (placed.assignment && placed.estimate && placed.estimate < best->estimate);
+    if (better) best = std::move(placed);
+    return better;
+  };
+  std::vector<std::uint32_t> priority;
+  double rest = 1;
+  for (DeviceOrders& orders : usual_orders(instance)) {
+    if (context.stop()) break;
+    by.priority = std::move(orders.priority);
+    Context part = context;
+    part.budget.max_states =
+        std::min(context.budget.max_states, context.states + std::max<std::uint64_t>(1, trial));
+    if (keep(learn(by, kTrial, part))) priority = by.priority;
+    context.states = part.states;
+    rest -= kTrial;
+  }
+  by.priority = std::move(priority);
+  if (!context.stop()) keep(learn(by, rest, context));
+  best->stats = {context.states - states, context.states - states};
+  return *std::move(best);
+}
+
+}  // namespace espalier::placement
