@@ -146,12 +146,15 @@ Planned plan_given_placement(const PlanningJob& job, const Placement& placement,
   if (!placement.orders.empty() || !schedule.is_open() || !plain.judged) return plain;
   const placement::Instance instance = placement::make_instance(
       job.graph, job.cluster, job.costs, job.training, {.micro_batch = size_for_placement(job)});
+  const auto step = [&](const Judged& judged) {
+    return judged.trace.iteration + placement::unmeasured_actions(judged.plan, job.cluster, job.costs);
+  };
   Planned best = std::move(plain);
   for (const Placement& leveled :
        placement::with_levels(job.graph, instance, placement, placement::usual_orders(instance))) {
     Planned cut = plan_placement(job, leveled, schedule);
     if (!cut.judged || cut.judged->overflow) continue;
-    const bool faster = cut.judged->trace.iteration < best.judged->trace.iteration;
+    const bool faster = step(*cut.judged) < step(*best.judged);
     if (faster || best.judged->overflow) best = std::move(cut);
   }
   return best;

@@ -15,6 +15,16 @@ namespace {
 // counts parameters and their state in full as well.
 constexpr std::array<std::int64_t, 6> kSixteenths = {16, 24, 32, 48, 64, 128};
 constexpr int kTightenings = 4;
+// Fragments keep near their timeline: one that is longer by more than this part of the
+// shortest, or of the best plan's step, is left.
+constexpr std::int64_t kNotWorthCutting = 10;
+// On CPUs an action takes 20 us and more when it is measured (docs/decisions.md, fragments).
+constexpr Duration kUnmeasuredAction = microseconds(10);
+
+BatchSize largest_micro_batch(const Problem& problem) {
+  const Training& training = problem.training;
+  return training.micro_batches.empty() ? training.batch : training.micro_batches.back();
+}
 
 // Units of pinned operators may stand on their pin alone. Says which pin cannot be kept, if there is one.
 std::optional<std::string> keep_pins(const Problem& problem, Instance& instance) {
@@ -66,27 +76,74 @@ std::string why_text(const Problem& problem, const Placed& placed) {
   return text;
 }
 
-// As it is and cut into levels by each of the orders: what the simulator says of one that fits, if any does.
+// Timelines of placements by the usual orders.
+class Engines {
+ public:
+  Engines(const Instance& instance, const std::vector<DeviceOrders>& orders) {
+    for (const DeviceOrders& by : orders) engines_.emplace_back(instance, Rules(), by);
+  }
+
+  // Whether a plan in one micro-batch may be faster than a step.
+  bool is_promising(const Assignment& assignment, std::optional<Duration> than) const {
+    return !than || std::any_of(engines_.begin(), engines_.end(), [&](const Engine& engine) {
+      Scratch scratch;
+      return engine.evaluate(assignment, scratch).time <= *than + *than / kNotWorthCutting;
+    });
+  }
+
+ private:
+  std::vector<Engine> engines_;
+};
+
+// As it is and cut into levels by each of the orders. What the simulator says of the best that fits, which
+// the judge then knows; of the placement as it is where none fits.
 Verdict consider(Judge& judge, const Problem& problem, const Instance& instance, const Assignment& assignment,
                  const std::vector<DeviceOrders>& orders, std::optional<Duration> estimate) {
   const Placement placement = placement_of(instance, problem.graph, assignment);
-  Verdict verdict = judge.consider(Plan(placement), estimate);
-  for (const Placement& cut : with_levels(problem.graph, instance, placement, orders)) {
-    const Verdict other = judge.consider(Plan(cut), estimate);
-    if (other.fits()) verdict = other;
+  std::vector<Placement> all = with_levels(problem.graph, instance, placement, orders);
+  all.insert(all.begin(), placement);
+  Context quiet;
+  Judge trial(problem, quiet);
+  const Placement* chosen = &all.front();
+  std::optional<Duration> least;
+  const FragmentOptions options{largest_micro_batch(problem)};
+  for (const Placement& each : all) {
+    const Verdict verdict = trial.consider(Plan(each));
+    if (!verdict.fits()) continue;
+    const PipelinePlan fragments = fragments_of(problem.graph, each, problem.training.batch, options);
+    const Duration step = verdict.iteration + unmeasured_actions(fragments, problem.cluster, problem.costs);
+    if (least && *least <= step) continue;
+    least = step;
+    chosen = &each;
   }
-  return verdict;
+  return judge.consider(Plan(*chosen), estimate);
 }
 
 }  // namespace
+
+Duration unmeasured_actions(const PipelinePlan& fragments, const Cluster& cluster, const CostTable& costs) {
+  std::vector<std::int64_t> actions(cluster.devices().size());
+  for (const Stage& stage : fragments.stages) {
+    const DeviceId device = stage.replicas[0].devices[0];
+    if (costs.overhead(cluster.kind(cluster.device(device).kind).name).per_action != Duration()) continue;
+    actions[device.index()] += 2 * static_cast<std::int64_t>(stage.replicas[0].micro_batches.size());
+  }
+  return kUnmeasuredAction * *std::max_element(actions.begin(), actions.end());
+}
 
 std::vector<Placement> with_levels(const Graph& graph, const Instance& instance, const Placement& placement,
                                    std::span<const DeviceOrders> orders) {
   std::vector<Placement> results;
   const std::optional<Assignment> assignment = assignment_of(instance, graph, placement);
   if (!assignment) return results;
+  std::vector<Timeline> lines;
+  Duration shortest = Duration::max();
   for (const DeviceOrders& by : orders) {
-    const Timeline line = timeline(Engine(instance, Rules(), by), *assignment);
+    lines.push_back(timeline(Engine(instance, Rules(), by), *assignment));
+    shortest = std::min(shortest, lines.back().evaluated.time);
+  }
+  for (const Timeline& line : lines) {
+    if (line.evaluated.time > shortest + shortest / kNotWorthCutting) continue;
     for (const Runs runs : {Runs::kLong, Runs::kClose}) {
       std::optional<std::vector<std::uint32_t>> levels = levels_of(graph, instance, *assignment, line, runs);
       if (!levels) continue;
@@ -102,7 +159,7 @@ std::vector<Placement> with_levels(const Graph& graph, const Instance& instance,
 Outcome plan_by_placer(const Problem& problem, const Placer& placer, const PlacementPlannerOptions& options,
                        Context& context) {
   const Training& training = problem.training;
-  const BatchSize size = training.micro_batches.empty() ? training.batch : training.micro_batches.back();
+  const BatchSize size = largest_micro_batch(problem);
   Instance instance =
       make_instance(problem.graph, problem.cluster, problem.costs, training, {.micro_batch = size});
   if (const std::optional<std::string> broken = keep_pins(problem, instance)) {
@@ -128,8 +185,10 @@ Outcome plan_by_placer(const Problem& problem, const Placer& placer, const Place
       if (!own.empty() && own != usual.front().priority) orders.insert(orders.begin(), placed.orders);
       const Verdict verdict = consider(judge, problem, instance, *placed.assignment, orders, estimate);
       // The placer looked at operators of one micro-batch; as fragments, or in a row, others may do better.
+      const Engines engines(instance, usual);
       for (const Assignment& other : placed.others) {
         if (context.stop()) break;
+        if (size == training.batch && !engines.is_promising(other, judge.best())) continue;
         consider(judge, problem, instance, other, usual, std::nullopt);
       }
       if (verdict.ruling != Verdict::Ruling::kTooMuchMemory) {

@@ -17,11 +17,17 @@ struct PlacementPlannerOptions {
   std::uint64_t seed = 1;
 };
 
-// The placement with levels and orders from its timelines operator by operator (placement/levels.h): for each
-// of the orders that devices may run by, with runs of either sort, each result once. None where there are
-// none, or it divides operators that the instance keeps together.
+// The placement with levels and orders from its timelines operator by operator (placement/levels.h): for the
+// orders that devices may run by, but for those in which it takes 10 % longer than in another, with runs of
+// either sort, each result once. None where there are none, or it divides operators that the instance keeps
+// together.
 std::vector<Placement> with_levels(const Graph& graph, const Instance& instance, const Placement& placement,
                                    std::span<const DeviceOrders> orders);
+
+// What the actions of the fullest device take together, 10 us each, on devices of kinds for which nobody
+// measured that. Whoever chooses among fragments of one placement adds it to their step: thousands of actions
+// are slower than they look.
+Duration unmeasured_actions(const PipelinePlan& fragments, const Cluster& cluster, const CostTable& costs);
 
 // Each answer is judged as it is and with levels by the placer's own orders and by the usual ones
 // (usual_orders); the fastest counts. One micro-batch of the whole batch, or
