@@ -144,6 +144,8 @@ const std::vector<PlannerEntry>& planner_catalog() {
                 "first, in N updates; asked for by name only"),
       of_policy(kGdpSearch, gdp,
                 "local-search, which begins with the policy's answer too; asked for by name only"),
+      of_policy(kGdpOne, gdp,
+                "a fresh policy learns the model, with groups and priorities; asked for by name only"),
       of_policy(kHdp, "HDP, ICLR'18",
                 "a grouper and a sequence-to-sequence placer learn the model; asked for by name only"),
       of_policy(kCrossEntropy, "Rubinstein, MCAP'99",

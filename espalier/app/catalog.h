@@ -31,8 +31,9 @@ const std::vector<PlannerEntry>& planner_catalog();
 
 // The policy that places operators (learned/gdp.h), and the search that begins with its answer too.
 inline constexpr std::string_view kGdp = "gdp", kGdpSearch = "gdp-search";
-// What it is compared with, which learns the model that it is given (learned/hdp.h, learned/cross_entropy.h,
-// learned/placeto.h).
+// A fresh policy that learns the model that it is given, and what it is compared with, which does too
+// (learned/hdp.h, learned/cross_entropy.h, learned/placeto.h).
+inline constexpr std::string_view kGdpOne = "gdp-one";
 inline constexpr std::string_view kHdp = "hdp", kCrossEntropy = "cross-entropy", kPlacetoPlanner = "placeto";
 // A policy that improves what placers find (learned/relocation.h).
 inline constexpr std::string_view kGiph = "giph";

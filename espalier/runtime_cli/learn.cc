@@ -354,6 +354,7 @@ LearnedPlanner learned(const LearnedFlags& flags) {
       if (name == kGiph) return relocate(input, {}, shared);
       if (name == kHdp) return hdp(input, {}, shared);
       if (name == kCrossEntropy) return cross_entropy(input, {}, shared);
+      if (name == kGdpOne) return gdp(input, {}, shared);
       const GdpOptions options{.policy = policy.get(), .updates = updates};
       return name == kGdpSearch ? gdp_search(input, options, shared) : gdp(input, options, shared);
     };

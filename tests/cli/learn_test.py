@@ -78,7 +78,7 @@ class Learned(Command):
         self.assertEqual(len(compared["rows"] if "rows" in compared else compared["plans"]), 2)
 
     def test_what_it_is_compared_with_plans_too(self):
-        for planner in ("hdp", "cross-entropy", "placeto", "giph"):
+        for planner in ("gdp-one", "hdp", "cross-entropy", "placeto", "giph"):
             done = json.loads(self.espalier("plan", *MODEL, "-p", planner, "-o", "plan.json", "--budget", "400", "--json").stdout)
             self.assertEqual((done["status"], done["planner"]), ("feasible", planner))
 

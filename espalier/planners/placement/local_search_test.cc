@@ -156,7 +156,7 @@ TEST(PlacementSearch, KeepsTheBetterOfTheOrdersThatItIsGiven) {
       context.budget.max_states = 2'000;
       PlacementSearchOptions options;
       options.orders = std::move(orders);
-      const Placed placed = placement_search(instance, {}, options, context);
+      Placed placed = placement_search(instance, {}, options, context);
       EXPECT_LE(context.states, 2'000U);
       Scratch scratch;
       EXPECT_EQ(Engine(instance, {}, placed.orders).evaluate(placed.assignment.value(), scratch).time,
