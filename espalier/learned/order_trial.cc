@@ -45,15 +45,15 @@ Placed by_better_order(const Instance& instance, const TaskOptions& options, Con
   const std::uint64_t states = context.states, trial = context.left() / 8;
   std::optional<Placed> best;
   const auto keep = [&](Placed placed) {
-    const bool better = !best || !best->assignment ||
-                        (placed.assignment && placed.estimate && placed.estimate < best->estimate);
+    const bool shorter = best && placed.estimate && (!best->estimate || *placed.estimate < *best->estimate);
+    const bool better = !best || !best->assignment || (placed.assignment && shorter);
     if (better) best = std::move(placed);
     return better;
   };
   std::vector<std::uint32_t> priority;
   double rest = 1;
   for (DeviceOrders& orders : usual_orders(instance)) {
-    if (context.stop()) break;
+    if (best && context.stop()) break;
     by.priority = std::move(orders.priority);
     Context part = context;
     part.budget.max_states =

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "espalier/learned/towers_for_tests.h"
 #include "espalier/planners/placement/ranks.h"
 
@@ -70,6 +72,15 @@ TEST(OrderTrial, AnOrderInWhichNothingFitsIsTheWorse) {
   EXPECT_EQ(asked(learner, true, context).estimate, milliseconds(2));
   EXPECT_FALSE(learner.calls.back().by_rank);
   EXPECT_EQ(asked(none, true, other).why, "nothing fits");
+}
+
+TEST(OrderTrial, AnInterruptedOneHasTheFirstAnswer) {
+  FakeLearner learner(milliseconds(1), milliseconds(2));
+  const std::atomic<bool> cancelled = true;
+  Context context;
+  context.cancelled = &cancelled;
+  EXPECT_EQ(asked(learner, true, context).estimate, milliseconds(1));
+  EXPECT_EQ(learner.calls.size(), 1U);
 }
 
 TEST(OrderTrial, IsLeftOutWhereNobodyWantsIt) {

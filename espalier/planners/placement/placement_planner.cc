@@ -15,8 +15,8 @@ namespace {
 // counts parameters and their state in full as well.
 constexpr std::array<std::int64_t, 6> kSixteenths = {16, 24, 32, 48, 64, 128};
 constexpr int kTightenings = 4;
-// Fragments keep near their timeline: one that is longer by more than this part of the
-// shortest, or of the best plan's step, is left.
+// Fragments keep near their timeline: one that is longer than the shortest, or than the best plan's step, by
+// more than this part of it is left.
 constexpr std::int64_t kNotWorthCutting = 10;
 // On CPUs an action takes 20 us and more when it is measured (docs/decisions.md, fragments).
 constexpr Duration kUnmeasuredAction = microseconds(10);
@@ -95,29 +95,52 @@ class Engines {
   std::vector<Engine> engines_;
 };
 
-// As it is and cut into levels by each of the orders. What the simulator says of the best that fits, which
-// the judge then knows; of the placement as it is where none fits.
-Verdict consider(Judge& judge, const Problem& problem, const Instance& instance, const Assignment& assignment,
-                 const std::vector<DeviceOrders>& orders, std::optional<Duration> estimate) {
-  const Placement placement = placement_of(instance, problem.graph, assignment);
-  std::vector<Placement> all = with_levels(problem.graph, instance, placement, orders);
-  all.insert(all.begin(), placement);
-  Context quiet;
-  Judge trial(problem, quiet);
-  const Placement* chosen = &all.front();
-  std::optional<Duration> least;
-  const FragmentOptions options{largest_micro_batch(problem)};
-  for (const Placement& each : all) {
-    const Verdict verdict = trial.consider(Plan(each));
-    if (!verdict.fits()) continue;
-    const PipelinePlan fragments = fragments_of(problem.graph, each, problem.training.batch, options);
-    const Duration step = verdict.iteration + unmeasured_actions(fragments, problem.cluster, problem.costs);
-    if (least && *least <= step) continue;
-    least = step;
-    chosen = &each;
+// Assignments as plans: as they are and cut into levels by each of some orders. The judge knows those chosen.
+class FragmentJudge {
+ public:
+  FragmentJudge(const Problem& problem, const Instance& instance, Context& context)
+      : problem_(problem), instance_(instance), chosen_(problem, context), tried_(problem, quiet_) {}
+
+  // What the simulator says of the best that fits; of the placement as it is where none does.
+  Verdict consider(const Assignment& assignment, const std::vector<DeviceOrders>& orders,
+                   std::optional<Duration> estimate) {
+    const Placement placement = placement_of(instance_, problem_.graph, assignment);
+    std::vector<Placement> all = with_levels(problem_.graph, instance_, placement, orders);
+    all.insert(all.begin(), placement);
+    const Placement* chosen = &all.front();
+    std::optional<Duration> least;
+    for (const Placement& each : all) {
+      const std::optional<Duration> step = step_of(each);
+      if (!step || (least && *least <= *step)) continue;
+      least = step;
+      chosen = &each;
+    }
+    return chosen_.consider(Plan(*chosen), estimate);
   }
-  return judge.consider(Plan(*chosen), estimate);
-}
+
+  std::optional<Duration> best() const { return chosen_.best(); }
+
+  Outcome outcome() const {
+    Outcome outcome = chosen_.outcome();
+    outcome.stats.evaluations += tried_.evaluations();
+    return outcome;
+  }
+
+ private:
+  // With what its actions cost that nobody measured; nothing where it does not fit.
+  std::optional<Duration> step_of(const Placement& placement) {
+    const Verdict verdict = tried_.consider(Plan(placement));
+    if (!verdict.fits()) return std::nullopt;
+    const PipelinePlan fragments =
+        fragments_of(problem_.graph, placement, problem_.training.batch, {largest_micro_batch(problem_)});
+    return verdict.iteration + unmeasured_actions(fragments, problem_.cluster, problem_.costs);
+  }
+
+  const Problem& problem_;
+  const Instance& instance_;
+  Context quiet_;
+  Judge chosen_, tried_;
+};
 
 }  // namespace
 
@@ -167,7 +190,7 @@ Outcome plan_by_placer(const Problem& problem, const Placer& placer, const Place
   }
   const std::vector<Bytes> memory = instance.memory;
   const std::vector<DeviceOrders> usual = usual_orders(instance);
-  Judge judge(problem, context);
+  FragmentJudge judge(problem, instance, context);
   std::optional<std::string> why;  // of the first answer without an assignment
   for (const std::int64_t sixteenths : kSixteenths) {
     for (std::size_t d = 0; d < memory.size(); ++d) instance.memory[d] = memory[d] / 16 * sixteenths;
@@ -183,13 +206,13 @@ Outcome plan_by_placer(const Problem& problem, const Placer& placer, const Place
       std::vector<DeviceOrders> orders = usual;
       const std::vector<std::uint32_t>& own = placed.orders.priority;
       if (!own.empty() && own != usual.front().priority) orders.insert(orders.begin(), placed.orders);
-      const Verdict verdict = consider(judge, problem, instance, *placed.assignment, orders, estimate);
+      const Verdict verdict = judge.consider(*placed.assignment, orders, estimate);
       // The placer looked at operators of one micro-batch; as fragments, or in a row, others may do better.
       const Engines engines(instance, usual);
       for (const Assignment& other : placed.others) {
         if (context.stop()) break;
         if (size == training.batch && !engines.is_promising(other, judge.best())) continue;
-        consider(judge, problem, instance, other, usual, std::nullopt);
+        judge.consider(other, usual, std::nullopt);
       }
       if (verdict.ruling != Verdict::Ruling::kTooMuchMemory) {
         Outcome outcome = judge.outcome();
