@@ -98,6 +98,11 @@ Method placer(const std::string& name) {
   };
 }
 
+// The one that never saw the workload's family.
+Policy trained_policy(const Asked& asked) {
+  return Policy::read(asked.policies + "/without_" + asked.question.family + ".safetensors");
+}
+
 // The best split between layers; those of placers too; a policy's answer as well, or that of a policy which
 // learned from half of the calls.
 enum class Starts { kExpert, kPlacers, kPolicy, kTuned };
@@ -120,7 +125,7 @@ std::optional<Duration> search(const Asked& asked, SearchMethod method, Starts f
       options.starts.push_back(std::move(start));
   }
   if (from == Starts::kPolicy || from == Starts::kTuned) {
-    const Policy policy = Policy::read(asked.policies + "/without_" + question.family + ".safetensors");
+    const Policy policy = trained_policy(asked);
     GdpOptions how;
     how.policy = &policy;
     how.updates = 0;
@@ -224,10 +229,6 @@ Method learning(Learning how, Order order = Order::kOwn) {
   };
 }
 
-Policy trained_policy(const Asked& asked) {
-  return Policy::read(asked.policies + "/without_" + asked.question.family + ".safetensors");
-}
-
 std::optional<Duration> greedy_answer(const Asked& asked) {
   asked.context.take_states(1);
   const PlacementTask* const task = &asked.question.task;
@@ -266,7 +267,7 @@ Method by_cross_entropy(Priorities by) {
   };
 }
 
-// A fresh policy with all that pays on one graph, as the library has it by default, and no answer at its end.
+// A fresh policy with all that pays on one graph, as the library has it by default; no rollout is repeated.
 std::optional<Duration> gdp_one(const Asked& asked) {
   GdpOptions options;
   options.learning.repeat_best = false;

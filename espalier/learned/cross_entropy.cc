@@ -108,14 +108,11 @@ Placed learn_table(const PlacementTask& task, const CrossEntropyOptions& options
 
 Placed cross_entropy(const PlacerInput& input, const CrossEntropyOptions& options, Context& context) {
   ESP_CHECK(options.samples > 0 && options.elite > 0, options.samples, options.elite);
-  const std::uint64_t states = context.states;
   const auto learn = [&](const TaskOptions& by, double part, Context& own) {
     const PlacementTask task(input.graph, input.instance, by);
     return learn_table(task, options, part_of(options.iterations, part), input.seed, own);
   };
-  Placed placed = by_better_order(input.instance, task_options(input, options.task), context, learn);
-  placed.stats = {context.states - states, context.states - states};
-  return placed;
+  return by_better_order(input.instance, task_options(input, options.task), context, learn);
 }
 
 }  // namespace espalier::placement

@@ -29,7 +29,6 @@ struct CrossEntropyPoint {
 };
 
 struct CrossEntropyOptions {
-  // Placements are judged, and fit, as placers promise.
   TaskOptions task = {.tries_orders = true};
   std::uint64_t iterations = 100;
   std::size_t samples = 64;  // an iteration

@@ -261,7 +261,6 @@ std::size_t usual_groups(std::size_t devices) {
 
 Placed hdp(const PlacerInput& input, const HdpOptions& options, Context& context) {
   ESP_CHECK(options.rollouts > 0);
-  const std::uint64_t states = context.states;
   TaskOptions how = task_options(input, options.task);
   if (!options.contracted) how.clusters.clusters = 0;
   const auto learn = [&](const TaskOptions& by, double part, Context& own) {
@@ -276,9 +275,7 @@ Placed hdp(const PlacerInput& input, const HdpOptions& options, Context& context
     }
     return learner.seen().answer(task, own);
   };
-  Placed placed = by_better_order(input.instance, how, context, learn);
-  placed.stats = {context.states - states, context.states - states};
-  return placed;
+  return by_better_order(input.instance, how, context, learn);
 }
 
 }  // namespace espalier::placement

@@ -35,7 +35,6 @@ enum class GroupStart : std::uint8_t {
 };
 
 struct HdpOptions {
-  // Placements are judged, and fit, as placers promise.
   TaskOptions task = {.tries_orders = true};
   bool contracted = true;  // nodes are clusters; else units
   std::size_t groups = 0;  // at most; 0: usual_groups

@@ -10,7 +10,7 @@
 namespace espalier::placement {
 namespace {
 
-constexpr double kTrial = 1.0 / 8;
+constexpr std::uint64_t kTrials = 8;  // a trial is this part of all learning
 
 }  // namespace
 
@@ -37,12 +37,14 @@ std::vector<std::uint32_t> better_order(const Instance& instance, const Rules& r
   return priority;
 }
 
-Placed by_better_order(const Instance& instance, const TaskOptions& options, Context& context,
-                       const LearnPart& learn) {
+namespace {
+
+Placed best_of_parts(const Instance& instance, const TaskOptions& options, Context& context,
+                     const LearnPart& learn) {
   TaskOptions by = options;
   by.tries_orders = false;
   if (!options.tries_orders) return learn(by, 1, context);
-  const std::uint64_t states = context.states, trial = context.left() / 8;
+  const std::uint64_t trial = std::max<std::uint64_t>(1, context.left() / kTrials);
   std::optional<Placed> best;
   const auto keep = [&](Placed placed) {
     const bool shorter = best && placed.estimate && (!best->estimate || *placed.estimate < *best->estimate);
@@ -51,21 +53,30 @@ Placed by_better_order(const Instance& instance, const TaskOptions& options, Con
     return better;
   };
   std::vector<std::uint32_t> priority;
+  constexpr double kPart = 1.0 / kTrials;
   double rest = 1;
   for (DeviceOrders& orders : usual_orders(instance)) {
     if (best && context.stop()) break;
     by.priority = std::move(orders.priority);
     Context part = context;
-    part.budget.max_states =
-        std::min(context.budget.max_states, context.states + std::max<std::uint64_t>(1, trial));
-    if (keep(learn(by, kTrial, part))) priority = by.priority;
+    part.budget.max_states = std::min(context.budget.max_states, context.states + trial);
+    if (keep(learn(by, kPart, part))) priority = by.priority;
     context.states = part.states;
-    rest -= kTrial;
+    rest -= kPart;
   }
   by.priority = std::move(priority);
   if (!context.stop()) keep(learn(by, rest, context));
-  best->stats = {context.states - states, context.states - states};
   return *std::move(best);
+}
+
+}  // namespace
+
+Placed by_better_order(const Instance& instance, const TaskOptions& options, Context& context,
+                       const LearnPart& learn) {
+  const std::uint64_t states = context.states;
+  Placed placed = best_of_parts(instance, options, context, learn);
+  placed.stats = {context.states - states, context.states - states};
+  return placed;
 }
 
 }  // namespace espalier::placement

@@ -15,7 +15,8 @@ namespace espalier::placement {
 // Learns with this part of its updates, by the priority of the options.
 using LearnPart = std::function<Placed(const TaskOptions& options, double part, Context& context)>;
 
-// The best of all parts. `options.tries_orders` false: all of the learning, by the options' own priority.
+// The best of all parts, with the states that they took. `options.tries_orders` false: all of the learning,
+// by the options' own priority.
 Placed by_better_order(const Instance& instance, const TaskOptions& options, Context& context,
                        const LearnPart& learn);
 
