@@ -216,8 +216,9 @@ std::optional<OperatorPictures> operator_pictures(const PlacedOperators& placed,
   if (!assignment) return std::nullopt;
   const placement::Rules rules;
   std::optional<placement::Timeline> best;  // devices run by what is faster, as plans are made
-  for (const placement::DeviceOrders& orders : placement::usual_orders(instance)) {
-    placement::Timeline line = placement::timeline({instance, rules, orders}, *assignment);
+  for (const placement::Engine& engine :
+       placement::engines_by(instance, rules, placement::usual_orders(instance))) {
+    placement::Timeline line = placement::timeline(engine, *assignment);
     if (!best || line.evaluated.time < best->evaluated.time) best = std::move(line);
   }
   const placement::Timeline& line = *best;

@@ -154,8 +154,8 @@ std::optional<Duration> best_step(const Instance& instance, const Rules& rules,
                                   std::span<const DeviceOrders> orders,
                                   std::span<const Assignment> assignments, ThreadPool* pool) {
   std::optional<Duration> best;
-  for (const DeviceOrders& by : orders) {
-    for (const Evaluated& seen : Engine(instance, rules, by).evaluate_all(assignments, pool)) {
+  for (const Engine& engine : engines_by(instance, rules, orders)) {
+    for (const Evaluated& seen : engine.evaluate_all(assignments, pool)) {
       if (seen.fits && !seen.deadlock && (!best || seen.time < *best)) best = seen.time;
     }
   }

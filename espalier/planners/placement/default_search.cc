@@ -118,10 +118,7 @@ void run_method(Walk& walk, const Phase& phase, Rng& rng) {
 // What moves in a phase: the units of an instance, or those of one whose clusters are units.
 struct Movable {
   Movable(const Instance& of, const Rules& rules, const std::vector<DeviceOrders>& orders)
-      : instance(of), around(instance) {
-    engines.emplace_back(instance, rules, orders.front());
-    for (std::size_t o = 1; o < orders.size(); ++o) engines.emplace_back(engines.front(), orders[o]);
-  }
+      : instance(of), around(instance), engines(engines_by(instance, rules, orders)) {}
   const Instance& instance;
   Neighbourhood around;
   std::vector<Engine> engines;  // by order

@@ -76,24 +76,14 @@ std::string why_text(const Problem& problem, const Placed& placed) {
   return text;
 }
 
-// Timelines of placements by the usual orders.
-class Engines {
- public:
-  Engines(const Instance& instance, const std::vector<DeviceOrders>& orders) {
-    for (const DeviceOrders& by : orders) engines_.emplace_back(instance, Rules(), by);
-  }
-
-  // Whether a plan in one micro-batch may be faster than a step.
-  bool is_promising(const Assignment& assignment, std::optional<Duration> than) const {
-    return !than || std::any_of(engines_.begin(), engines_.end(), [&](const Engine& engine) {
-      Scratch scratch;
-      return engine.evaluate(assignment, scratch).time <= *than + *than / kNotWorthCutting;
-    });
-  }
-
- private:
-  std::vector<Engine> engines_;
-};
+// Whether a plan in one micro-batch may be faster than a step, by any of the engines.
+bool is_promising(const std::vector<Engine>& engines, const Assignment& assignment,
+                  std::optional<Duration> than) {
+  return !than || std::any_of(engines.begin(), engines.end(), [&](const Engine& engine) {
+    Scratch scratch;
+    return engine.evaluate(assignment, scratch).time <= *than + *than / kNotWorthCutting;
+  });
+}
 
 // Assignments as plans: as they are and cut into levels by each of some orders. The judge knows those chosen.
 class FragmentJudge {
@@ -161,8 +151,8 @@ std::vector<Placement> with_levels(const Graph& graph, const Instance& instance,
   if (!assignment) return results;
   std::vector<Timeline> lines;
   Duration shortest = Duration::max();
-  for (const DeviceOrders& by : orders) {
-    lines.push_back(timeline(Engine(instance, Rules(), by), *assignment));
+  for (const Engine& engine : engines_by(instance, Rules(), orders)) {
+    lines.push_back(timeline(engine, *assignment));
     shortest = std::min(shortest, lines.back().evaluated.time);
   }
   for (const Timeline& line : lines) {
@@ -208,10 +198,10 @@ Outcome plan_by_placer(const Problem& problem, const Placer& placer, const Place
       if (!own.empty() && own != usual.front().priority) orders.insert(orders.begin(), placed.orders);
       const Verdict verdict = judge.consider(*placed.assignment, orders, estimate);
       // The placer looked at operators of one micro-batch; as fragments, or in a row, others may do better.
-      const Engines engines(instance, usual);
+      const std::vector<Engine> engines = engines_by(instance, Rules(), usual);
       for (const Assignment& other : placed.others) {
         if (context.stop()) break;
-        if (size == training.batch && !engines.is_promising(other, judge.best())) continue;
+        if (size == training.batch && !is_promising(engines, other, judge.best())) continue;
         judge.consider(other, usual, std::nullopt);
       }
       if (verdict.ruling != Verdict::Ruling::kTooMuchMemory) {

@@ -59,4 +59,17 @@ std::vector<DeviceOrders> usual_orders(const Instance& instance) {
   return {{upward_priorities(instance), {}}, {}};
 }
 
+std::vector<Engine> engines_by(const Instance& instance, const Rules& rules,
+                               std::span<const DeviceOrders> orders) {
+  std::vector<Engine> engines;
+  for (const DeviceOrders& by : orders) {
+    if (engines.empty()) {
+      engines.emplace_back(instance, rules, by);
+    } else {
+      engines.emplace_back(engines.front(), by);
+    }
+  }
+  return engines;
+}
+
 }  // namespace espalier::placement

@@ -34,6 +34,10 @@ std::vector<std::uint32_t> upward_priorities(const Instance& instance);
 // (docs/planners/learned.md). So whoever can tries both.
 std::vector<DeviceOrders> usual_orders(const Instance& instance);
 
+// An engine for each of the orders; what they have in common is prepared once.
+std::vector<Engine> engines_by(const Instance& instance, const Rules& rules,
+                               std::span<const DeviceOrders> orders);
+
 // Calls take(task) for all tasks in a legal order: of those whose producers were taken the one of the
 // smallest priority, then the smallest number. O(tasks · log + reads).
 template <class Take>
