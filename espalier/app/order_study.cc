@@ -92,9 +92,9 @@ OrderSteps run_all_orders(const OrderCase& asked, const OrderStudyOptions& optio
 
 OrderCase order_case(const PlanningJob& job) {
   const Training& training = job.training;
-  const BatchSize size = training.micro_batches.empty() ? training.batch : training.micro_batches.back();
   return {job.graph.name(), job.graph,
-          placement::make_instance(job.graph, job.cluster, job.costs, training, {.micro_batch = size})};
+          placement::make_instance(job.graph, job.cluster, job.costs, training,
+                                   {.micro_batch = training.largest_micro_batch()})};
 }
 
 OrderCase order_case(const Imported& model) {

@@ -19,11 +19,6 @@ namespace {
 
 constexpr std::string_view kPlacementPlanner = "placement";
 
-// The largest that the job allows: the whole batch, where the model does.
-BatchSize size_for_placement(const PlanningJob& job) {
-  return job.training.micro_batches.empty() ? job.training.batch : job.training.micro_batches.back();
-}
-
 void require_pins(const PlanningJob& job, const Placement& placement) {
   if (job.pins.empty()) return;
   const std::vector<std::optional<DeviceId>> pinned = resolve_pins(job.graph, job.pins);
@@ -123,7 +118,7 @@ PlanningJob with_sizes(PlanningJob job, const std::vector<BatchSize>& sizes) {
 
 Planned plan_placement(const PlanningJob& job, const Placement& placement, const ChosenOrders& schedule) {
   require_pins(job, placement);
-  FragmentOptions options{size_for_placement(job), schedule.rule, job.cluster.devices().size()};
+  FragmentOptions options{job.training.largest_micro_batch(), schedule.rule, job.cluster.devices().size()};
   PipelinePlan plan = fragments_of(job.graph, placement, job.training.batch, options);
   if (schedule.for_one_plan()) {
     const StagedModel staged = stage_placement(job.graph, job.cluster, job.costs, job.training, plan);
@@ -145,7 +140,7 @@ Planned plan_given_placement(const PlanningJob& job, const Placement& placement,
   Planned plain = plan_placement(job, placement, schedule);
   if (!placement.orders.empty() || !schedule.is_open() || !plain.judged) return plain;
   const placement::Instance instance = placement::make_instance(
-      job.graph, job.cluster, job.costs, job.training, {.micro_batch = size_for_placement(job)});
+      job.graph, job.cluster, job.costs, job.training, {.micro_batch = job.training.largest_micro_batch()});
   const auto step = [&](const Judged& judged) {
     return judged.trace.iteration + placement::unmeasured_actions(judged.plan, job.cluster, job.costs);
   };
@@ -164,9 +159,10 @@ Judged judge_file(const PlanningJob& job, const std::string& path) {
   const std::string text = read_file(path);
   if (is_plan_file(text)) return judge_plan_text(job, text, path);
   const PlacedByRules placed = parse_placement_file(text, path, job.graph, job.cluster);
-  return judge_fragments(job, placed.placement,
-                         fragments_of(job.graph, placed.placement, job.training.batch,
-                                      {size_for_placement(job), Orders(), job.cluster.devices().size()}));
+  return judge_fragments(
+      job, placed.placement,
+      fragments_of(job.graph, placed.placement, job.training.batch,
+                   {job.training.largest_micro_batch(), Orders(), job.cluster.devices().size()}));
 }
 
 Table placement_table(const PlanningJob& job, const Judged& judged) {

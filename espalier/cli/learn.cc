@@ -20,16 +20,16 @@ constexpr std::array kTakenBy = {
     TakenBy{"--json", ""},
     TakenBy{"--no-color", ""},
     TakenBy{"model", "finetune, apply and curve"},
-    TakenBy{"--jobs", "pretrain, finetune, apply and guide"},
-    TakenBy{"--seed", "pretrain, finetune, apply and guide"},
+    TakenBy{"--jobs", "pretrain, finetune, apply, guide and relocation"},
+    TakenBy{"--seed", "pretrain, finetune, apply, guide and relocation"},
     TakenBy{"--device", "pretrain, finetune and apply"},
     TakenBy{"--policy", kOfModel},
     TakenBy{"--contrast", "pretrain and finetune"},
-    TakenBy{"--updates", "pretrain, finetune and guide"},
+    TakenBy{"--updates", "pretrain, finetune, guide and relocation"},
     TakenBy{"--checkpoint", "pretrain and finetune"},
-    TakenBy{"--output", "pretrain, finetune and guide"},
-    TakenBy{"--graphs", "pretrain and guide"},
-    TakenBy{"--without", "pretrain and guide"},
+    TakenBy{"--output", "pretrain, finetune, guide and relocation"},
+    TakenBy{"--graphs", "pretrain, guide and relocation"},
+    TakenBy{"--without", "pretrain, guide and relocation"},
     TakenBy{"--looks", "pretrain"},
     TakenBy{"--width", "pretrain"},
     TakenBy{"--segment", "pretrain"},
@@ -38,6 +38,8 @@ constexpr std::array kTakenBy = {
     TakenBy{"--spectral", "pretrain"},
     TakenBy{"--gate", "pretrain"},
     TakenBy{"--coarsening", "pretrain"},
+    TakenBy{"--priorities", "pretrain"},
+    TakenBy{"--no-order", "pretrain"},
     TakenBy{"--rounds", "pretrain"},
     TakenBy{"--samples", "apply"},
     TakenBy{"--svg", "curve"},
@@ -68,10 +70,10 @@ void add_learn(Program& program) {
   verb->add_option("action", flags->action,
                    "pretrain (on generated graphs), finetune (on one model), apply (what a policy answers, "
                    "beside other placers), curve (of a checkpoint), guide (which steps the search of "
-                   "pipelines judges first)")
+                   "pipelines judges first), relocation (which moves planner giph makes)")
       ->required()
       ->type_name("ACTION")
-      ->check(CLI::IsMember({"pretrain", "finetune", "apply", "curve", "guide"}));
+      ->check(CLI::IsMember({"pretrain", "finetune", "apply", "curve", "guide", "relocation"}));
   verb->add_option("model", flags->job.options.model, "finetune and apply: a model; curve: a checkpoint")
       ->type_name("FILE");
   flags->job.add_reading(verb);
@@ -82,15 +84,17 @@ void add_learn(Program& program) {
   verb->add_option("--policy", flags->learned.policy,
                    "the policy to begin with; default: the one that comes along")
       ->type_name("FILE");
-  verb->add_option("--graphs", flags->graphs, "pretrain, guide: graphs to draw; default: 400")
+  verb->add_option("--graphs", flags->graphs,
+                   "pretrain, guide, relocation: graphs to draw; default: 400, relocation: 24")
       ->type_name("N")
       ->check(positive());
   verb->add_option("--without", flags->without,
-                   "pretrain, guide: models of the zoo to leave out, such as gnmt,rnnlm")
+                   "pretrain, guide, relocation: models of the zoo to leave out, such as gnmt,rnnlm")
       ->delimiter(',')
       ->type_name("NAME,…");
   verb->add_option("--looks", flags->looks,
-                   "pretrain: placements that a search may look at for each graph's target; default: 6000")
+                   "pretrain: placements that a search may look at for each graph's target by each order; "
+                   "default: 4000")
       ->type_name("N")
       ->check(positive());
   verb->add_option("--contrast", flags->contrast,
@@ -116,13 +120,20 @@ void add_learn(Program& program) {
       ->check(CLI::IsMember({"none", "node", "graph"}));
   verb->add_option("--coarsening", flags->coarsening,
                    "pretrain: groups that are placed as one: none, learned (HSDAG: the net scores edges that "
-                   "nodes keep) or random (drawn, never learnt); default: none")
+                   "nodes keep) or random (drawn, never learnt); default: learned")
       ->type_name("NAME")
       ->check(CLI::IsMember({"none", "learned", "random"}));
-  verb->add_option("--rounds", flags->rounds, "pretrain: rounds of imitating the targets; default: 60")
+  add_size("--priorities", flags->priorities,
+           "pretrain: levels of schedule priority (GO); 0: devices run by the order that they are given; "
+           "default: 8",
+           0, 64);
+  verb->add_flag(
+      "--no-order", flags->no_order,
+      "pretrain: the net is not told whether devices run by priorities or in the order of the graph");
+  verb->add_option("--rounds", flags->rounds, "pretrain: rounds of imitating the targets; default: 30")
       ->type_name("N");
   verb->add_option("--updates", flags->updates,
-                   "updates of the net; default: 3000, finetune: 50, guide: 8000")
+                   "updates of the net; default: 3000, finetune: 50, guide: 8000, relocation: 240")
       ->type_name("N");
   verb->add_option("--samples", flags->samples, "placements to draw of what the policy answers; default: 32")
       ->type_name("N")
@@ -133,7 +144,7 @@ void add_learn(Program& program) {
       ->type_name("FILE");
   verb->add_option("--device", flags->device, "where the net computes: cpu, cuda or cuda:1; default: cpu")
       ->type_name("NAME");
-  verb->add_option("-o,--output", flags->output, "pretrain, finetune, guide: the file to write")
+  verb->add_option("-o,--output", flags->output, "pretrain, finetune, guide, relocation: the file to write")
       ->type_name("FILE");
   verb->add_option("--svg", flags->svg, "curve: the picture to write")->type_name("FILE");
   execute_when_called(program, verb, &RuntimeVerbs::learn, flags, refuse_options_of_others);

@@ -11,8 +11,9 @@ namespace espalier::cli {
 void LearnedFlags::add(CLI::App* verb) {
   verb->add_flag("--learned", guided,
                  "planner auto: a net that has seen other models says which plans are tried first");
-  verb->add_option("--policy", policy,
-                   "what `espalier learn` wrote, for --learned or planner gdp; default: what comes along")
+  verb->add_option(
+          "--policy", policy,
+          "what `espalier learn` wrote, for --learned or planner gdp or giph; default: what comes along")
       ->type_name("FILE");
   verb->add_option("--fine-tune", fine_tune,
                    "planner gdp: learn this model for so many updates first; default: 0")
@@ -32,25 +33,28 @@ bool has_policy(std::span<const std::string> planners) {
                      [](const std::string& name) { return name == kGdp || name == kGdpSearch; });
 }
 
+bool takes_policy(std::span<const std::string> planners) {
+  return has_policy(planners) || std::find(planners.begin(), planners.end(), kGiph) != planners.end();
+}
+
 }  // namespace
 
 LearnedPlanner learned_planner(Program& program, const std::string& verb,
                                std::span<const std::string> planners, const LearnedFlags& flags) {
   const bool asked = std::any_of(planners.begin(), planners.end(),
                                  [](const std::string& name) { return find_planner(name).learned; });
-  const bool places = has_policy(planners);
-  if (!places && flags.fine_tune > 0) {
+  if (flags.fine_tune > 0 && !has_policy(planners)) {
     throw InputError("--fine-tune: is for --planner gdp, which is not asked for");
   }
-  if (!places && !flags.guided && !flags.policy.empty()) {
-    throw InputError("--policy: is for --planner gdp or --learned, which are not asked for");
+  if (!flags.policy.empty() && !flags.guided && !takes_policy(planners)) {
+    throw InputError("--policy: is for --planner gdp, giph or --learned, which are not asked for");
   }
   if (!flags.embedding.empty() &&
       std::find(planners.begin(), planners.end(), kPlacetoPlanner) == planners.end())
     throw InputError("--embedding: is for --planner placeto, which is not asked for");
   if (!asked) return {};
   if (program.runtime == nullptr) hand_over(verb, program.arguments);
-  return program.runtime->learned(flags);
+  return program.runtime->learned(planners, flags);
 }
 
 std::shared_ptr<const joint::MoveGuide> chosen_guide(std::span<const std::string> planners,
@@ -59,7 +63,7 @@ std::shared_ptr<const joint::MoveGuide> chosen_guide(std::span<const std::string
   if (!planners.empty() && std::find(planners.begin(), planners.end(), kAutomatic) == planners.end()) {
     throw InputError("--learned: is for --planner auto, which is not asked for");
   }
-  if (!flags.policy.empty() && !has_policy(planners)) {
+  if (!flags.policy.empty() && !takes_policy(planners)) {
     return std::make_shared<joint::MoveGuide>(joint::MoveGuide::parse(read_file(flags.policy), flags.policy));
   }
   return {std::shared_ptr<void>(), &joint::usual_guide()};  // nobody's to delete

@@ -69,16 +69,17 @@ struct LearnedFlags {
 };
 
 struct LearnFlags {
-  std::string action;  // "pretrain", "finetune", "apply", "curve", "guide"
+  std::string action;  // "pretrain", "finetune", "apply", "curve", "guide", "relocation"
   JobFlags job;        // the model: of finetune and apply; of curve a checkpoint
   LearnedFlags learned;
   std::vector<std::string> without;
   std::string output, checkpoint, svg, device = "cpu";
-  std::uint64_t graphs = 400, rounds = 60, looks = 6000, samples = 32, seed = 1, contrast = 0;
-  std::optional<std::uint64_t> updates;  // none: as many as usual for the action
-  // Of a net that is trained from nothing; none: as PolicyShape has it.
-  std::optional<std::int64_t> width, segment, attention_layers, refinements, spectral;
+  std::uint64_t rounds = 30, looks = 4000, samples = 32, seed = 1, contrast = 0;
+  std::optional<std::uint64_t> graphs, updates;  // none: as many as usual for the action
+  // Of a net that is trained from nothing; none: as shape_for_many_graphs() has it.
+  std::optional<std::int64_t> width, segment, attention_layers, refinements, spectral, priorities;
   std::optional<std::string> gate, coarsening;
+  bool no_order = false;
   SearchFlags search;
 };
 
@@ -89,7 +90,7 @@ struct RuntimeVerbs {
   int (*profile)(Program&, const ProfileFlags&);
   int (*calibrate)(Program&, const CalibrateFlags&);
   int (*learn)(Program&, const LearnFlags&);
-  LearnedPlanner (*learned)(const LearnedFlags&);
+  LearnedPlanner (*learned)(std::span<const std::string> planners, const LearnedFlags&);
   LearnedOrdered (*ordered)(std::string_view placer);  // one of kLearnedOrdered
 };
 

@@ -24,15 +24,20 @@ TaskOptions task_options(const PlacerInput& input, TaskOptions options) {
 
 PolicyAnswer ask(const Policy& policy, std::span<const PlacementTask* const> tasks, std::size_t samples,
                  std::uint64_t seed, ThreadPool* pool) {
-  const PlacementTask& task = *tasks.front();
-  const std::vector<float> probability = policy.probabilities(task.input());
-  std::vector<Assignment> drawn = varied_samples(task, probability, samples, seed);
   PolicyAnswer answer;
-  answer.most_probable =
-      judge(task, {most_probable(probability, task.input().devices)}, Repairs::kNone, nullptr).front();
-  drawn.push_back(answer.most_probable.assignment);
+  std::vector<Assignment> drawn;
+  const bool told = !policy.is_table() && policy.shape().told_order;
   for (std::size_t by = 0; by < tasks.size(); ++by) {
-    for (Sample& sample : judge_units(*tasks[by], drawn, Repairs::kInvalid, pool)) {
+    const PlacementTask& task = *tasks[by];
+    if (by == 0 || told) {
+      const std::vector<float> probability = policy.probabilities(task.input());
+      drawn = varied_samples(task, probability, samples, stream_key(seed, {by}));
+      Sample likely =
+          judge(task, {most_probable(probability, task.input().devices)}, Repairs::kNone, nullptr).front();
+      drawn.push_back(likely.assignment);
+      if (by == 0) answer.most_probable = std::move(likely);
+    }
+    for (Sample& sample : judge_units(task, drawn, Repairs::kInvalid, pool)) {
       if (!sample.evaluated.fits) continue;
       if (answer.best && answer.best->evaluated.time <= sample.evaluated.time) continue;
       answer.best = std::move(sample);
@@ -59,23 +64,35 @@ class GdpRun {
   }
 
   void learn(Policy& policy, const PlacementTask& task, std::uint64_t updates) {
-    LearningOptions learning = options_.learning;
-    learning.seed = input_.seed;
-    learning.updates = updates;
-    Learner learner(policy, {&task}, learning);
-    if (best_ && task_ == &task) learner.know(0, *best_);
-    while (learner.updates() < updates && learner.update(context_)) {
-      if (options_.told) options_.told(learner.progress(0).curve.back());
-      context_.report(static_cast<double>(learner.updates()) / static_cast<double>(updates));
-      const std::optional<Sample>& own = learner.progress(0).best;  // what it was told of, too
-      const bool behind =
-          options_.to_beat && (!own || own->evaluated.time > *options_.to_beat + *options_.to_beat / 20);
-      if (behind && learner.updates() * 5 >= updates) break;
-    }
+    Learner learner(policy, {&task}, learning(updates));
+    advance(learner, updates);
     if (learner.progress(0).best) keep(*learner.progress(0).best, task);
   }
 
-  const PlacementTask* task() const { return task_; }  // by which the best was judged; null: nothing fits
+  // A trained policy learns by each of the tasks for a quarter of the updates, and for the rest by that in
+  // which its rollouts were best. What it answers does not decide: a split between layers may be best by one
+  // order and near the best that there is to learn, while placements by the other are behind it at first.
+  void tune(const Policy& trained, std::span<const PlacementTask* const> tasks) {
+    const std::uint64_t affordable = context_.left() / options_.learning.rollouts;
+    const std::uint64_t all_updates = std::min(options_.updates, std::max<std::uint64_t>(1, affordable));
+    const std::uint64_t trial = tasks.size() > 1 ? part_of(all_updates, kTuningTrial) : 0;
+    LearningOptions how = learning(all_updates - std::min(all_updates, (tasks.size() - 1) * trial));
+    how.restart = trial;
+    std::deque<Tuned> all;
+    Tuned* best = nullptr;
+    for (const PlacementTask* const task : tasks) {
+      Tuned& own = all.emplace_back(trained.with_heads(options_.shape, input_.seed), *task, how);
+      advance(own.learner, trial);
+      if (!best || own.worth() < best->worth()) best = &own;
+    }
+    if (best_ && task_ == &best->task) best->learner.know(0, *best_);
+    advance(best->learner, how.updates);
+    for (const Tuned& own : all) {
+      if (own.learner.progress(0).best) keep(*own.learner.progress(0).best, own.task);
+    }
+    const PlacementTask* const task = &best->task;
+    ask_policy(best->policy, {&task, 1}, 7);
+  }
 
   Placed result() const {
     Placed placed;
@@ -96,9 +113,46 @@ class GdpRun {
     task_ = &task;
   }
 
+  static constexpr double kTuningTrial = 0.25;
+
+  struct Tuned {
+    Tuned(Policy learns, const PlacementTask& of, const LearningOptions& how)
+        : policy(std::move(learns)), task(of), learner(policy, {&of}, how) {}
+    // Score of the best of its rollouts, what a rollout is worth on average where none fits; smaller is
+    // better.
+    double worth() const {
+      const TaskProgress& own = learner.progress(0);
+      if (own.best) return score(task, own.best->evaluated);
+      return own.curve.empty() ? 0 : own.curve.back().mean;
+    }
+    Policy policy;
+    const PlacementTask& task;
+    Learner learner;
+  };
+
+  LearningOptions learning(std::uint64_t updates) const {
+    LearningOptions learning = options_.learning;
+    learning.seed = input_.seed;
+    learning.updates = updates;
+    return learning;
+  }
+
+  // Until the learner has made so many updates, no calls are left, or it is behind what is to be beaten.
+  void advance(Learner& learner, std::uint64_t updates) {
+    while (learner.updates() < updates && learner.update(context_)) {
+      if (options_.told) options_.told(learner.progress(0).curve.back());
+      context_.report(static_cast<double>(++made_) / static_cast<double>(options_.updates));
+      const std::optional<Sample>& own = learner.progress(0).best;  // what it was told of, too
+      const bool behind =
+          options_.to_beat && (!own || own->evaluated.time > *options_.to_beat + *options_.to_beat / 20);
+      if (behind && learner.updates() * 5 >= options_.updates) break;
+    }
+  }
+
   const PlacerInput& input_;
   const GdpOptions& options_;
   Context& context_;
+  std::uint64_t made_ = 0;  // updates, of all learners
   std::optional<Sample> best_;
   const PlacementTask* task_ = nullptr;
 };
@@ -125,14 +179,9 @@ Placed of_trained_policy(const PlacerInput& input, const GdpOptions& options, Co
     for (DeviceOrders& orders : usual_orders(input.instance))
       tasks.push_back(&others.emplace_back(first, std::move(orders.priority)));
   }
-  Policy policy = options.policy->clone();
   GdpRun run(input, options, context);
-  run.ask_policy(policy, tasks, 6);
-  if (options.updates > 0) {
-    const PlacementTask* const task = run.task() ? run.task() : tasks.front();
-    run.learn(policy, *task, options.updates);
-    run.ask_policy(policy, {&task, 1}, 7);
-  }
+  run.ask_policy(*options.policy, tasks, 6);
+  if (options.updates > 0) run.tune(*options.policy, tasks);
   return run.result();
 }
 
@@ -140,6 +189,12 @@ Placed of_trained_policy(const PlacerInput& input, const GdpOptions& options, Co
 
 PolicyShape shape_for_one_graph() {
   return {.priorities = 8, .coarsening = Coarsening::kLearned};
+}
+
+PolicyShape shape_for_many_graphs() {
+  PolicyShape shape = shape_for_one_graph();
+  shape.told_order = true;
+  return shape;
 }
 
 Placed gdp(const PlacerInput& input, const GdpOptions& options, Context& context) {

@@ -20,12 +20,16 @@ namespace espalier::placement {
 // What a fresh policy has that learns one graph: groups that it draws and levels of schedule priority. Both
 // make it better on most graphs (docs/planners/learned.md).
 PolicyShape shape_for_one_graph();
+// The same of one that is to serve other graphs: it is also told what devices run by.
+PolicyShape shape_for_many_graphs();
 
 struct GdpOptions {
   TaskOptions task = {.tries_orders = true};
-  const Policy* policy = nullptr;             // trained before; null: a fresh one
-  PolicyShape shape = shape_for_one_graph();  // of a fresh one
-  std::uint64_t updates = 400;                // on this graph; 0 with a trained policy: its answer as it is
+  const Policy* policy = nullptr;  // trained before; null: a fresh one
+  // Of a fresh policy. One that was trained before gets its heads for groups and levels if it learns this
+  // graph and has none.
+  PolicyShape shape = shape_for_one_graph();
+  std::uint64_t updates = 400;  // on this graph; 0 with a trained policy: its answer as it is
   // But for `updates`. The best so far takes part in each update: an answer that is better than what a policy
   // mostly draws is worth imitating.
   LearningOptions learning = {.repeat_best = true};
@@ -43,10 +47,10 @@ std::size_t usual_clusters(std::size_t devices);
 // A placer's options for this input: its order, and the usual clusters where nobody said how many.
 TaskOptions task_options(const PlacerInput& input, TaskOptions options);
 
-// The best that was judged and fits: a trained policy answers (ask), learns where it is to, by the order in
-// which its answer was better, and answers again; a fresh one finds out by which order it learns
-// (order_trial.h). `estimate` is the engine's step, by `orders`. Takes a state for each simulator call;
-// learns as long as there are any left.
+// The best that was judged and fits: a trained policy answers (ask), learns where it is to, a quarter of the
+// updates by each order and the rest by the better one, and answers again; a fresh one finds out by which
+// order it learns (order_trial.h). `estimate` is the engine's step, by `orders`. Takes a state for each
+// simulator call; learns as long as there are any left.
 Placed gdp(const PlacerInput& input, const GdpOptions& options, Context& context);
 
 // The shortest step of those that fit, by any of the orders.
@@ -59,8 +63,9 @@ std::optional<Duration> best_step(const Instance& instance, const Rules& rules,
 Placed gdp_search(const PlacerInput& input, const GdpOptions& options, Context& context);
 
 // What a policy answers for a task: the best of some samples and the most probable placement, those that do
-// not fit repaired, each judged by each of the tasks, which differ in what devices run by only. One forward
-// pass, samples + 1 simulator calls for each task.
+// not fit repaired, each judged by each of the tasks, which differ in what devices run by only; a policy that
+// is told the order (PolicyShape::told_order) has samples of its own for each. samples + 1 simulator calls
+// for each task.
 struct PolicyAnswer {
   std::optional<Sample> best;  // that fits
   std::size_t by = 0;          // the task by which it is best

@@ -74,7 +74,11 @@ struct Learner::State {
   }
 
   double done() const {
-    return std::min(1.0, static_cast<double>(updates) / std::max(1.0, static_cast<double>(options.updates)));
+    const bool again = options.restart > 0 && updates >= options.restart;
+    const std::uint64_t begin = again ? options.restart : 0;
+    const std::uint64_t end = again || options.restart == 0 ? options.updates : options.restart;
+    return std::min(1.0,
+                    static_cast<double>(updates - begin) / std::max(1.0, static_cast<double>(end - begin)));
   }
 
   std::vector<double> advantages(std::size_t task, std::span<const Sample> samples) {
@@ -262,6 +266,14 @@ void Learner::save(const std::string& path) const {
 
 namespace {
 
+std::vector<LearningPoint> by_update(std::span<const std::vector<LearningPoint>> curves) {
+  std::vector<LearningPoint> points;
+  for (const std::vector<LearningPoint>& own : curves) points.insert(points.end(), own.begin(), own.end());
+  std::sort(points.begin(), points.end(),
+            [](const LearningPoint& a, const LearningPoint& b) { return a.update < b.update; });
+  return points;
+}
+
 constexpr std::int64_t kMost = std::int64_t{1} << 62;
 constexpr double kAny = 1e300;
 
@@ -326,18 +338,19 @@ Json learner_json(const SafetensorsReader& file, const std::string& path) {
 
 }  // namespace
 
+std::vector<LearningPoint> Learner::curve() const {
+  std::vector<std::vector<LearningPoint>> curves;
+  for (const TaskProgress& own : state_->progress) curves.push_back(own.curve);
+  return by_update(curves);
+}
+
 std::vector<LearningPoint> read_learning_curve(const std::string& path) {
   const std::string bytes = read_file(path);
   const Json json = learner_json(SafetensorsReader(bytes, path), path);
   const JsonCursor tasks = JsonCursor(json, path + ": learner").at("tasks");
-  std::vector<LearningPoint> points;
-  for (std::size_t i = 0; i < tasks.size(); ++i) {
-    const std::vector<LearningPoint> own = parse_curve(tasks.at(i).at("curve"));
-    points.insert(points.end(), own.begin(), own.end());
-  }
-  std::sort(points.begin(), points.end(),
-            [](const LearningPoint& a, const LearningPoint& b) { return a.update < b.update; });
-  return points;
+  std::vector<std::vector<LearningPoint>> curves;
+  for (std::size_t i = 0; i < tasks.size(); ++i) curves.push_back(parse_curve(tasks.at(i).at("curve")));
+  return by_update(curves);
 }
 
 void Learner::restore(const std::string& path) {

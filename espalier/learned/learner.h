@@ -47,6 +47,9 @@ struct LearningOptions {
   std::size_t rollouts = 16;  // an update
   std::size_t epochs = 4;
   std::uint64_t updates = 200;  // over which the learning rate falls; it stays at its end after
+  // After so many updates it has fallen already, and does so anew over the rest (SGDR, arXiv 1608.03983); 0:
+  // never.
+  std::uint64_t restart = 0;
   double learning_rate = 3e-3, last_learning_rate = 3e-4;
   double clip = 0.2;
   double most_norm = 1;  // of a gradient
@@ -108,6 +111,7 @@ class Learner {
   std::size_t next_task() const;   // of the next update
   std::uint64_t imitated() const;  // steps of imitation
   const TaskProgress& progress(std::size_t task) const;
+  std::vector<LearningPoint> curve() const;  // of all tasks, by update
 
   // All of it, policy included, so that a learner made the same way goes on with the same bytes. Atomic.
   void save(const std::string& path) const;

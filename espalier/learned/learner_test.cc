@@ -79,9 +79,25 @@ TEST(Learner, ThreadsDoNotChangeWhatIsLearnt) {
   EXPECT_EQ(learnt(nullptr), learnt(&two));
 }
 
+// Until its learning rate rises again a learner is one that ends there.
+TEST(Learner, TheLearningRateFallsAndFallsAnew) {
+  const auto rows = [](const LearningOptions& options, std::uint64_t updates) {
+    Policy policy(kSmall, 1);
+    Learner learner(policy, {&task()}, options);
+    Context context = calls(updates * options.rollouts);
+    while (learner.update(context)) {
+    }
+    return policy.probabilities(task().input());
+  };
+  const LearningOptions again{.updates = 10, .restart = 4}, four{.updates = 4}, ten{.updates = 10};
+  EXPECT_EQ(rows(again, 4), rows(four, 4));
+  EXPECT_NE(rows(again, 4), rows(ten, 4));
+  EXPECT_NE(rows(again, 6), rows(four, 6));  // where the rate stays at its end
+}
+
 TEST(Learner, GoesOnFromACheckpointToTheSameBytes) {
   const std::string file = temporary("checkpoint.safetensors");
-  const LearningOptions options{.updates = 8, .repeat_best = true};
+  const LearningOptions options{.updates = 8, .restart = 2, .repeat_best = true};
   Policy whole(kSmall, 1);
   Learner through(whole, {&task()}, options);
   Context context = calls(8 * 16);
@@ -284,8 +300,11 @@ TEST(Policies, WrittenOnesReadBack) {
   EXPECT_EQ(read_file(file).find("spectral"), std::string::npos);
   EXPECT_EQ(read_file(file).find("priorities"), std::string::npos);
 
+  EXPECT_EQ(read_file(file).find("told_order"), std::string::npos);
+
   PolicyShape with_positions = kSmall;
   with_positions.spectral = 8;
+  with_positions.told_order = true;
   const Policy seeing(with_positions, 4);
   seeing.write(file);
   const Policy read_too = Policy::read(file);
@@ -296,6 +315,21 @@ TEST(Policies, WrittenOnesReadBack) {
   write_file_atomically(file, "no policy");
   EXPECT_THAT(refusal([&] { Policy::read(file); }), HasSubstr(file));
   std::remove(file.c_str());
+}
+
+TEST(Policies, GetHeadsThatTheyLackAndKeepWhatTheyHave) {
+  const Policy policy(kSmall, 4);
+  const Policy with_levels = policy.with_heads({.priorities = 5}, 9);
+  EXPECT_EQ(with_levels.shape().priorities, 5);
+  EXPECT_EQ(with_levels.shape().width, kSmall.width);
+  EXPECT_EQ(with_levels.probabilities(task().input()), policy.probabilities(task().input()));
+  const PolicyShape more{.priorities = 7, .coarsening = Coarsening::kLearned};
+  const Policy both = with_levels.with_heads(more, 9), other = with_levels.with_heads(more, 10);
+  EXPECT_EQ(both.shape().priorities, 5);
+  EXPECT_EQ(both.shape().coarsening, Coarsening::kLearned);
+  EXPECT_GT(both.weights(), with_levels.weights());
+  EXPECT_EQ(both.with_heads(more, 11).probabilities(task().input()), both.probabilities(task().input()));
+  EXPECT_NE(both.probabilities(task().input()), other.probabilities(task().input()));  // fresh groups differ
 }
 
 // ---- The placer
@@ -319,6 +353,27 @@ TEST(Gdp, AnswersFitAndFineTuningIsNoSlower) {
     EXPECT_EQ(engine.evaluate(*placed->assignment, scratch).time, *placed->estimate);
   }
   EXPECT_TRUE(check_memory(two_towers().instance, *second.assignment).empty());
+}
+
+// A quarter of the updates by each of the two orders, and what is left by one of them.
+TEST(Gdp, FineTuningTriesBothOrders) {
+  const Policy policy(kSmall, 2);
+  for (const std::uint64_t affordable : {20, 12}) {
+    std::vector<std::uint64_t> updates;
+    GdpOptions options;
+    options.policy = &policy;
+    options.updates = 20;
+    options.told = [&](const LearningPoint& point) { updates.push_back(point.update); };
+    Context context = calls(66 + affordable * 16);
+    gdp({two_towers().graph, two_towers().instance}, options, context);
+    std::vector<std::uint64_t> expected;
+    const std::uint64_t trial = affordable / 4;
+    for (int order = 0; order < 2; ++order) {
+      for (std::uint64_t i = 1; i <= trial; ++i) expected.push_back(i);
+    }
+    for (std::uint64_t i = trial + 1; i <= affordable - trial; ++i) expected.push_back(i);
+    EXPECT_EQ(updates, expected);
+  }
 }
 
 TEST(Gdp, SearchFromItsAnswerIsNoSlowerUnderTheSearchsRules) {

@@ -149,6 +149,7 @@ NetInput::NetInput(const PolicyInput& input, const PolicyShape& shape, at::Devic
   }
   kinds = tensor_of(average, {devices, devices}, device);
   if (shape.coarsening != Coarsening::kNone) join.emplace(input, device);
+  by_priority = input.by_priority;
 }
 
 at::Tensor Net::make(const std::string& name, std::initializer_list<std::int64_t> sizes, double scale) {
@@ -203,6 +204,7 @@ Net::Net(const PolicyShape& shape, std::uint64_t seed, at::Device device)
                   make_linear("join.out", width, 1, 0.1),
                   make_linear("join.own", width, 1, 0.1)};
   }
+  if (shape.told_order) by_priority_ = make("by_priority", {width}, 0.5);
 }
 
 Net::Attention Net::make_attention(const std::string& name) {
@@ -240,7 +242,9 @@ at::Tensor Net::embed(const NetInput& input) const {
   const at::Tensor entries = type_table_.index_select(0, input.types) * input.type_share;
   const at::Tensor type =
       at::zeros({input.nodes, shape_.width}, entries.options()).index_add(0, input.bag_of, entries);
-  at::Tensor h = at::relu(enter_(input.numbers) + type);
+  at::Tensor entered = enter_(input.numbers) + type;
+  if (by_priority_.defined() && input.by_priority) entered = entered + by_priority_;
+  at::Tensor h = at::relu(entered);
   for (const Sage& sage : sages_) {
     const at::Tensor heard = neighbour_max(at::sigmoid(sage.message(h)), input.from, input.to, input.begin);
     h = at::relu(sage.update(at::cat({h, heard}, 1))) + h;

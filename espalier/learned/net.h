@@ -59,6 +59,7 @@ struct NetInput {
   at::Tensor work;            // [n, 1]
   at::Tensor kinds;           // [D, D]: row d averages over the devices that are equal to d
   bool any_barred = false;
+  bool by_priority = false;
   std::optional<JoinInput> join;  // of a shape that coarsens
 };
 
@@ -143,6 +144,7 @@ class Net {
   Norm last_;
   LevelHead level_head_;
   JoinHead join_head_;
+  at::Tensor by_priority_;  // [d]: added to each node where devices run by priorities
 };
 
 // Logits less the mean of each device's over the work, but for what devices that are alike have in common:

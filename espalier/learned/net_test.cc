@@ -126,6 +126,18 @@ TEST(Net, SegmentsReadTheOneBeforeAndSendItNoGradient) {
   EXPECT_GT(gradient[10].item<double>(), 0);
 }
 
+TEST(Net, AnswersByWhatDevicesRunByWhereItIsTold) {
+  for (const bool told : {false, true}) {
+    const PolicyShape shape{.width = 16, .heads = 2, .segment = 8, .told_order = told};
+    const Net net(shape, 1, at::kCPU);
+    PolicyInput input = line_input(12, 3, 5);
+    const at::Tensor by_graph = net.logits(NetInput(input, shape, at::kCPU));
+    input.by_priority = true;
+    const double difference = largest_difference(by_graph, net.logits(NetInput(input, shape, at::kCPU)));
+    EXPECT_EQ(difference > 1e-5, told) << difference;
+  }
+}
+
 // A line with the same numbers everywhere: without positions all inner nodes look alike to a net without
 // attention that hears two nodes far.
 TEST(Net, SpectralPositionsTellNodesOfALineApart) {

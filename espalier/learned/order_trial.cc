@@ -22,19 +22,20 @@ std::uint64_t part_of(std::uint64_t updates, double part) {
 
 std::vector<std::uint32_t> better_order(const Instance& instance, const Rules& rules,
                                         std::span<const Assignment> placements, Context& context) {
+  std::vector<DeviceOrders> orders = usual_orders(instance);
+  const std::vector<Engine> engines = engines_by(instance, rules, orders);
   std::optional<std::pair<Bytes, Duration>> best;
-  std::vector<std::uint32_t> priority;
-  for (DeviceOrders& orders : usual_orders(instance)) {
+  std::size_t better = 0;
+  for (std::size_t by = 0; by < orders.size(); ++by) {
     context.take_states(placements.size());
-    const Engine engine(instance, rules, orders);
-    for (const Evaluated& seen : engine.evaluate_all(placements, context.pool)) {
+    for (const Evaluated& seen : engines[by].evaluate_all(placements, context.pool)) {
       const std::pair worth(seen.lack, seen.time);
       if (best && *best <= worth) continue;
       best = worth;
-      priority = orders.priority;
+      better = by;
     }
   }
-  return priority;
+  return std::move(orders[better].priority);
 }
 
 namespace {

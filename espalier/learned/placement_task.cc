@@ -73,7 +73,9 @@ PlacementTask::PlacementTask(const Graph& graph, const Instance& instance, const
       priority_(options.priority),
       engine_(instance, options.rules, {priority_, {}}),
       memory_(all_memory(instance)),
-      alone_(best_alone(instance)) {}
+      alone_(best_alone(instance)) {
+  input_.by_priority = !priority_.empty();
+}
 
 PlacementTask::PlacementTask(const PlacementTask& other, std::vector<std::uint32_t> priority)
     : layers_(other.layers_),
@@ -82,7 +84,9 @@ PlacementTask::PlacementTask(const PlacementTask& other, std::vector<std::uint32
       priority_(std::move(priority)),
       engine_(other.engine_, {priority_, {}}),
       memory_(other.memory_),
-      alone_(other.alone_) {}
+      alone_(other.alone_) {
+  input_.by_priority = !priority_.empty();
+}
 
 Bytes all_memory(const Instance& instance) {
   return std::accumulate(instance.memory.begin(), instance.memory.end(), Bytes());

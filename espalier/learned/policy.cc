@@ -5,6 +5,7 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 
 #include <array>
+#include <map>
 
 #include "espalier/base/check.h"
 #include "espalier/base/files.h"
@@ -67,6 +68,7 @@ std::string text_of(const PolicyShape& shape) {
   if (shape.spectral != 0) json["spectral"] = shape.spectral;
   if (shape.priorities != 0) json["priorities"] = shape.priorities;
   if (shape.coarsening != Coarsening::kNone) json["coarsening"] = to_text(shape.coarsening);
+  if (shape.told_order) json["told_order"] = true;
   return json.dump();
 }
 
@@ -75,7 +77,7 @@ PolicyShape parse_shape(const std::string& text, const std::string& where) {
   const JsonCursor cursor(json, where);
   cursor.expect_format(kFormat);
   cursor.only({"format", "width", "sage_layers", "attention_layers", "heads", "segment", "refinements",
-               "gate", "centred", "spectral", "priorities", "coarsening"});
+               "gate", "centred", "spectral", "priorities", "coarsening", "told_order"});
   PolicyShape shape;
   shape.width = cursor.at("width").integer(1, 4096);
   shape.sage_layers = cursor.at("sage_layers").integer(0, 64);
@@ -94,6 +96,7 @@ PolicyShape parse_shape(const std::string& text, const std::string& where) {
     if (!coarsening) cursor.at("coarsening").fail("expected none, learned or random");
     shape.coarsening = *coarsening;
   }
+  if (cursor.has("told_order")) shape.told_order = cursor.at("told_order").boolean();
   if (shape.width % shape.heads != 0) cursor.at("heads").fail("expected a divisor of width");
   return shape;
 }
@@ -203,11 +206,19 @@ Policy::Policy(const PolicyShape& shape, std::uint64_t seed, const std::string& 
 }
 
 Policy Policy::clone() const {
-  if (is_table()) return table();
-  Policy other(shape(), 0, device());
+  return is_table() ? table() : with_heads(shape(), 0);
+}
+
+Policy Policy::with_heads(const PolicyShape& heads, std::uint64_t seed) const {
+  PolicyShape both = shape();
+  if (both.priorities == 0) both.priorities = heads.priorities;
+  if (both.coarsening == Coarsening::kNone) both.coarsening = heads.coarsening;
+  Policy other(both, seed, device());
+  std::map<std::string_view, at::Tensor> own(parts_->net->weights().begin(), parts_->net->weights().end());
   at::NoGradGuard guard;
-  const NamedTensors &from = parts_->net->weights(), &to = other.parts_->net->weights();
-  for (std::size_t i = 0; i < from.size(); ++i) to[i].second.copy_(from[i].second);
+  for (const auto& [name, weight] : other.parts_->net->weights()) {
+    if (const auto known = own.find(name); known != own.end()) weight.copy_(known->second);
+  }
   return other;
 }
 

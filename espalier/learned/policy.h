@@ -47,6 +47,9 @@ class Policy {
 
   // Another one with the same weights that learns apart.
   Policy clone() const;
+  // The same, with the heads of `shape` for levels and groups too: fresh from the seed where this one has
+  // none.
+  Policy with_heads(const PolicyShape& shape, std::uint64_t seed) const;
 
   struct Parts;  // internal to learned/
   Parts& parts() const { return *parts_; }

@@ -24,6 +24,7 @@ inline constexpr std::size_t kDeviceNumbers = 10 + 2 * kOctaves;
 // Rows are nodes, a node is a cluster; `nodes` and `devices` give all other sizes.
 struct PolicyInput {
   std::size_t nodes = 0, devices = 0;
+  bool by_priority = false;             // whether devices run by priorities, not by the order of the graph
   std::vector<float> numbers;           // nodes × kNodeNumbers: sizes, degrees, levels
   Lists<std::uint32_t> types;           // by node: types of its operators, each once, ascending
   std::vector<float> type_share;        // as types.items: that type's part of the node's work

@@ -40,6 +40,9 @@ struct PolicyShape {
   // there is none, and devices run by the order of the graph.
   std::int64_t priorities = 0;
   Coarsening coarsening = Coarsening::kNone;
+  // Is told whether devices run by priorities or by the order of the graph, so that one policy answers for
+  // both.
+  bool told_order = false;
   friend bool operator==(const PolicyShape&, const PolicyShape&) = default;
 };
 

@@ -10,6 +10,7 @@
 #include "espalier/learned/gdp.h"
 #include "espalier/planners/placement/default_search.h"
 #include "espalier/planners/placement/layer_split.h"
+#include "espalier/planners/placement/ranks.h"
 #include "espalier/planners/placement/simple.h"
 
 namespace espalier::placement {
@@ -31,11 +32,6 @@ std::optional<Sample> searched_placement(const PlacementTask& task, std::uint64_
   return judge(task, {*placed.assignment}, Repairs::kNone, nullptr).front();
 }
 
-TrainingGraph::TrainingGraph(WorkloadRecipe of, const TaskOptions& options)
-    : recipe(std::move(of)),
-      workload(make_workload(recipe)),
-      task(workload.graph, workload.instance, options) {}
-
 TrainingSet make_training_set(const TrainingSetOptions& options, ThreadPool* pool,
                               const std::function<void(std::size_t)>& told) {
   TrainingSet set(options.graphs);
@@ -43,15 +39,19 @@ TrainingSet make_training_set(const TrainingSetOptions& options, ThreadPool* poo
   const auto make = [&](std::size_t i) {
     WorkloadRecipe recipe = draw_workload(options.seed + i, options.without);
     const std::size_t devices = parse_cluster(recipe.cluster).devices().size();
-    auto graph = std::make_unique<TrainingGraph>(
-        std::move(recipe), TaskOptions{.clusters = {.clusters = usual_clusters(devices)}});
-    const PlacementTask& task = graph->task;
-    const std::optional<Sample> best = searched_placement(task, options.looks, options.seed + i);
-    if (best) {
-      graph->target_score = score(task, best->evaluated);
-      graph->target = canonical(task.input(), best->devices);
-      set[i] = std::move(graph);
+    auto graph = std::make_unique<TrainingGraph>(std::move(recipe));
+    const Instance& instance = graph->workload.instance;
+    const PlacementTask first(graph->workload.graph, instance,
+                              {.clusters = {.clusters = usual_clusters(devices)}});
+    for (DeviceOrders& orders : usual_orders(instance)) {
+      PlacementTask task(first, std::move(orders.priority));
+      const std::optional<Sample> best = searched_placement(task, options.looks, options.seed + i);
+      if (!best) continue;
+      NodeDevices target = canonical(task.input(), best->devices);
+      const double target_score = score(task, best->evaluated);
+      graph->lessons.push_back({std::move(task), std::move(target), target_score});
     }
+    if (!graph->lessons.empty()) set[i] = std::move(graph);
     if (told) told(++done);
   };
   on_threads(pool, options.graphs, make);
@@ -64,9 +64,13 @@ void pretrain(Policy& policy, const TrainingSet& set, const PretrainingOptions& 
   ESP_CHECK(!set.empty());
   std::vector<const PlacementTask*> tasks;
   std::vector<NodeDevices> targets;
+  std::vector<double> target_scores;
   for (const std::unique_ptr<TrainingGraph>& graph : set) {
-    tasks.push_back(&graph->task);
-    targets.push_back(graph->target);
+    for (const Lesson& lesson : graph->lessons) {
+      tasks.push_back(&lesson.task);
+      targets.push_back(lesson.target);
+      target_scores.push_back(lesson.target_score);
+    }
   }
   LearningOptions learning = options.learning;
   learning.seed = options.seed;
@@ -80,7 +84,7 @@ void pretrain(Policy& policy, const TrainingSet& set, const PretrainingOptions& 
   }
   Learner learner(policy, tasks, learning);
   if (goes_on) learner.restore(options.checkpoint);
-  const std::uint64_t imitations = options.rounds * set.size(), steps = imitations + options.updates;
+  const std::uint64_t imitations = options.rounds * tasks.size(), steps = imitations + options.updates;
   while (!context.stop()) {
     const std::uint64_t step = learner.imitated() + learner.updates();
     if (step >= steps) break;
@@ -95,7 +99,7 @@ void pretrain(Policy& policy, const TrainingSet& set, const PretrainingOptions& 
       if (!learner.update(context)) break;
       const LearningPoint& point = learner.progress(turn).curve.back();
       now.valid = point.valid;
-      now.mean_over_target = point.mean / set[turn]->target_score;
+      now.mean_over_target = point.mean / target_scores[turn];
     }
     if (!options.checkpoint.empty() && (step + 1) % options.save_every == 0) learner.save(options.checkpoint);
     if (told) told(now);

@@ -6,6 +6,7 @@
 //   recipes ─▶ graphs, each cut into clusters ─▶ searched placements ─▶ imitation ─▶ PPO ─▶ policy
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -20,21 +21,26 @@ namespace espalier::placement {
 struct TrainingSetOptions {
   std::size_t graphs = 300;
   std::vector<std::string> without = {};  // families of the zoo that are left out
-  std::uint64_t looks = 3'000;            // of the search for each graph's target, its starts too
+  std::uint64_t looks = 3'000;            // of the search for each lesson's target, its starts too
   std::uint64_t seed = 1;
 };
 
-// A graph with the best placement that a search found; what cannot be placed is not in a set.
+// A graph with devices that run by one of the usual orders, and the best placement that a search found.
+struct Lesson {
+  PlacementTask task;  // refers to the graph's workload
+  NodeDevices target;  // in canonical form
+  double target_score = 0;
+};
+
+// What cannot be placed is not in a set.
 struct TrainingGraph {
-  TrainingGraph(WorkloadRecipe of, const TaskOptions& options);
+  explicit TrainingGraph(WorkloadRecipe of) : recipe(std::move(of)), workload(make_workload(recipe)) {}
   TrainingGraph(const TrainingGraph&) = delete;
   TrainingGraph& operator=(const TrainingGraph&) = delete;
 
   WorkloadRecipe recipe;
   Workload workload;
-  PlacementTask task;       // refers to the workload
-  NodeDevices target = {};  // in canonical form
-  double target_score = 0;
+  std::deque<Lesson> lessons = {};
 };
 using TrainingSet = std::vector<std::unique_ptr<TrainingGraph>>;
 

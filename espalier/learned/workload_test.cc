@@ -91,18 +91,37 @@ TEST(Pretraining, LearnsWhatSearchesFound) {
   Policy trained(PolicyShape{.width = 32}, 1);
   const Policy fresh = trained.clone();
   pretrain(trained, set, {.rounds = 12, .updates = 20}, context);
-  double gained = 0;
+  double gained = 0, lessons = 0;
   for (const std::unique_ptr<TrainingGraph>& graph : set) {
-    const auto expected = [&](const Policy& policy) {
-      const std::vector<float> rows = policy.probabilities(graph->task.input());
-      double chosen = 0;
-      for (std::size_t n = 0; n < graph->target.size(); ++n)
-        chosen += static_cast<double>(rows[n * graph->task.input().devices + graph->target[n].index()]);
-      return chosen / static_cast<double>(graph->target.size());
-    };
-    gained += expected(trained) - expected(fresh);
+    for (const Lesson& lesson : graph->lessons) {
+      const PolicyInput& input = lesson.task.input();
+      const auto expected = [&](const Policy& policy) {
+        const std::vector<float> rows = policy.probabilities(input);
+        double chosen = 0;
+        for (std::size_t n = 0; n < lesson.target.size(); ++n)
+          chosen += static_cast<double>(rows[n * input.devices + lesson.target[n].index()]);
+        return chosen / static_cast<double>(lesson.target.size());
+      };
+      gained += expected(trained) - expected(fresh);
+      lessons += 1;
+    }
   }
-  EXPECT_GT(gained / static_cast<double>(set.size()), 0.1);
+  EXPECT_GT(gained / lessons, 0.1);
+}
+
+TEST(Pretraining, EachGraphIsALessonByEachOrder) {
+  const TrainingSet set = make_training_set({.graphs = 3, .looks = 60, .seed = 40}, nullptr);
+  ASSERT_FALSE(set.empty());
+  for (const std::unique_ptr<TrainingGraph>& graph : set) {
+    ASSERT_EQ(graph->lessons.size(), 2U);
+    EXPECT_TRUE(graph->lessons[0].task.input().by_priority);
+    EXPECT_FALSE(graph->lessons[1].task.input().by_priority);
+    for (const Lesson& lesson : graph->lessons) {
+      const Sample sample = judge(lesson.task, {lesson.target}, Repairs::kNone, nullptr).front();
+      EXPECT_TRUE(sample.evaluated.fits);
+      EXPECT_NEAR(score(lesson.task, sample.evaluated), lesson.target_score, 1e-9);
+    }
+  }
 }
 
 }  // namespace

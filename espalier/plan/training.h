@@ -72,6 +72,9 @@ struct Training {
   // Sizes that an ONNX file leaves open, by their names there. The model is read with these, too.
   std::map<std::string, SizeExpr> dims = {};
   Precision precision = Precision::kF32;  // that the plan supposes; a run computes in the model's types
+
+  // The whole batch, where any size goes: what a placement runs by.
+  BatchSize largest_micro_batch() const { return micro_batches.empty() ? batch : micro_batches.back(); }
   friend bool operator==(const Training&, const Training&) = default;
 };
 

@@ -191,10 +191,9 @@ Verdict Judge::State::rule(const Placement& placement) const {
         pins.empty() ? std::nullopt : pins.first_broken(runs_of(operators), std::span(&device, 1));
     if (op) return reason(Ruling::kPinBroken, op);
   }
-  FragmentOptions options;
-  if (!problem.training.micro_batches.empty()) options.micro_batch = problem.training.micro_batches.back();
-  return verdict_of(problem.cluster, judge_placement(problem.graph, problem.cluster, problem.costs,
-                                                     problem.training, placement, options));
+  return verdict_of(problem.cluster,
+                    judge_placement(problem.graph, problem.cluster, problem.costs, problem.training,
+                                    placement, {.micro_batch = problem.training.largest_micro_batch()}));
 }
 
 std::pair<Verdict, std::optional<RunPlan>> Judge::State::judge(const Proposal& proposal) const {

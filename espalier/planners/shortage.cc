@@ -35,15 +35,11 @@ Bytes least_state(const Graph& graph, const Optimizer& optimizer) {
   return 2 * trained + optimizer_state(optimizer, trained) + other;
 }
 
-BatchSize placement_micro_batch(const Training& training) {
-  return training.micro_batches.empty() ? training.batch : training.micro_batches.back();
-}
-
 Evaluation evaluation_of(const Graph& graph, const Cluster& cluster, const CostTable& costs,
                          const Training& training, const Plan& plan) {
   if (const auto* placement = std::get_if<Placement>(&plan)) {
     return judge_placement(graph, cluster, costs, training, *placement,
-                           {.micro_batch = placement_micro_batch(training)});
+                           {.micro_batch = training.largest_micro_batch()});
   }
   const Evaluator evaluator(graph, cluster, costs, training);
   const auto scratch = Evaluator::make_scratch();
@@ -73,7 +69,7 @@ Shortage shortage_of(const Problem& problem, const Plan& closest, std::string pl
   shortage.planner = std::move(planner);
   const auto* pipeline = std::get_if<PipelinePlan>(&closest);
   shortage.micro_batch =
-      pipeline ? pipeline->stages.front().micro_batch : placement_micro_batch(problem.training);
+      pipeline ? pipeline->stages.front().micro_batch : problem.training.largest_micro_batch();
   for (const DeviceId device : devices_of(closest)) {
     shortage.devices.push_back(
         {device, evaluation.peak[device.index()].total(), problem.cluster.device(device).memory});

@@ -56,10 +56,7 @@ struct Shortage {
 // gradient and what the optimizer keeps for it, each buffer and constant. O(operators + tensors).
 Bytes least_state(const Graph& graph, const Optimizer& optimizer);
 
-// The micro-batch in which placements are judged: the largest that the training allows.
-BatchSize placement_micro_batch(const Training& training);
-
-// The simulator's verdict on a plan of either type; a placement is judged in that micro-batch.
+// The simulator's verdict on a plan of either type; a placement is judged in its largest micro-batch.
 Evaluation evaluation_of(const Graph& graph, const Cluster& cluster, const CostTable& costs,
                          const Training& training, const Plan& plan);
 

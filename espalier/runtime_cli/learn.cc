@@ -1,7 +1,9 @@
 // Policies that place operators: trained on generated graphs, on one model, asked, and drawn.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <filesystem>
@@ -51,23 +53,26 @@ struct Asked {
 
   explicit Asked(PlanningJob of)
       : job(std::move(of)),
-        instance(
-            make_instance(job.graph, job.cluster, job.costs, job.training, {.micro_batch = size_of(job)})),
+        instance(make_instance(job.graph, job.cluster, job.costs, job.training,
+                               {.micro_batch = job.training.largest_micro_batch()})),
         task(job.graph, instance,
              {.clusters = {.clusters = usual_clusters(instance.devices())}, .order = job.order}) {}
-
-  static BatchSize size_of(const PlanningJob& job) {
-    const Training& training = job.training;
-    return training.micro_batches.empty() ? training.batch : training.micro_batches.back();
-  }
 };
+
+// With devices that run by each of the usual orders.
+std::deque<PlacementTask> tasks_by_order(const Asked& model) {
+  std::deque<PlacementTask> tasks;
+  for (DeviceOrders& orders : usual_orders(model.instance))
+    tasks.emplace_back(model.task, std::move(orders.priority));
+  return tasks;
+}
 
 std::unique_ptr<Asked> asked(Program& program, const LearnFlags& flags) {
   return std::make_unique<Asked>(prepare_job(flags.job.to_options(program)));
 }
 
 PolicyShape shape_of(const LearnFlags& flags) {
-  PolicyShape shape;
+  PolicyShape shape = shape_for_many_graphs();
   shape.width = flags.width.value_or(shape.width);
   if (shape.width % shape.heads != 0) {
     throw InputError(
@@ -79,6 +84,8 @@ PolicyShape shape_of(const LearnFlags& flags) {
   shape.spectral = flags.spectral.value_or(shape.spectral);
   if (flags.gate) shape.gate = parse_gate(*flags.gate).value();
   if (flags.coarsening) shape.coarsening = parse_coarsening(*flags.coarsening).value();
+  shape.priorities = flags.priorities.value_or(shape.priorities);
+  if (flags.no_order) shape.told_order = false;
   return shape;
 }
 
@@ -90,10 +97,11 @@ int pretrain_verb(Program& program, const LearnFlags& flags) {
   for (const std::string& name : flags.without) find_zoo_model(name);
   const SearchOptions search = flags.search.options(console);
   ThreadPool pool(search.threads);
+  const std::uint64_t graphs = flags.graphs.value_or(kUsualGraphs);
   const TrainingSetOptions of_set{
-      .graphs = flags.graphs, .without = flags.without, .looks = flags.looks, .seed = flags.seed * 1000};
+      .graphs = graphs, .without = flags.without, .looks = flags.looks, .seed = flags.seed * 1000};
   const TrainingSet set = make_training_set(of_set, &pool, [&](std::size_t done) {
-    console.progress(static_cast<double>(done) / static_cast<double>(flags.graphs), "searching targets");
+    console.progress(static_cast<double>(done) / static_cast<double>(graphs), "searching targets");
   });
   if (set.empty()) throw InputError("learn pretrain: none of the graphs can be placed; ask for more of them");
   options.contrast = flags.contrast;
@@ -119,8 +127,7 @@ int pretrain_verb(Program& program, const LearnFlags& flags) {
         step.imitates ? "imitating" : fmt::format("reinforcing: {:.2f} times the targets", over));
   });
   console.finish();
-  std::string without;
-  for (const std::string& name : flags.without) without += (without.empty() ? "" : ",") + name;
+  const std::string without = fmt::format("{}", fmt::join(flags.without, ","));
   policy.write(flags.output, {{"training_set",
                                fmt::format("{} graphs of the zoo by draw_workload, seeds {} on{}", set.size(),
                                            of_set.seed, without.empty() ? "" : ", without " + without)}});
@@ -132,7 +139,7 @@ int pretrain_verb(Program& program, const LearnFlags& flags) {
                               {"last_valid", valid}});
   } else {
     console.out() << fmt::format("{} of {} graphs can be placed; {} weights learnt from them\n", set.size(),
-                                 flags.graphs, policy.weights());
+                                 graphs, policy.weights());
     if (counted > 0) {
       console.out() << fmt::format(
           "at the end a sample takes {:.2f} times the searched placement, {:.0f} % fit\n", over, 100 * valid);
@@ -182,20 +189,26 @@ int finetune_verb(Program& program, const LearnFlags& flags) {
   context.cancelled = search.cancelled;
   std::vector<LearningPoint> points;
   const bool goes_on = !flags.checkpoint.empty() && std::filesystem::exists(flags.checkpoint);
+  const std::deque<PlacementTask> by_order = tasks_by_order(*model);  // in turn: it is to serve both
   if (!goes_on) {
-    const PolicyInput* input = &model->task.input();
-    contrast(policy, {&input, 1}, {.epochs = flags.contrast, .seed = flags.seed}, context);
+    std::vector<const PolicyInput*> inputs;
+    for (const PlacementTask& task : by_order) inputs.push_back(&task.input());
+    contrast(policy, inputs, {.epochs = flags.contrast, .seed = flags.seed}, context);
   }
   {
-    Learner learner(policy, {&model->task}, options);
+    std::vector<const PlacementTask*> tasks;
+    for (const PlacementTask& task : by_order) tasks.push_back(&task);
+    Learner learner(policy, tasks, options);
     if (goes_on) learner.restore(flags.checkpoint);
-    while (learner.updates() < options.updates && learner.update(context)) {
+    while (learner.updates() < options.updates) {
+      const std::size_t turn = learner.next_task();
+      if (!learner.update(context)) break;
       if (!flags.checkpoint.empty()) learner.save(flags.checkpoint);
-      const LearningPoint& point = learner.progress(0).curve.back();
+      const LearningPoint& point = learner.progress(turn).curve.back();
       console.progress(static_cast<double>(point.update) / static_cast<double>(options.updates),
                        fmt::format("best {:.4f}, samples {:.4f}", point.best, point.mean));
     }
-    points = learner.progress(0).curve;
+    points = learner.curve();
   }
   console.finish();
   policy.write(flags.output, {{"tuned_for", model->job.graph.name()}});
@@ -224,10 +237,10 @@ int apply_verb(Program& program, const LearnFlags& flags) {
   const std::unique_ptr<Asked> model = asked(program, flags);
   const Policy policy = policy_of(flags.learned, flags.device);
   const PlacementTask& task = model->task;
-  std::deque<PlacementTask> by_order;  // all that is asked is judged by the order that suits it better
+  // All that is asked is judged by the order that suits it better.
+  const std::deque<PlacementTask> by_order = tasks_by_order(*model);
   std::vector<const PlacementTask*> tasks;
-  for (DeviceOrders& orders : usual_orders(model->instance))
-    tasks.push_back(&by_order.emplace_back(task, std::move(orders.priority)));
+  for (const PlacementTask& each : by_order) tasks.push_back(&each);
   ThreadPool pool(flags.search.options(console).threads);
   Scratch scratch;
   const auto judged = [&](const Assignment& assignment) {
@@ -340,18 +353,27 @@ int learn(Program& program, const LearnFlags& flags) {
   if (flags.action == "finetune") return finetune_verb(program, flags);
   if (flags.action == "apply") return apply_verb(program, flags);
   if (flags.action == "guide") return learn_guide(program, flags);
+  if (flags.action == "relocation") return learn_relocation(program, flags);
   return curve_verb(program, flags);
 }
 
-LearnedPlanner learned(const LearnedFlags& flags) {
-  const auto policy = std::make_shared<const Policy>(policy_of(flags, "cpu"));
+LearnedPlanner learned(std::span<const std::string> planners, const LearnedFlags& flags) {
+  // Read before anything is planned: a file that is none is refused at once.
+  const auto asked_for = [&](std::string_view name) {
+    return std::find(planners.begin(), planners.end(), name) != planners.end();
+  };
+  std::shared_ptr<const Policy> policy;
+  if (asked_for(kGdp) || asked_for(kGdpSearch)) policy = std::make_shared<Policy>(policy_of(flags, "cpu"));
+  std::shared_ptr<const RelocationPolicy> moves;
+  if (asked_for(kGiph) && !flags.policy.empty())
+    moves = std::make_shared<RelocationPolicy>(RelocationPolicy::read(flags.policy));
   PlacetoOptions visits;
   if (!flags.embedding.empty()) visits.embedding = parse_placeto_embedding(flags.embedding).value();
-  return [policy, visits, updates = flags.fine_tune](std::string_view name, const Problem& problem,
-                                                     Context& context) {
+  return [policy, moves, visits, updates = flags.fine_tune](std::string_view name, const Problem& problem,
+                                                            Context& context) {
     const auto place = [&](const PlacerInput& input, Context& shared) {
       if (name == kPlacetoPlanner) return placeto(input, visits, shared);
-      if (name == kGiph) return relocate(input, {}, shared);
+      if (name == kGiph) return relocate(input, {.policy = moves.get()}, shared);
       if (name == kHdp) return hdp(input, {}, shared);
       if (name == kCrossEntropy) return cross_entropy(input, {}, shared);
       if (name == kGdpOne) return gdp(input, {}, shared);

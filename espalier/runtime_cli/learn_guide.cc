@@ -46,9 +46,10 @@ int learn_guide(Program& program, const LearnFlags& flags) {
   Context context;
   context.pool = &pool;
   context.cancelled = search.cancelled;
-  const joint::GeneratedMoves of{.problems = flags.graphs, .without = flags.without, .seed = flags.seed};
+  const std::uint64_t problems = flags.graphs.value_or(kUsualGraphs);
+  const joint::GeneratedMoves of{.problems = problems, .without = flags.without, .seed = flags.seed};
   const auto told = [&](std::size_t done) {
-    console.progress(static_cast<double>(done) / static_cast<double>(flags.graphs), "judging steps");
+    console.progress(static_cast<double>(done) / static_cast<double>(problems), "judging steps");
   };
   const std::vector<joint::JudgedPlace> places = joint::generated_places(of, context, told);
   std::size_t moves = 0;
@@ -67,11 +68,11 @@ int learn_guide(Program& program, const LearnFlags& flags) {
   console.finish();
   const std::string without = fmt::format("{}", fmt::join(flags.without, ","));
   guide.write(flags.output,
-              {{"training_set", fmt::format("{} problems by draw_pipeline, seed {}{}", flags.graphs,
-                                            flags.seed, without.empty() ? "" : ", without " + without)}});
+              {{"training_set", fmt::format("{} problems by draw_pipeline, seed {}{}", problems, flags.seed,
+                                            without.empty() ? "" : ", without " + without)}});
   if (console.json) {
     print_json_line(console, {{"guide", flags.output},
-                              {"problems", flags.graphs},
+                              {"problems", problems},
                               {"steps", moves},
                               {"guided", quality.guided},
                               {"by_load", quality.by_load}});

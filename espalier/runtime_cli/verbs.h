@@ -10,10 +10,12 @@ int run(Program& program, const RunFlags& flags);
 int verify(Program& program, const VerifyFlags& flags);
 int profile(Program& program, const ProfileFlags& flags);
 int calibrate(Program& program, const CalibrateFlags& flags);
+inline constexpr std::uint64_t kUsualGraphs = 400;  // to learn from
 int learn(Program& program, const LearnFlags& flags);
 int learn_guide(Program& program, const LearnFlags& flags);  // of `learn`
-void expect_output(const LearnFlags& flags);                 // likewise: throws InputError
-LearnedPlanner learned(const LearnedFlags& flags);
+int learn_relocation(Program& program, const LearnFlags& flags);
+void expect_output(const LearnFlags& flags);  // likewise: throws InputError
+LearnedPlanner learned(std::span<const std::string> planners, const LearnedFlags& flags);
 LearnedOrdered ordered(std::string_view placer);
 
 }  // namespace espalier::cli

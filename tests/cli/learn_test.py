@@ -29,7 +29,7 @@ class WithoutRuntime(Command):
 
     def test_its_options_are_for_it_alone(self):
         self.refused("plan", *MODEL, "-p", "heft", "--fine-tune", "3", says="--fine-tune: is for --planner gdp")
-        self.refused("compare", *MODEL, "--policy", "x", says="--policy: is for --planner gdp or --learned")
+        self.refused("compare", *MODEL, "--policy", "x", says="--policy: is for --planner gdp, giph or --learned")
         self.refused("plan", *MODEL, "-p", "hdp", "--fine-tune", "3", says="--fine-tune: is for --planner gdp")
         self.refused("plan", *MODEL, "-p", "hdp", "--embedding", "p-gnn", says="--embedding: is for --planner placeto")
         self.refused("plan", *MODEL, "-p", "placeto", "--embedding", "rnn", says="rnn not in")
@@ -169,8 +169,26 @@ class Learned(Command):
         self.refused("learn", "guide", "-o", "g", "--without", "resnet-50", says="a guide learns from no 'resnet-50'")
         self.refused("learn", "guide", "-o", "g", "--rounds", "3", says="learn guide: --rounds is for pretrain")
 
+    def test_a_relocation_policy_learns_and_moves(self):
+        command = ["learn", "relocation", "-o", "moves.safetensors", "--graphs", "2", "--updates", "3", "--json"]
+        told = json.loads(self.espalier(*command).stdout)
+        self.assertEqual(told["graphs"], 2)
+        self.assertTrue(0 <= told["last_better"] <= 1)
+        moves = (self.folder / "moves.safetensors").read_bytes()
+        self.espalier(*command[:-1], "--jobs", "1")
+        self.assertEqual(moves, (self.folder / "moves.safetensors").read_bytes())
+        self.refused("learn", "relocation", says="-o names the policy")
+        self.refused("learn", "relocation", "-o", "p", "--without", "gnmtt", says="did you mean 'gnmt'")
+        self.refused("learn", "relocation", "-o", "p", "--rounds", "3", says="learn relocation: --rounds is for pretrain")
+        plans = []
+        for policy in ([], ["--policy", "moves.safetensors"]):
+            done = self.espalier("plan", *MODEL, "-p", "giph", *policy, "--budget", "400", "-o", "plan.json", "--json")
+            plans.append(json.loads(done.stdout)["status"])
+        self.assertEqual(plans, ["feasible", "feasible"])
+        self.refused("plan", *MODEL, "-p", "gdp", "--policy", "moves.safetensors", says="moves.safetensors")
+
     def test_options_of_other_actions_are_refused(self):
-        self.refused("learn", "curve", "c.safetensors", "--seed", "3", says="learn curve: --seed is for pretrain, finetune, apply and guide")
+        self.refused("learn", "curve", "c.safetensors", "--seed", "3", says="learn curve: --seed is for pretrain, finetune, apply, guide and relocation")
         self.refused("learn", "pretrain", *MODEL[:1], "-o", "p", says="is for finetune, apply and curve")
         self.refused("learn", "pretrain", "--cluster", "local:2", "-o", "p", says="--cluster is for finetune and apply")
         self.refused("learn", "apply", *MODEL, "--rounds", "3", says="learn apply: --rounds is for pretrain")

@@ -1,6 +1,7 @@
 #include "espalier/planners/placement/objective_search.h"
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <tuple>
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr double kNanosecondsOfHour = 3.6e12;
 constexpr double kRoundedBy = 1e-9;
+constexpr std::uint64_t kTrials = 8;  // of several judges each has this part of the budget at first
 
 ObjectiveBound price_bound(const Instance& instance, const Rules& rules, const ObjectiveOptions& options) {
   const auto price = [&](std::size_t d) {
@@ -46,11 +48,11 @@ auto rank_of(const ObjectiveValue& value) {
 
 class Climb {
  public:
-  Climb(ObjectiveJudge& judge, std::uint64_t seed, Context& context)
-      : judge_(judge), context_(context), around_(judge.instance()), rng_(stream_key(seed, {7})) {}
+  Climb(ObjectiveJudge& judge, std::uint64_t seed)
+      : judge_(judge), around_(judge.instance()), rng_(stream_key(seed, {7})) {}
 
-  void begin(std::vector<Assignment> starts) {
-    for (std::size_t i = 0; i < starts.size() && (context_.take_state() || i == 0); ++i) {
+  void begin(const std::vector<Assignment>& starts, Context& context) {
+    for (std::size_t i = 0; i < starts.size() && (context.take_state() || i == 0); ++i) {
       const ObjectiveValue value = judge_.judge(starts[i]);
       if (at_.empty() || rank_of(value) < rank_of(now_)) at_ = starts[i], now_ = value;
     }
@@ -58,17 +60,17 @@ class Climb {
   }
 
   // Every assignment, if the budget is enough for all of them.
-  bool look_at_all() {
+  bool look_at_all(Context& context) {
     const Instance& instance = judge_.instance();
     std::uint64_t count = 1;
-    const std::uint64_t left = context_.left();
+    const std::uint64_t left = context.left();
     for (std::size_t u = 0; u < instance.units(); ++u) {
       const std::uint64_t places = instance.allowed[u].size();
       if (places == 0 || count > left / places) return false;
       count *= places;
     }
     std::vector<std::size_t> choice(instance.units());
-    for (bool more = true; more && !context_.stop() && context_.take_state();) {
+    for (bool more = true; more && !context.stop() && context.take_state();) {
       for (std::size_t u = 0; u < choice.size(); ++u) at_[u] = instance.allowed[u][choice[u]];
       now_ = judge_.judge(at_);
       if (rank_of(now_) < rank_of(of_best_)) best_ = at_, of_best_ = now_;
@@ -79,31 +81,34 @@ class Climb {
     return true;
   }
 
-  void run() {
+  void run(Context& context) {
     if (around_.movable().empty()) return;
     KindChoice kinds(kMoveKinds);
     const std::size_t most = largest_change(around_);
     const std::uint64_t patience = std::max<std::uint64_t>(200, 8 * around_.movable().size());
-    for (std::uint64_t idle = 0, empty = 0; empty < 1'000 && !context_.stop();) {
+    for (std::uint64_t idle = 0, empty = 0; empty < 1'000 && !context.stop();) {
       if (idle >= patience) {
-        kick(most);
+        kick(most, context);
         idle = 0;
       }
       const std::size_t kind = kinds.draw(rng_);
       const Change change = random_change(around_, at_, static_cast<MoveKind>(kind), most, rng_);
       empty = change.empty() ? empty + 1 : 0;
       if (change.empty()) continue;
-      if (!context_.take_state()) return;
+      if (!context.take_state()) return;
       const bool gained = offer(change);
       kinds.learn(kind, gained);
       idle = gained ? 0 : idle + 1;
     }
   }
 
+  const ObjectiveValue& best_value() const { return of_best_; }
+
   ObjectivePlaced result() const {
-    if (of_best_.feasible()) return {best_, of_best_, {}};
+    if (of_best_.feasible()) return {best_, of_best_, 0, {}};
     return {{},
             of_best_,
+            0,
             of_best_.fits ? "no contiguous placement was found"
                           : "nothing that fits was found; the nearest lacks " + to_text(of_best_.lack)};
   }
@@ -121,7 +126,7 @@ class Climb {
     return gained;
   }
 
-  void kick(std::size_t most) {
+  void kick(std::size_t most, Context& context) {
     at_ = best_;
     for (std::uint64_t steps = 2 + rng_.below(3); steps > 0; --steps) {
       const auto kind = static_cast<MoveKind>(rng_.below(kMoveKinds));
@@ -130,12 +135,11 @@ class Climb {
         at_[move.unit.index()] = move.device;
     }
     now_ = judge_.judge(at_);
-    context_.take_state();
+    context.take_state();
     if (rank_of(now_) < rank_of(of_best_)) best_ = at_, of_best_ = now_;
   }
 
   ObjectiveJudge& judge_;
-  Context& context_;
   Neighbourhood around_;
   Rng rng_;
   Assignment at_, best_;
@@ -167,14 +171,26 @@ ObjectiveBound objective_bound(const Instance& instance, const Rules& rules,
   return {0, "no bound is known"};
 }
 
-ObjectivePlaced objective_search(ObjectiveJudge& judge, const std::vector<Assignment>& starts,
+ObjectivePlaced objective_search(std::span<ObjectiveJudge> judges, const std::vector<Assignment>& starts,
                                  std::uint64_t seed, Context& context) {
-  Climb climb(judge, seed, context);
   std::vector<Assignment> all = starts;
-  for (Assignment& start : simple_starts(judge.instance())) all.push_back(std::move(start));
-  climb.begin(std::move(all));
-  if (!climb.look_at_all()) climb.run();
-  return climb.result();
+  for (Assignment& start : simple_starts(judges.front().instance())) all.push_back(std::move(start));
+  const std::uint64_t trial = judges.size() > 1 ? context.left() / kTrials : context.left();
+  std::deque<Climb> climbs;
+  std::size_t best = 0;
+  for (std::size_t by = 0; by < judges.size(); ++by) {
+    Climb& own = climbs.emplace_back(judges[by], seed);
+    Context part = context;
+    part.budget.max_states = std::min(context.budget.max_states, context.states + trial);
+    own.begin(all, part);
+    if (!own.look_at_all(part)) own.run(part);
+    context.states = part.states;
+    if (rank_of(own.best_value()) < rank_of(climbs[best].best_value())) best = by;
+  }
+  if (judges.size() > 1) climbs[best].run(context);
+  ObjectivePlaced placed = climbs[best].result();
+  placed.by = best;
+  return placed;
 }
 
 }  // namespace espalier::placement

@@ -2,6 +2,7 @@
 
 // Placements for any objective (placement/objectives.h), and what no placement beats by it.
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ ObjectiveBound objective_bound(const Instance& instance, const Rules& rules, con
 struct ObjectivePlaced {
   std::optional<Assignment> assignment = {};  // none: nothing feasible was met, `why` says so
   ObjectiveValue value = {};
+  std::size_t by = 0;  // the judge that says so
   std::string why = {};
 };
 
@@ -34,7 +36,10 @@ struct ObjectivePlaced {
 // after many looks without gain a few changes from the best, whatever they cost. Placements that do not fit
 // are kept only until one is met that does. Takes a state for each look, O(ObjectiveJudge::judge) each. Never
 // worse than the best feasible start. One thread.
-ObjectivePlaced objective_search(ObjectiveJudge& judge, const std::vector<Assignment>& starts,
+//
+// Several judges differ in what devices run by: each has an eighth of the budget, and the one by which the
+// best was found has the rest.
+ObjectivePlaced objective_search(std::span<ObjectiveJudge> judges, const std::vector<Assignment>& starts,
                                  std::uint64_t seed, Context& context);
 
 }  // namespace espalier::placement

@@ -58,7 +58,7 @@ TEST_P(EveryObjective, SearchFindsTheLeastOfAllAndNoBoundIsAboveIt) {
     const std::optional<double> least = least_by(judge);
     Context context;
     context.budget.max_states = 400;
-    const ObjectivePlaced placed = objective_search(judge, {}, 1, context);
+    const ObjectivePlaced placed = objective_search({&judge, 1}, {}, 1, context);
     EXPECT_LE(context.states, 400U);
     if (!least) {
       EXPECT_FALSE(placed.assignment);
@@ -82,6 +82,35 @@ TEST_P(EveryObjective, SearchFindsTheLeastOfAllAndNoBoundIsAboveIt) {
   EXPECT_GT(found, 25);
   EXPECT_GT(exact, 15);
   EXPECT_GT(10 * hits, 8 * found) << hits << " of " << found;
+}
+
+TEST(ObjectiveSearch, OfTwoOrdersTheBetterOneCounts) {
+  int forwards_wins = 0, backwards_wins = 0;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    Rng rng(seed);
+    const Instance instance = random_case({.tasks = 9, .devices = 2}, rng);
+    const ObjectiveOptions options = some_objective(Objective::kLatency, seed, instance.devices());
+    std::vector<ObjectiveJudge> judges;
+    std::optional<double> least;
+    std::vector<std::uint32_t> backwards(instance.tasks());
+    for (std::size_t t = 0; t < backwards.size(); ++t) backwards[t] = narrow(backwards.size() - t);
+    for (const DeviceOrders& orders : {DeviceOrders{}, DeviceOrders{backwards, {}}}) {
+      const std::optional<double> own = least_by(judges.emplace_back(instance, Rules(), orders, options));
+      if (own && (!least || *own < *least)) least = own;
+    }
+    Context context;
+    context.budget.max_states = 8'000;
+    const ObjectivePlaced placed = objective_search(judges, {}, 1, context);
+    EXPECT_LE(context.states, 8'000U);
+    ASSERT_EQ(placed.assignment.has_value(), least.has_value());
+    if (!least) continue;
+    EXPECT_EQ(placed.value.value, *least) << seed;
+    EXPECT_EQ(judges[placed.by].judge(*placed.assignment), placed.value);
+    const double other = judges[1 - placed.by].judge(*placed.assignment).value;
+    if (other > *least) ++(placed.by == 0 ? forwards_wins : backwards_wins);
+  }
+  EXPECT_GT(forwards_wins, 0);
+  EXPECT_GT(backwards_wins, 0);
 }
 
 // 0 → 1 → 2 on two devices; all take 10 ns, values of 2 bytes take 20 ns and wait 3 ns.

@@ -21,11 +21,6 @@ constexpr std::int64_t kNotWorthCutting = 10;
 // On CPUs an action takes 20 us and more when it is measured (docs/decisions.md, fragments).
 constexpr Duration kUnmeasuredAction = microseconds(10);
 
-BatchSize largest_micro_batch(const Problem& problem) {
-  const Training& training = problem.training;
-  return training.micro_batches.empty() ? training.batch : training.micro_batches.back();
-}
-
 // Units of pinned operators may stand on their pin alone. Says which pin cannot be kept, if there is one.
 std::optional<std::string> keep_pins(const Problem& problem, Instance& instance) {
   if (problem.pins.empty()) return std::nullopt;
@@ -121,8 +116,8 @@ class FragmentJudge {
   std::optional<Duration> step_of(const Placement& placement) {
     const Verdict verdict = tried_.consider(Plan(placement));
     if (!verdict.fits()) return std::nullopt;
-    const PipelinePlan fragments =
-        fragments_of(problem_.graph, placement, problem_.training.batch, {largest_micro_batch(problem_)});
+    const PipelinePlan fragments = fragments_of(problem_.graph, placement, problem_.training.batch,
+                                                {problem_.training.largest_micro_batch()});
     return verdict.iteration + unmeasured_actions(fragments, problem_.cluster, problem_.costs);
   }
 
@@ -172,7 +167,7 @@ std::vector<Placement> with_levels(const Graph& graph, const Instance& instance,
 Outcome plan_by_placer(const Problem& problem, const Placer& placer, const PlacementPlannerOptions& options,
                        Context& context) {
   const Training& training = problem.training;
-  const BatchSize size = largest_micro_batch(problem);
+  const BatchSize size = problem.training.largest_micro_batch();
   Instance instance =
       make_instance(problem.graph, problem.cluster, problem.costs, training, {.micro_batch = size});
   if (const std::optional<std::string> broken = keep_pins(problem, instance)) {

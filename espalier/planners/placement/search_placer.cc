@@ -157,10 +157,11 @@ Placed objective_placer(const PlacerInput& input, Objective objective, Context& 
   if (objective == Objective::kPrice) {
     for (Assignment& start : starts_on_few(input, context)) starts.push_back(std::move(start));
   }
-  const DeviceOrders orders{upward_priorities(instance), {}};
   const ObjectiveOptions options{
       .objective = objective, .price_per_hour = input.price_per_hour, .forward = forward_of(input)};
-  ObjectiveJudge judge(instance, limits.rules, orders, options);
+  std::vector<DeviceOrders> orders = usual_orders(instance);
+  std::vector<ObjectiveJudge> judges;
+  for (const DeviceOrders& by : orders) judges.emplace_back(instance, limits.rules, by, options);
   const bool noisy = objective == Objective::kExpected || objective == Objective::kTail;
   const std::uint64_t evaluations = noisy ? options.noise.samples : 1;  // of a look, none cut off
   const std::uint64_t most = std::max(kFewestLooks, kObjectiveLooks / evaluations);
@@ -169,15 +170,16 @@ Placed objective_placer(const PlacerInput& input, Objective objective, Context& 
   const std::uint64_t looks = std::clamp(affordable, kFewestLooks, most);
   Context own = context;
   own.budget.max_states = std::min(context.budget.max_states, context.states + looks);
-  const ObjectivePlaced found = objective_search(judge, starts, input.seed, own);
+  const ObjectivePlaced found = objective_search(judges, starts, input.seed, own);
   context.states = own.states;
   if (!found.assignment) {
     if (starts.empty()) return placed;
     return {.why = found.why};
   }
   const ObjectiveBound bound = objective_bound(instance, limits.rules, options);
-  placed = {
-      .assignment = found.assignment, .orders = orders, .why = value_text(objective, found.value.value)};
+  placed = {.assignment = found.assignment,
+            .orders = std::move(orders[found.by]),
+            .why = value_text(objective, found.value.value)};
   if (bound.value > 0) placed.why += "; no placement is below " + value_text(objective, bound.value);
   placed.stats.states = placed.stats.evaluations = context.states;
   return placed;
