@@ -3,13 +3,12 @@
 //
 //   bench_gdp_paper FILE.csv POLICIES CALLS SEED WORKLOAD METHOD…
 //   bench_gdp_paper forward WORKLOAD [DEVICE]
-//   bench_gdp_paper relocation FILE GRAPHS UPDATES FAMILY…
 //   bench_gdp_paper reach FILE.csv CALLS SEEDS WORKLOAD
 //
 // The second form times a forward pass and a learning step with a node for each unit, on cpu or cuda. The
-// third trains giph's policy on graphs without these families. The fourth asks after how many calls a fresh
-// policy is as fast as HDP is after CALLS of its own, and appends a row for each seed: workload, HDP's calls
-// and step, seed, those calls (none: not within 6,400), its step after 6,400, the expert's and the bound.
+// third asks after how many calls a fresh policy is as fast as HDP is after CALLS of its own, and appends a
+// row for each seed: workload, HDP's calls and step, seed, those calls (none: not within 6,400), its step
+// after 6,400, the expert's and the bound.
 //
 // CALLS: of the operator engine, those of starts too; four times as many on eight devices. POLICIES: a folder
 // with without_FAMILY.safetensors, policies that never saw that family (bench/gdp_paper/run makes them).
@@ -485,27 +484,6 @@ int forward(const WorkloadRecipe& recipe, const std::string& device) {
   return 0;
 }
 
-int train_relocation(const std::vector<std::string>& arguments) {
-  RelocationPretraining options;
-  options.graphs = std::stoull(arguments[2]);
-  options.learning.updates = std::stoull(arguments[3]);
-  options.without.assign(arguments.begin() + 4, arguments.end());
-  ThreadPool pool(2);
-  Context context;
-  context.pool = &pool;
-  RelocationPoint sum;
-  const auto told = [&](const RelocationPoint& point) {
-    sum.gain += point.gain / 50;
-    sum.better += point.better / 50;
-    if (point.update % 50 != 0) return;
-    std::cout << point.update << ": a walk's best is " << sum.gain << " better in the logarithm, "
-              << sum.better << " of the moves help" << std::endl;
-    sum = {};
-  };
-  pretrain_relocation(options, context, told).write(arguments[1]);
-  return 0;
-}
-
 const WorkloadRecipe& recipe_of(const std::string& workload) {
   static const std::vector<WorkloadRecipe> kRecipes = gdp_workloads();
   const auto at = std::ranges::find(kRecipes, workload, &WorkloadRecipe::name);
@@ -553,7 +531,6 @@ int run(const std::vector<std::string>& arguments) {
   if (arguments.size() == 5 && arguments[0] == "reach") {
     return reach(arguments[1], std::stoull(arguments[2]), std::stoull(arguments[3]), arguments[4]);
   }
-  if (arguments.size() >= 4 && arguments[0] == "relocation") return train_relocation(arguments);
   if ((arguments.size() == 2 || arguments.size() == 3) && arguments[0] == "forward") {
     return forward(recipe_of(arguments[1]), arguments.size() == 3 ? arguments[2] : "cpu");
   }

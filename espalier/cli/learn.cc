@@ -39,7 +39,7 @@ constexpr std::array kTakenBy = {
     TakenBy{"--gate", "pretrain"},
     TakenBy{"--coarsening", "pretrain"},
     TakenBy{"--priorities", "pretrain"},
-    TakenBy{"--no-order", "pretrain"},
+    TakenBy{"--told-order", "pretrain"},
     TakenBy{"--rounds", "pretrain"},
     TakenBy{"--samples", "apply"},
     TakenBy{"--svg", "curve"},
@@ -93,8 +93,7 @@ void add_learn(Program& program) {
       ->delimiter(',')
       ->type_name("NAME,…");
   verb->add_option("--looks", flags->looks,
-                   "pretrain: placements that a search may look at for each graph's target by each order; "
-                   "default: 4000")
+                   "pretrain: placements that a search may look at for each graph's target; default: 6000")
       ->type_name("N")
       ->check(positive());
   verb->add_option("--contrast", flags->contrast,
@@ -120,17 +119,15 @@ void add_learn(Program& program) {
       ->check(CLI::IsMember({"none", "node", "graph"}));
   verb->add_option("--coarsening", flags->coarsening,
                    "pretrain: groups that are placed as one: none, learned (HSDAG: the net scores edges that "
-                   "nodes keep) or random (drawn, never learnt); default: learned")
+                   "nodes keep) or random (drawn, never learnt); default: none")
       ->type_name("NAME")
       ->check(CLI::IsMember({"none", "learned", "random"}));
   add_size("--priorities", flags->priorities,
-           "pretrain: levels of schedule priority (GO); 0: devices run by the order that they are given; "
-           "default: 8",
-           0, 64);
-  verb->add_flag(
-      "--no-order", flags->no_order,
-      "pretrain: the net is not told whether devices run by priorities or in the order of the graph");
-  verb->add_option("--rounds", flags->rounds, "pretrain: rounds of imitating the targets; default: 30")
+           "pretrain: levels of schedule priority (GO) that the net gives nodes; default: 0", 0, 64);
+  verb->add_flag("--told-order", flags->told_order,
+                 "pretrain: the net learns each graph with devices that run by upward rank and in the order "
+                 "of the graph, and is told which; default: the latter alone");
+  verb->add_option("--rounds", flags->rounds, "pretrain: rounds of imitating the targets; default: 60")
       ->type_name("N");
   verb->add_option("--updates", flags->updates,
                    "updates of the net; default: 3000, finetune: 50, guide: 8000, relocation: 240")

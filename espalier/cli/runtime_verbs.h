@@ -74,12 +74,12 @@ struct LearnFlags {
   LearnedFlags learned;
   std::vector<std::string> without;
   std::string output, checkpoint, svg, device = "cpu";
-  std::uint64_t rounds = 30, looks = 4000, samples = 32, seed = 1, contrast = 0;
+  std::uint64_t rounds = 60, looks = 6000, samples = 32, seed = 1, contrast = 0;
   std::optional<std::uint64_t> graphs, updates;  // none: as many as usual for the action
-  // Of a net that is trained from nothing; none: as shape_for_many_graphs() has it.
+  // Of a net that is trained from nothing; none: as PolicyShape has it.
   std::optional<std::int64_t> width, segment, attention_layers, refinements, spectral, priorities;
   std::optional<std::string> gate, coarsening;
-  bool no_order = false;
+  bool told_order = false;
   SearchFlags search;
 };
 

@@ -31,7 +31,7 @@ PolicyAnswer ask(const Policy& policy, std::span<const PlacementTask* const> tas
     const PlacementTask& task = *tasks[by];
     if (by == 0 || told) {
       const std::vector<float> probability = policy.probabilities(task.input());
-      drawn = varied_samples(task, probability, samples, stream_key(seed, {by}));
+      drawn = varied_samples(task, probability, samples, seed);
       Sample likely =
           judge(task, {most_probable(probability, task.input().devices)}, Repairs::kNone, nullptr).front();
       drawn.push_back(likely.assignment);
@@ -63,35 +63,28 @@ class GdpRun {
     if (answer.best) keep(*answer.best, *tasks[answer.by]);
   }
 
-  void learn(Policy& policy, const PlacementTask& task, std::uint64_t updates) {
-    Learner learner(policy, {&task}, learning(updates));
-    advance(learner, updates);
+  void learn(Policy& policy, const PlacementTask& task, const LearningOptions& how) {
+    Learner learner(policy, {&task}, how);
+    if (best_ && task_ == &task) learner.know(0, *best_);
+    advance(learner, how.updates);
     if (learner.progress(0).best) keep(*learner.progress(0).best, task);
   }
 
-  // A trained policy learns by each of the tasks for a quarter of the updates, and for the rest by that in
-  // which its rollouts were best. What it answers does not decide: a split between layers may be best by one
-  // order and near the best that there is to learn, while placements by the other are behind it at first.
   void tune(const Policy& trained, std::span<const PlacementTask* const> tasks) {
     const std::uint64_t affordable = context_.left() / options_.learning.rollouts;
-    const std::uint64_t all_updates = std::min(options_.updates, std::max<std::uint64_t>(1, affordable));
-    const std::uint64_t trial = tasks.size() > 1 ? part_of(all_updates, kTuningTrial) : 0;
-    LearningOptions how = learning(all_updates - std::min(all_updates, (tasks.size() - 1) * trial));
-    how.restart = trial;
-    std::deque<Tuned> all;
-    Tuned* best = nullptr;
-    for (const PlacementTask* const task : tasks) {
-      Tuned& own = all.emplace_back(trained.with_heads(options_.shape, input_.seed), *task, how);
-      advance(own.learner, trial);
-      if (!best || own.worth() < best->worth()) best = &own;
-    }
-    if (best_ && task_ == &best->task) best->learner.know(0, *best_);
-    advance(best->learner, how.updates);
-    for (const Tuned& own : all) {
-      if (own.learner.progress(0).best) keep(*own.learner.progress(0).best, own.task);
-    }
-    const PlacementTask* const task = &best->task;
-    ask_policy(best->policy, {&task, 1}, 7);
+    const std::uint64_t updates = std::min(options_.updates, std::max<std::uint64_t>(1, affordable));
+    if (updates >= kLongTuning && tasks.size() > 1) return tune_for_long(trained, tasks, updates);
+    const PlacementTask* const task = task_ ? task_ : tasks.front();
+    Policy policy = trained.clone();
+    learn(policy, *task, learning(options_.updates));
+    ask_policy(policy, {&task, 1}, 7);
+  }
+
+  LearningOptions learning(std::uint64_t updates) const {
+    LearningOptions learning = options_.learning;
+    learning.seed = input_.seed;
+    learning.updates = updates;
+    return learning;
   }
 
   Placed result() const {
@@ -114,6 +107,7 @@ class GdpRun {
   }
 
   static constexpr double kTuningTrial = 0.25;
+  static constexpr double kTuningEntropy = 0.01;
 
   struct Tuned {
     Tuned(Policy learns, const PlacementTask& of, const LearningOptions& how)
@@ -130,11 +124,28 @@ class GdpRun {
     Learner learner;
   };
 
-  LearningOptions learning(std::uint64_t updates) const {
-    LearningOptions learning = options_.learning;
-    learning.seed = input_.seed;
-    learning.updates = updates;
-    return learning;
+  // What a policy answers does not decide by which order it learns: a split between layers may be best by one
+  // and hardly get better there, while rollouts by the other are behind it at first. Its own rollouts do.
+  void tune_for_long(const Policy& trained, std::span<const PlacementTask* const> tasks,
+                     std::uint64_t updates) {
+    const std::uint64_t trial = part_of(updates, kTuningTrial);
+    LearningOptions how = learning(updates - (tasks.size() - 1) * trial);
+    how.restart = trial;
+    how.entropy = std::max(how.entropy, kTuningEntropy);
+    std::deque<Tuned> all;
+    Tuned* best = nullptr;
+    for (const PlacementTask* const task : tasks) {
+      Tuned& own = all.emplace_back(trained.with_heads(options_.shape, input_.seed), *task, how);
+      advance(own.learner, trial);
+      if (!best || own.worth() < best->worth()) best = &own;
+    }
+    if (best_ && task_ == &best->task) best->learner.know(0, *best_);
+    advance(best->learner, how.updates);
+    for (const Tuned& own : all) {
+      if (own.learner.progress(0).best) keep(*own.learner.progress(0).best, own.task);
+    }
+    const PlacementTask* const task = &best->task;
+    ask_policy(best->policy, {&task, 1}, 7);
   }
 
   // Until the learner has made so many updates, no calls are left, or it is behind what is to be beaten.
@@ -162,7 +173,7 @@ Placed of_fresh_policy(const PlacerInput& input, const GdpOptions& options, Cont
     const PlacementTask task(input.graph, input.instance, by);
     Policy policy(options.shape, input.seed);
     GdpRun run(input, options, own);
-    run.learn(policy, task, part_of(options.updates, part));
+    run.learn(policy, task, run.learning(part_of(options.updates, part)));
     const PlacementTask* const tasks = &task;
     run.ask_policy(policy, {&tasks, 1}, 7);
     return run.result();
@@ -189,12 +200,6 @@ Placed of_trained_policy(const PlacerInput& input, const GdpOptions& options, Co
 
 PolicyShape shape_for_one_graph() {
   return {.priorities = 8, .coarsening = Coarsening::kLearned};
-}
-
-PolicyShape shape_for_many_graphs() {
-  PolicyShape shape = shape_for_one_graph();
-  shape.told_order = true;
-  return shape;
 }
 
 Placed gdp(const PlacerInput& input, const GdpOptions& options, Context& context) {

@@ -20,14 +20,12 @@ namespace espalier::placement {
 // What a fresh policy has that learns one graph: groups that it draws and levels of schedule priority. Both
 // make it better on most graphs (docs/planners/learned.md).
 PolicyShape shape_for_one_graph();
-// The same of one that is to serve other graphs: it is also told what devices run by.
-PolicyShape shape_for_many_graphs();
 
 struct GdpOptions {
   TaskOptions task = {.tries_orders = true};
   const Policy* policy = nullptr;  // trained before; null: a fresh one
-  // Of a fresh policy. One that was trained before gets its heads for groups and levels if it learns this
-  // graph and has none.
+  // Of a fresh policy. One that was trained before gets its heads for groups and levels, where it has none,
+  // if it learns this graph for long (kLongTuning).
   PolicyShape shape = shape_for_one_graph();
   std::uint64_t updates = 400;  // on this graph; 0 with a trained policy: its answer as it is
   // But for `updates`. The best so far takes part in each update: an answer that is better than what a policy
@@ -47,10 +45,14 @@ std::size_t usual_clusters(std::size_t devices);
 // A placer's options for this input: its order, and the usual clusters where nobody said how many.
 TaskOptions task_options(const PlacerInput& input, TaskOptions options);
 
-// The best that was judged and fits: a trained policy answers (ask), learns where it is to, a quarter of the
-// updates by each order and the rest by the better one, and answers again; a fresh one finds out by which
-// order it learns (order_trial.h). `estimate` is the engine's step, by `orders`. Takes a state for each
-// simulator call; learns as long as there are any left.
+// From so many updates on a trained policy that learns a graph pays for new heads and for finding out by
+// which order it learns: it does so for a quarter of the updates by each, and for the rest by the better one.
+// With fewer it learns by that in which its answer was better.
+inline constexpr std::uint64_t kLongTuning = 100;
+
+// The best that was judged and fits: a trained policy answers (ask), learns where it is to, and answers
+// again; a fresh one finds out by which order it learns (order_trial.h). `estimate` is the engine's step, by
+// `orders`. Takes a state for each simulator call; learns as long as there are any left.
 Placed gdp(const PlacerInput& input, const GdpOptions& options, Context& context);
 
 // The shortest step of those that fit, by any of the orders.

@@ -355,19 +355,19 @@ TEST(Gdp, AnswersFitAndFineTuningIsNoSlower) {
   EXPECT_TRUE(check_memory(two_towers().instance, *second.assignment).empty());
 }
 
-// A quarter of the updates by each of the two orders, and what is left by one of them.
-TEST(Gdp, FineTuningTriesBothOrders) {
+// A quarter of the updates by each of the two orders, and what is left by one of them; few are not parted.
+TEST(Gdp, FineTuningForLongTriesBothOrders) {
   const Policy policy(kSmall, 2);
-  for (const std::uint64_t affordable : {20, 12}) {
+  for (const std::uint64_t affordable : {120, 104, 40}) {
     std::vector<std::uint64_t> updates;
     GdpOptions options;
     options.policy = &policy;
-    options.updates = 20;
+    options.updates = 120;
     options.told = [&](const LearningPoint& point) { updates.push_back(point.update); };
     Context context = calls(66 + affordable * 16);
     gdp({two_towers().graph, two_towers().instance}, options, context);
     std::vector<std::uint64_t> expected;
-    const std::uint64_t trial = affordable / 4;
+    const std::uint64_t trial = affordable >= kLongTuning ? affordable / 4 : 0;
     for (int order = 0; order < 2; ++order) {
       for (std::uint64_t i = 1; i <= trial; ++i) expected.push_back(i);
     }

@@ -43,7 +43,9 @@ TrainingSet make_training_set(const TrainingSetOptions& options, ThreadPool* poo
     const Instance& instance = graph->workload.instance;
     const PlacementTask first(graph->workload.graph, instance,
                               {.clusters = {.clusters = usual_clusters(devices)}});
-    for (DeviceOrders& orders : usual_orders(instance)) {
+    std::vector<DeviceOrders> by(1);
+    if (options.by_each_order) by = usual_orders(instance);
+    for (DeviceOrders& orders : by) {
       PlacementTask task(first, std::move(orders.priority));
       const std::optional<Sample> best = searched_placement(task, options.looks, options.seed + i);
       if (!best) continue;

@@ -21,11 +21,12 @@ namespace espalier::placement {
 struct TrainingSetOptions {
   std::size_t graphs = 300;
   std::vector<std::string> without = {};  // families of the zoo that are left out
+  bool by_each_order = false;             // a lesson by each of the usual orders; else by that of the graph
   std::uint64_t looks = 3'000;            // of the search for each lesson's target, its starts too
   std::uint64_t seed = 1;
 };
 
-// A graph with devices that run by one of the usual orders, and the best placement that a search found.
+// A graph with devices that run by some order, and the best placement that a search found.
 struct Lesson {
   PlacementTask task;  // refers to the graph's workload
   NodeDevices target;  // in canonical form

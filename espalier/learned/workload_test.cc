@@ -110,7 +110,8 @@ TEST(Pretraining, LearnsWhatSearchesFound) {
 }
 
 TEST(Pretraining, EachGraphIsALessonByEachOrder) {
-  const TrainingSet set = make_training_set({.graphs = 3, .looks = 60, .seed = 40}, nullptr);
+  const TrainingSet set =
+      make_training_set({.graphs = 3, .by_each_order = true, .looks = 60, .seed = 40}, nullptr);
   ASSERT_FALSE(set.empty());
   for (const std::unique_ptr<TrainingGraph>& graph : set) {
     ASSERT_EQ(graph->lessons.size(), 2U);

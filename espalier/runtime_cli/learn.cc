@@ -72,7 +72,7 @@ std::unique_ptr<Asked> asked(Program& program, const LearnFlags& flags) {
 }
 
 PolicyShape shape_of(const LearnFlags& flags) {
-  PolicyShape shape = shape_for_many_graphs();
+  PolicyShape shape;
   shape.width = flags.width.value_or(shape.width);
   if (shape.width % shape.heads != 0) {
     throw InputError(
@@ -85,7 +85,7 @@ PolicyShape shape_of(const LearnFlags& flags) {
   if (flags.gate) shape.gate = parse_gate(*flags.gate).value();
   if (flags.coarsening) shape.coarsening = parse_coarsening(*flags.coarsening).value();
   shape.priorities = flags.priorities.value_or(shape.priorities);
-  if (flags.no_order) shape.told_order = false;
+  shape.told_order = flags.told_order;
   return shape;
 }
 
@@ -98,8 +98,11 @@ int pretrain_verb(Program& program, const LearnFlags& flags) {
   const SearchOptions search = flags.search.options(console);
   ThreadPool pool(search.threads);
   const std::uint64_t graphs = flags.graphs.value_or(kUsualGraphs);
-  const TrainingSetOptions of_set{
-      .graphs = graphs, .without = flags.without, .looks = flags.looks, .seed = flags.seed * 1000};
+  const TrainingSetOptions of_set{.graphs = graphs,
+                                  .without = flags.without,
+                                  .by_each_order = flags.told_order,
+                                  .looks = flags.looks,
+                                  .seed = flags.seed * 1000};
   const TrainingSet set = make_training_set(of_set, &pool, [&](std::size_t done) {
     console.progress(static_cast<double>(done) / static_cast<double>(graphs), "searching targets");
   });
