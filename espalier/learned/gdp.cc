@@ -125,7 +125,8 @@ class GdpRun {
   };
 
   // What a policy answers does not decide by which order it learns: a split between layers may be best by one
-  // and hardly get better there, while rollouts by the other are behind it at first. Its own rollouts do.
+  // and hardly get better there, while rollouts by the other are behind it at first. Its own rollouts do, and
+  // it takes no part in them: who imitates such a split stays with it.
   void tune_for_long(const Policy& trained, std::span<const PlacementTask* const> tasks,
                      std::uint64_t updates) {
     const std::uint64_t trial = part_of(updates, kTuningTrial);
@@ -139,7 +140,6 @@ class GdpRun {
       advance(own.learner, trial);
       if (!best || own.worth() < best->worth()) best = &own;
     }
-    if (best_ && task_ == &best->task) best->learner.know(0, *best_);
     advance(best->learner, how.updates);
     for (const Tuned& own : all) {
       if (own.learner.progress(0).best) keep(*own.learner.progress(0).best, own.task);

@@ -34,8 +34,9 @@ std::vector<Assignment> placer_starts(const PlacerInput& input, const Rules& rul
                                       Placed* failed = nullptr);
 
 // The best by an objective (placement/objectives.h) instead of the step: the same starts, then
-// objective_search. Fits as placers promise. `why` says the value and the bound; `estimate` stays empty. The
-// least price is looked for on few devices too, and is unsupported where the input has no prices.
+// objective_search by each of the usual orders. Fits as placers promise. `why` says the value and the bound;
+// `estimate` stays empty. The least price is looked for on few devices too, and is unsupported where the
+// input has no prices.
 Placed objective_placer(const PlacerInput& input, Objective objective, Context& context);
 
 }  // namespace espalier::placement
