@@ -106,7 +106,7 @@ class GdpRun {
     task_ = &task;
   }
 
-  static constexpr double kTuningTrial = 0.25;
+  static constexpr double kTuningTrial = 0.25;  // of all updates by each order, when tuned for long
   static constexpr double kTuningEntropy = 0.01;
 
   struct Tuned {

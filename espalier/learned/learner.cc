@@ -266,11 +266,32 @@ void Learner::save(const std::string& path) const {
 
 namespace {
 
+// One curve of several tasks' own: calls are those for all of them, the best is the mean of theirs.
 std::vector<LearningPoint> by_update(std::span<const std::vector<LearningPoint>> curves) {
-  std::vector<LearningPoint> points;
-  for (const std::vector<LearningPoint>& own : curves) points.insert(points.end(), own.begin(), own.end());
-  std::sort(points.begin(), points.end(),
-            [](const LearningPoint& a, const LearningPoint& b) { return a.update < b.update; });
+  struct Seen {
+    LearningPoint point;
+    std::size_t task;
+  };
+  std::vector<Seen> all;
+  for (std::size_t task = 0; task < curves.size(); ++task) {
+    for (const LearningPoint& point : curves[task]) all.push_back({point, task});
+  }
+  std::sort(all.begin(), all.end(),
+            [](const Seen& a, const Seen& b) { return a.point.update < b.point.update; });
+  std::vector<LearningPoint> points, last(curves.size());  // last: of each task
+  std::uint64_t calls = 0;
+  for (const auto& [point, task] : all) {
+    calls += point.calls - last[task].calls;
+    last[task] = point;
+    double best = 0, fitting = 0;
+    for (const LearningPoint& own : last) {
+      best += own.best;
+      fitting += own.best > 0 ? 1 : 0;
+    }
+    points.push_back(point);
+    points.back().calls = calls;
+    points.back().best = best / std::max(1.0, fitting);
+  }
   return points;
 }
 

@@ -111,7 +111,8 @@ class Learner {
   std::size_t next_task() const;   // of the next update
   std::uint64_t imitated() const;  // steps of imitation
   const TaskProgress& progress(std::size_t task) const;
-  std::vector<LearningPoint> curve() const;  // of all tasks, by update
+  // Of all tasks, by update: the calls for all of them, the mean of their best.
+  std::vector<LearningPoint> curve() const;
 
   // All of it, policy included, so that a learner made the same way goes on with the same bytes. Atomic.
   void save(const std::string& path) const;
@@ -123,7 +124,7 @@ class Learner {
   std::unique_ptr<State> state_;
 };
 
-// The curve of a file that a learner saved: of all its graphs, by update. Throws InputError where it is none.
+// The curve of a file that a learner saved, as curve() of it. Throws InputError where it is none.
 std::vector<LearningPoint> read_learning_curve(const std::string& path);
 
 }  // namespace espalier::placement

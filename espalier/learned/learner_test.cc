@@ -95,6 +95,23 @@ TEST(Learner, TheLearningRateFallsAndFallsAnew) {
   EXPECT_NE(rows(again, 6), rows(four, 6));  // where the rate stays at its end
 }
 
+TEST(Learner, ACurveOfTwoTasksHasTheCallsForBothAndTheMeanOfTheirBest) {
+  const PlacementTask by_rank(task(), upward_priorities(two_towers().instance));
+  Policy policy(kSmall, 1);
+  Learner learner(policy, {&task(), &by_rank}, {});
+  Context context = calls(6 * 16);
+  while (learner.update(context)) {
+  }
+  const std::vector<LearningPoint> curve = learner.curve();
+  ASSERT_EQ(curve.size(), 6U);
+  for (std::size_t i = 0; i < curve.size(); ++i) {
+    EXPECT_EQ(curve[i].update, i + 1);
+    EXPECT_EQ(curve[i].calls, 16 * (i + 1));
+  }
+  const double bests = learner.progress(0).curve.back().best + learner.progress(1).curve.back().best;
+  EXPECT_DOUBLE_EQ(curve.back().best, bests / 2);
+}
+
 TEST(Learner, GoesOnFromACheckpointToTheSameBytes) {
   const std::string file = temporary("checkpoint.safetensors");
   const LearningOptions options{.updates = 8, .restart = 2, .repeat_best = true};
@@ -104,12 +121,15 @@ TEST(Learner, GoesOnFromACheckpointToTheSameBytes) {
   while (through.update(context)) {
   }
   Policy broken(kSmall, 1);
+  std::vector<LearningPoint> first_curve;
   {
     Learner first(broken, {&task()}, options);
     Context part = calls(3 * 16);
     while (first.update(part)) {
     }
     first.save(file);
+    first_curve = first.curve();
+    EXPECT_EQ(first_curve, first.progress(0).curve);
   }
   Policy other(kSmall, 77);  // whose weights do not matter
   Learner second(other, {&task()}, options);
@@ -120,6 +140,7 @@ TEST(Learner, GoesOnFromACheckpointToTheSameBytes) {
   EXPECT_EQ(second.progress(0).curve, through.progress(0).curve);
   EXPECT_EQ(other.probabilities(task().input()), whole.probabilities(task().input()));
   EXPECT_EQ(read_learning_curve(file).size(), 3U);
+  EXPECT_EQ(read_learning_curve(file), first_curve);
 
   Learner elsewhere(other, {&task(), &task()}, options);
   EXPECT_THAT(refusal([&] { elsewhere.restore(file); }), HasSubstr("expected 2 graphs"));
