@@ -52,8 +52,9 @@ namespace {
 // Learns a task with a policy, and keeps the best.
 class GdpRun {
  public:
-  GdpRun(const PlacerInput& input, const GdpOptions& options, Context& context)
-      : input_(input), options_(options), context_(context) {}
+  // `updates`: of this run.
+  GdpRun(const PlacerInput& input, const GdpOptions& options, std::uint64_t updates, Context& context)
+      : input_(input), options_(options), updates_(updates), context_(context) {}
 
   void ask_policy(const Policy& policy, std::span<const PlacementTask* const> tasks, std::uint64_t stream) {
     // The answer is worth having where the states are not left, too.
@@ -63,20 +64,19 @@ class GdpRun {
     if (answer.best) keep(*answer.best, *tasks[answer.by]);
   }
 
-  void learn(Policy& policy, const PlacementTask& task, const LearningOptions& how) {
-    Learner learner(policy, {&task}, how);
+  void learn(Policy& policy, const PlacementTask& task) {
+    Learner learner(policy, {&task}, learning(updates_));
     if (best_ && task_ == &task) learner.know(0, *best_);
-    advance(learner, how.updates);
+    advance(learner, updates_);
     if (learner.progress(0).best) keep(*learner.progress(0).best, task);
   }
 
   void tune(const Policy& trained, std::span<const PlacementTask* const> tasks) {
-    const std::uint64_t affordable = context_.left() / options_.learning.rollouts;
-    const std::uint64_t updates = std::min(options_.updates, std::max<std::uint64_t>(1, affordable));
+    const std::uint64_t updates = std::min(updates_, context_.left() / options_.learning.rollouts);
     if (updates >= kLongTuning && tasks.size() > 1) return tune_for_long(trained, tasks, updates);
     const PlacementTask* const task = task_ ? task_ : tasks.front();
     Policy policy = trained.clone();
-    learn(policy, *task, learning(options_.updates));
+    learn(policy, *task);
     ask_policy(policy, {&task, 1}, 7);
   }
 
@@ -152,16 +152,17 @@ class GdpRun {
   void advance(Learner& learner, std::uint64_t updates) {
     while (learner.updates() < updates && learner.update(context_)) {
       if (options_.told) options_.told(learner.progress(0).curve.back());
-      context_.report(static_cast<double>(++made_) / static_cast<double>(options_.updates));
+      context_.report(static_cast<double>(++made_) / static_cast<double>(updates_));
       const std::optional<Sample>& own = learner.progress(0).best;  // what it was told of, too
       const bool behind =
           options_.to_beat && (!own || own->evaluated.time > *options_.to_beat + *options_.to_beat / 20);
-      if (behind && learner.updates() * 5 >= options_.updates) break;
+      if (behind && learner.updates() * 5 >= updates_) break;
     }
   }
 
   const PlacerInput& input_;
   const GdpOptions& options_;
+  const std::uint64_t updates_;
   Context& context_;
   std::uint64_t made_ = 0;  // updates, of all learners
   std::optional<Sample> best_;
@@ -172,8 +173,8 @@ Placed of_fresh_policy(const PlacerInput& input, const GdpOptions& options, Cont
   const auto learn = [&](const TaskOptions& by, double part, Context& own) {
     const PlacementTask task(input.graph, input.instance, by);
     Policy policy(options.shape, input.seed);
-    GdpRun run(input, options, own);
-    run.learn(policy, task, run.learning(part_of(options.updates, part)));
+    GdpRun run(input, options, part_of(options.updates, part), own);
+    run.learn(policy, task);
     const PlacementTask* const tasks = &task;
     run.ask_policy(policy, {&tasks, 1}, 7);
     return run.result();
@@ -190,7 +191,7 @@ Placed of_trained_policy(const PlacerInput& input, const GdpOptions& options, Co
     for (DeviceOrders& orders : usual_orders(input.instance))
       tasks.push_back(&others.emplace_back(first, std::move(orders.priority)));
   }
-  GdpRun run(input, options, context);
+  GdpRun run(input, options, options.updates, context);
   run.ask_policy(*options.policy, tasks, 6);
   if (options.updates > 0) run.tune(*options.policy, tasks);
   return run.result();

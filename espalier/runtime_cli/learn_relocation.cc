@@ -47,9 +47,8 @@ int learn_relocation(Program& program, const LearnFlags& flags) {
                               {"last_better", better}});
   } else {
     console.out() << fmt::format(
-        "{} weights learnt from {} graphs; at the end {:.0f} % of the moves that it draws help, and a walk "
-        "of "
-        "{} steps takes {:.1f} % off a step\nwrote {}\n",
+        "{} weights learnt from {} graphs; at the end {:.0f} % of the moves that it draws help, and a "
+        "walk of {} steps takes {:.1f} % off a step\nwrote {}\n",
         policy.weights(), options.graphs, 100 * better, options.learning.steps, 100 * (1 - std::exp(-gain)),
         flags.output);
   }

@@ -59,7 +59,25 @@ class Climb {
     best_ = at_, of_best_ = now_;
   }
 
-  // Every assignment, if the budget is enough for all of them.
+  // Every assignment, if the budget is enough for all of them; else moves. Nothing where all were seen
+  // before.
+  void search(Context& context) {
+    if (!saw_all_) saw_all_ = look_at_all(context);
+    if (!saw_all_) run(context);
+  }
+
+  const ObjectiveValue& best_value() const { return of_best_; }
+
+  ObjectivePlaced result() const {
+    if (of_best_.feasible()) return {best_, of_best_, 0, {}};
+    return {{},
+            of_best_,
+            0,
+            of_best_.fits ? "no contiguous placement was found"
+                          : "nothing that fits was found; the nearest lacks " + to_text(of_best_.lack)};
+  }
+
+ private:
   bool look_at_all(Context& context) {
     const Instance& instance = judge_.instance();
     std::uint64_t count = 1;
@@ -102,18 +120,6 @@ class Climb {
     }
   }
 
-  const ObjectiveValue& best_value() const { return of_best_; }
-
-  ObjectivePlaced result() const {
-    if (of_best_.feasible()) return {best_, of_best_, 0, {}};
-    return {{},
-            of_best_,
-            0,
-            of_best_.fits ? "no contiguous placement was found"
-                          : "nothing that fits was found; the nearest lacks " + to_text(of_best_.lack)};
-  }
-
- private:
   // Whether it became better, which is more than being kept.
   bool offer(const Change& change) {
     Assignment then = at_;
@@ -144,6 +150,7 @@ class Climb {
   Rng rng_;
   Assignment at_, best_;
   ObjectiveValue now_, of_best_;
+  bool saw_all_ = false;
 };
 
 }  // namespace
@@ -183,11 +190,11 @@ ObjectivePlaced objective_search(std::span<ObjectiveJudge> judges, const std::ve
     Context part = context;
     part.budget.max_states = std::min(context.budget.max_states, context.states + trial);
     own.begin(all, part);
-    if (!own.look_at_all(part)) own.run(part);
+    own.search(part);
     context.states = part.states;
     if (rank_of(own.best_value()) < rank_of(climbs[best].best_value())) best = by;
   }
-  if (judges.size() > 1) climbs[best].run(context);
+  if (judges.size() > 1) climbs[best].search(context);
   ObjectivePlaced placed = climbs[best].result();
   placed.by = best;
   return placed;
