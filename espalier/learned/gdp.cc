@@ -184,13 +184,11 @@ Placed of_fresh_policy(const PlacerInput& input, const GdpOptions& options, Cont
 
 Placed of_trained_policy(const PlacerInput& input, const GdpOptions& options, Context& context) {
   const PlacementTask first(input.graph, input.instance, task_options(input, options.task));
-  std::deque<PlacementTask> others;
-  std::vector<const PlacementTask*> tasks{&first};
-  if (options.task.tries_orders) {
-    tasks.clear();
-    for (DeviceOrders& orders : usual_orders(input.instance))
-      tasks.push_back(&others.emplace_back(first, std::move(orders.priority)));
-  }
+  std::deque<PlacementTask> by_order;
+  if (options.task.tries_orders) by_order = tasks_by_order(first);
+  std::vector<const PlacementTask*> tasks;
+  for (const PlacementTask& task : by_order) tasks.push_back(&task);
+  if (tasks.empty()) tasks.push_back(&first);
   GdpRun run(input, options, options.updates, context);
   run.ask_policy(*options.policy, tasks, 6);
   if (options.updates > 0) run.tune(*options.policy, tasks);

@@ -6,6 +6,7 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
+#include "espalier/planners/placement/ranks.h"
 #include "espalier/planners/placement/repair.h"
 #include "espalier/planners/placement/simple.h"
 
@@ -86,6 +87,13 @@ PlacementTask::PlacementTask(const PlacementTask& other, std::vector<std::uint32
       memory_(other.memory_),
       alone_(other.alone_) {
   input_.by_priority = !priority_.empty();
+}
+
+std::deque<PlacementTask> tasks_by_order(const PlacementTask& task) {
+  std::deque<PlacementTask> tasks;
+  for (DeviceOrders& orders : usual_orders(task.instance()))
+    tasks.emplace_back(task, std::move(orders.priority));
+  return tasks;
 }
 
 Bytes all_memory(const Instance& instance) {

@@ -3,6 +3,7 @@
 // A graph that a policy learns to place: what the net sees of it, and who judges its placements.
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <vector>
@@ -50,6 +51,9 @@ class PlacementTask {
   Bytes memory_;
   Duration alone_;
 };
+
+// The same with devices that run by each of the usual orders (ranks.h).
+std::deque<PlacementTask> tasks_by_order(const PlacementTask& task);
 
 // A device for each node of a policy's input.
 using NodeDevices = std::vector<DeviceId>;

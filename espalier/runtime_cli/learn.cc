@@ -24,7 +24,6 @@
 #include "espalier/planners/placement/layer_split.h"
 #include "espalier/planners/placement/placement_bounds.h"
 #include "espalier/planners/placement/placement_planner.h"
-#include "espalier/planners/placement/ranks.h"
 #include "espalier/planners/placement/simple.h"
 #include "espalier/report/curve_plot.h"
 #include "espalier/report/table.h"
@@ -58,14 +57,6 @@ struct Asked {
         task(job.graph, instance,
              {.clusters = {.clusters = usual_clusters(instance.devices())}, .order = job.order}) {}
 };
-
-// With devices that run by each of the usual orders.
-std::deque<PlacementTask> tasks_by_order(const Asked& model) {
-  std::deque<PlacementTask> tasks;
-  for (DeviceOrders& orders : usual_orders(model.instance))
-    tasks.emplace_back(model.task, std::move(orders.priority));
-  return tasks;
-}
 
 std::unique_ptr<Asked> asked(Program& program, const LearnFlags& flags) {
   return std::make_unique<Asked>(prepare_job(flags.job.to_options(program)));
@@ -192,7 +183,7 @@ int finetune_verb(Program& program, const LearnFlags& flags) {
   context.cancelled = search.cancelled;
   std::vector<LearningPoint> points;
   const bool goes_on = !flags.checkpoint.empty() && std::filesystem::exists(flags.checkpoint);
-  const std::deque<PlacementTask> by_order = tasks_by_order(*model);  // in turn: it is to serve both
+  const std::deque<PlacementTask> by_order = tasks_by_order(model->task);  // in turn: it is to serve both
   if (!goes_on) {
     std::vector<const PolicyInput*> inputs;
     for (const PlacementTask& task : by_order) inputs.push_back(&task.input());
@@ -241,7 +232,7 @@ int apply_verb(Program& program, const LearnFlags& flags) {
   const Policy policy = policy_of(flags.learned, flags.device);
   const PlacementTask& task = model->task;
   // All that is asked is judged by the order that suits it better.
-  const std::deque<PlacementTask> by_order = tasks_by_order(*model);
+  const std::deque<PlacementTask> by_order = tasks_by_order(model->task);
   std::vector<const PlacementTask*> tasks;
   for (const PlacementTask& each : by_order) tasks.push_back(&each);
   ThreadPool pool(flags.search.options(console).threads);
