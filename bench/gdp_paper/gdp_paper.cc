@@ -33,6 +33,7 @@
 
 #include "bench/run_benchmark.h"
 #include "espalier/base/check.h"
+#include "espalier/base/files.h"
 #include "espalier/learned/contrastive.h"
 #include "espalier/learned/cross_entropy.h"
 #include "espalier/learned/gdp.h"
@@ -106,13 +107,33 @@ Policy trained_policy(const Asked& asked) {
 // learned from half of the calls.
 enum class Starts { kExpert, kPlacers, kPolicy, kTuned };
 
+// Changes that are judged: random ones, or what a guide proposes that never saw the workload's family.
+enum class Changes { kRandom, kProposed, kUntrained };
+
 // What devices run by in a search.
 enum class Priorities { kGraph, kUpward, kUsual };
 
-std::optional<Duration> search(const Asked& asked, SearchMethod method, Starts from, Priorities by) {
+// Rates all changes the same: what proposals are without a guide.
+ProposalGuide untrained_guide() {
+  constexpr std::size_t kInputs = ChangeFigures::kCount;
+  return ProposalGuide(RatingNet(
+      {.middle = std::vector<float>(kInputs),
+       .scale = std::vector<float>(kInputs),
+       .layers = {{.inputs = kInputs, .units = 1, .weights = std::vector<float>(kInputs), .offsets = {0}}}}));
+}
+
+std::optional<Duration> search(const Asked& asked, SearchMethod method, Starts from, Priorities by,
+                               Changes changes) {
   const Question& question = asked.question;
   PlacementSearchOptions options{.method = method, .starts = {question.expert.assignment}};
   options.seed = asked.seed;
+  std::optional<ProposalGuide> guide;
+  if (changes == Changes::kUntrained) {
+    options.guide = &guide.emplace(untrained_guide());
+  } else if (changes == Changes::kProposed) {
+    const std::string file = asked.policies + "/proposals_without_" + asked.question.family + ".safetensors";
+    options.guide = &guide.emplace(ProposalGuide::parse(read_file(file), file));
+  }
   if (by == Priorities::kUpward) options.orders = {{upward_priorities(question.workload.instance), {}}};
   if (by == Priorities::kUsual) options.orders = usual_orders(question.workload.instance);
   options.levels = search_levels(question.workload.instance,
@@ -141,8 +162,8 @@ std::optional<Duration> search(const Asked& asked, SearchMethod method, Starts f
       .estimate;
 }
 
-Method searching(SearchMethod method, Starts from, Priorities by) {
-  return [method, from, by](const Asked& asked) { return search(asked, method, from, by); };
+Method searching(SearchMethod method, Starts from, Priorities by, Changes changes = Changes::kRandom) {
+  return [=](const Asked& asked) { return search(asked, method, from, by, changes); };
 }
 
 // The best split between layers by each of the usual orders.
@@ -363,6 +384,10 @@ const std::map<std::string, Method>& methods() {
       {"search-upward", searching(SearchMethod::kDefault, Starts::kPlacers, Priorities::kUpward)},
       {"tuned-search", searching(SearchMethod::kDefault, Starts::kTuned, Priorities::kUsual)},
       {"policy-search", searching(SearchMethod::kDefault, Starts::kPolicy, Priorities::kUsual)},
+      {"proposed-search",
+       searching(SearchMethod::kDefault, Starts::kPlacers, Priorities::kUsual, Changes::kProposed)},
+      {"proposed-untrained",
+       searching(SearchMethod::kDefault, Starts::kPlacers, Priorities::kUsual, Changes::kUntrained)},
       {"table", learning(with([](Learning& l) { l.table = true; }))},
       {"gdp", learning({})},
       {"gdp-best", learning(with([](Learning& l) { l.options.repeat_best = true; }))},

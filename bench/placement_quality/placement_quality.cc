@@ -187,18 +187,28 @@ void measure(const Case& which, std::uint64_t budget, std::uint64_t seeds, Table
   Context of_starts;
   of_starts.budget.max_states = budget;
   options.starts = placement::placer_starts(input, rules, of_starts);
-  options.orders = {{priority, {}}};
+  const std::vector<placement::DeviceOrders> by_rank = {{priority, {}}};
   options.levels = placement::search_levels(instance, placement::layers_of(instance, input.graph));
-  for (const SearchMethod method : placement::search_methods()) {
+  const auto search = [&](std::string_view name, SearchMethod method, const auto& orders) {
+    options.method = method;
+    options.orders = orders;
     for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
       options.seed = seed;
-      options.method = method;
-      row(to_text(method), seed, [&](Context& context) {
+      row(name, seed, [&](Context& context) {
         context.states = of_starts.states;
         return placement::placement_search(instance, rules, options, context).estimate;
       });
     }
+  };
+  for (const SearchMethod method : placement::search_methods()) {
+    if (method != SearchMethod::kDefault) search(to_text(method), method, by_rank);
   }
+  search("default-by-rank", SearchMethod::kDefault, by_rank);
+  // As the placer has it, without and with --learned.
+  const std::vector<placement::DeviceOrders> both = placement::usual_orders(instance);
+  search("default", SearchMethod::kDefault, both);
+  options.guide = &placement::usual_proposals();
+  search("learned", SearchMethod::kDefault, both);
 }
 
 int run(const std::vector<std::string>& arguments) {

@@ -23,7 +23,7 @@
 #include "espalier/base/rng.h"
 #include "espalier/graph/expand_backward.h"
 #include "espalier/placement/engine.h"
-#include "espalier/planners/placement/descent.h"
+#include "espalier/planners/placement/guided.h"
 #include "espalier/zoo/zoo.h"
 #include "testing/placement_reference.h"
 

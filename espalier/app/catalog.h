@@ -26,6 +26,7 @@ struct PlannerEntry {
 };
 
 inline constexpr std::string_view kAutomatic = "auto";
+inline constexpr std::string_view kLocalSearch = "local-search";  // of placements
 // In the order in which they are shown and compared; kAutomatic, which begins with the others, last.
 const std::vector<PlannerEntry>& planner_catalog();
 

@@ -18,6 +18,8 @@
 #include "espalier/planners/joint/joint.h"
 #include "espalier/planners/pipeline/locked.h"
 #include "espalier/planners/pipeline/looped.h"
+#include "espalier/planners/placement/placement_planner.h"
+#include "espalier/planners/placement/placer.h"
 #include "espalier/schedule/schedule.h"
 #include "espalier/sim/expected.h"
 #include "espalier/sim/simulate.h"
@@ -158,11 +160,11 @@ namespace {
 struct Means {
   const ChosenOrders& chosen;
   const LearnedPlanner& learned;
-  const joint::MoveGuide* guide;
+  Guides guides;
 
   template <class Options>
   explicit Means(const Options& options)
-      : chosen(options.schedule), learned(options.learned), guide(options.guide) {}
+      : chosen(options.schedule), learned(options.learned), guides(options.guides) {}
 };
 
 // A planner of the catalog, or the split by hand, for this job.
@@ -188,7 +190,7 @@ NamedPlanner contender(const PlanningJob& job, const std::string& name, const Me
   if (planner.name == kAutomatic) {
     const JointOptions options{
         .orders = chosen.is_open() ? joint::OrdersMay::kChange : joint::OrdersMay::kStay,
-        .guide = means.guide};
+        .guide = means.guides.plans};
     return {name,
             [schedule, options](const Problem& problem, Context& context) {
               if (problem.locked.empty()) {
@@ -199,9 +201,15 @@ NamedPlanner contender(const PlanningJob& job, const std::string& name, const Me
             },
             planner.shares};
   }
-  const auto plan = [&planner, schedule, learned = means.learned](const Problem& problem,
-                                                                  Context& context) -> Outcome {
+  const placement::ProposalGuide* const proposals =
+      planner.name == kLocalSearch ? means.guides.placements : nullptr;
+  const auto plan = [&planner, schedule, learned = means.learned, proposals](const Problem& problem,
+                                                                             Context& context) -> Outcome {
     if (problem.locked.empty() && planner.learned && learned) return learned(planner.name, problem, context);
+    if (problem.locked.empty() && proposals) {
+      return placement::plan_by_placer(problem, placement::find_placer(kLocalSearch),
+                                       {.order = problem.order, .guide = proposals}, context);
+    }
     if (problem.locked.empty()) return planner.plan(problem, schedule, context);
     return {.status = Status::kUnsupported,
             .why = "planner '" + planner.name + "' does not keep locked stages; auto does"};

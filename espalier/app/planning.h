@@ -17,6 +17,7 @@
 #include "espalier/bound/bound.h"
 #include "espalier/plan/plan_file.h"
 #include "espalier/planners/joint/guide.h"
+#include "espalier/planners/placement/proposal_guide.h"
 #include "espalier/planners/shortage.h"
 #include "espalier/report/table.h"
 #include "espalier/trace/trace.h"
@@ -59,6 +60,13 @@ using LearnedPlanner = std::function<Outcome(std::string_view name, const Proble
 // What stands for a planner where the stages are those that people chose (PlanningJob::stages).
 inline constexpr std::string_view kByHand = "stages";
 
+// What searches try first (--learned): nets that have seen other models. Null: what each search has by
+// itself.
+struct Guides {
+  const joint::MoveGuide* plans = nullptr;               // of auto (JointOptions::guide)
+  const placement::ProposalGuide* placements = nullptr;  // of kLocalSearch (PlacerInput::guide)
+};
+
 struct PlanOptions {
   std::string planner{kAutomatic};  // or kByHand
   ChosenOrders schedule = {};
@@ -68,7 +76,7 @@ struct PlanOptions {
       true;  // where nothing fits, what would do is looked for, by planning up to eight times again
   std::size_t pick = 0;  // of Outcome::choices, from 1, in place of the fastest
   LearnedPlanner learned = {};
-  const joint::MoveGuide* guide = nullptr;  // of auto (JointOptions::guide)
+  Guides guides = {};
 };
 
 struct Planned {
@@ -131,7 +139,7 @@ struct CompareOptions {
   std::function<Duration()> clock = {};  // for planning times, from any thread; may be empty
   SearchOptions search = {};
   LearnedPlanner learned = {};
-  const joint::MoveGuide* guide = nullptr;  // likewise
+  Guides guides = {};
 };
 
 struct Comparison {

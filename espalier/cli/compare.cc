@@ -110,7 +110,7 @@ void print(Console& console, const PlanningJob& job, const Comparison& compariso
 int compare(Program& program, const CompareFlags& flags) {
   Console& console = program.console;
   const LearnedPlanner learned = learned_planner(program, "compare", flags.planners, flags.learned);
-  const auto guide = chosen_guide(flags.planners, flags.learned);
+  const ChosenGuides guides = chosen_guides(flags.planners, flags.learned);
   const ChosenOrders schedule = flags.schedule.empty() ? ChosenOrders() : choose_orders(flags.schedule);
   select_columns(comparison_table({}, TableReaders::kMachines), flags.columns);
   std::vector<std::string> inputs = flags.job.inputs();
@@ -126,7 +126,7 @@ int compare(Program& program, const CompareFlags& flags) {
                                                        .clock = now,
                                                        .search = flags.search.options(console),
                                                        .learned = learned,
-                                                       .guide = guide.get()});
+                                                       .guides = guides.get()});
   console.finish();
   if (console.json) {
     print_json_line(console, to_json(job, comparison));

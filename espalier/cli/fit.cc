@@ -122,14 +122,14 @@ int fit(Program& program, const FitFlags& flags) {
   Console& console = program.console;
   // What is misspelt is told before the model is read.
   const LearnedPlanner learned = learned_planner(program, "fit", std::span(&flags.planner, 1), flags.learned);
-  const auto guide = chosen_guide(std::span(&flags.planner, 1), flags.learned);
+  const ChosenGuides guides = chosen_guides(std::span(&flags.planner, 1), flags.learned);
   PlanningJob job = prepare_job(flags.job.to_options(program));
   const PlanOptions options{.planner = job.stages.empty() ? flags.planner : std::string(kByHand),
                             .schedule = {},
                             .budget = flags.search.budget(),
                             .search = flags.search.options(console),
                             .learned = learned,
-                            .guide = guide.get()};
+                            .guides = guides.get()};
   Fit result;
   std::vector<WhatIf> asked;
   for (const std::string& change : flags.changes) {

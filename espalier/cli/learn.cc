@@ -20,16 +20,16 @@ constexpr std::array kTakenBy = {
     TakenBy{"--json", ""},
     TakenBy{"--no-color", ""},
     TakenBy{"model", "finetune, apply and curve"},
-    TakenBy{"--jobs", "pretrain, finetune, apply, guide and relocation"},
-    TakenBy{"--seed", "pretrain, finetune, apply, guide and relocation"},
+    TakenBy{"--jobs", "pretrain, finetune, apply, guide, proposals and relocation"},
+    TakenBy{"--seed", "pretrain, finetune, apply, guide, proposals and relocation"},
     TakenBy{"--device", "pretrain, finetune and apply"},
     TakenBy{"--policy", kOfModel},
     TakenBy{"--contrast", "pretrain and finetune"},
-    TakenBy{"--updates", "pretrain, finetune, guide and relocation"},
+    TakenBy{"--updates", "pretrain, finetune, guide, proposals and relocation"},
     TakenBy{"--checkpoint", "pretrain and finetune"},
-    TakenBy{"--output", "pretrain, finetune, guide and relocation"},
-    TakenBy{"--graphs", "pretrain, guide and relocation"},
-    TakenBy{"--without", "pretrain, guide and relocation"},
+    TakenBy{"--output", "pretrain, finetune, guide, proposals and relocation"},
+    TakenBy{"--graphs", "pretrain, guide, proposals and relocation"},
+    TakenBy{"--without", "pretrain, guide, proposals and relocation"},
     TakenBy{"--looks", "pretrain"},
     TakenBy{"--width", "pretrain"},
     TakenBy{"--segment", "pretrain"},
@@ -70,10 +70,11 @@ void add_learn(Program& program) {
   verb->add_option("action", flags->action,
                    "pretrain (on generated graphs), finetune (on one model), apply (what a policy answers, "
                    "beside other placers), curve (of a checkpoint), guide (which steps the search of "
-                   "pipelines judges first), relocation (which moves planner giph makes)")
+                   "pipelines judges first), proposals (which moves the search of placements judges), "
+                   "relocation (which moves planner giph makes)")
       ->required()
       ->type_name("ACTION")
-      ->check(CLI::IsMember({"pretrain", "finetune", "apply", "curve", "guide", "relocation"}));
+      ->check(CLI::IsMember({"pretrain", "finetune", "apply", "curve", "guide", "proposals", "relocation"}));
   verb->add_option("model", flags->job.options.model, "finetune and apply: a model; curve: a checkpoint")
       ->type_name("FILE");
   flags->job.add_reading(verb);
@@ -85,11 +86,12 @@ void add_learn(Program& program) {
                    "the policy to begin with; default: the one that comes along")
       ->type_name("FILE");
   verb->add_option("--graphs", flags->graphs,
-                   "pretrain, guide, relocation: graphs to draw; default: 400, relocation: 24")
+                   "pretrain, guide, proposals, relocation: graphs to draw; default: 400, relocation: 24")
       ->type_name("N")
       ->check(positive());
-  verb->add_option("--without", flags->without,
-                   "pretrain, guide, relocation: models of the zoo to leave out, such as gnmt,rnnlm")
+  verb->add_option(
+          "--without", flags->without,
+          "pretrain, guide, proposals, relocation: models of the zoo to leave out, such as gnmt,rnnlm")
       ->delimiter(',')
       ->type_name("NAME,…");
   verb->add_option("--looks", flags->looks,
@@ -130,7 +132,7 @@ void add_learn(Program& program) {
   verb->add_option("--rounds", flags->rounds, "pretrain: rounds of imitating the targets; default: 60")
       ->type_name("N");
   verb->add_option("--updates", flags->updates,
-                   "updates of the net; default: 3000, finetune: 50, guide: 8000, relocation: 240")
+                   "updates of the net; default: 3000, finetune: 50, guide, proposals: 8000, relocation: 240")
       ->type_name("N");
   verb->add_option("--samples", flags->samples, "placements to draw of what the policy answers; default: 32")
       ->type_name("N")
@@ -141,7 +143,8 @@ void add_learn(Program& program) {
       ->type_name("FILE");
   verb->add_option("--device", flags->device, "where the net computes: cpu, cuda or cuda:1; default: cpu")
       ->type_name("NAME");
-  verb->add_option("-o,--output", flags->output, "pretrain, finetune, guide, relocation: the file to write")
+  verb->add_option("-o,--output", flags->output,
+                   "pretrain, finetune, guide, proposals, relocation: the file to write")
       ->type_name("FILE");
   verb->add_option("--svg", flags->svg, "curve: the picture to write")->type_name("FILE");
   execute_when_called(program, verb, &RuntimeVerbs::learn, flags, refuse_options_of_others);

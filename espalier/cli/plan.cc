@@ -143,7 +143,7 @@ int plan(Program& program, const PlanFlags& flags) {
   // What is misspelt is told before the model is read.
   const LearnedPlanner learned =
       learned_planner(program, "plan", std::span(&flags.planner, 1), flags.learned);
-  const auto guide = chosen_guide(std::span(&flags.planner, 1), flags.learned);
+  const ChosenGuides guides = chosen_guides(std::span(&flags.planner, 1), flags.learned);
   const JobOptions& options = flags.job.options;
   const bool by_hand = !options.stages.empty();
   if (by_hand && flags.planner != kAutomatic) {
@@ -169,7 +169,7 @@ int plan(Program& program, const PlanFlags& flags) {
                                            .search = flags.search.options(console),
                                            .pick = flags.pick,
                                            .learned = learned,
-                                           .guide = guide.get()});
+                                           .guides = guides.get()});
   console.finish();
   if (planned.costs) job.costs = *planned.costs;
   if (!planned.judged) {

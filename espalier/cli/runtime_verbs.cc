@@ -10,7 +10,8 @@ namespace espalier::cli {
 
 void LearnedFlags::add(CLI::App* verb) {
   verb->add_flag("--learned", guided,
-                 "planner auto: a net that has seen other models says which plans are tried first");
+                 "planner auto, local-search or gdp-search: a net that has seen other models says what is "
+                 "tried first");
   verb->add_option(
           "--policy", policy,
           "what `espalier learn` wrote, for --learned or planner gdp or giph; default: what comes along")
@@ -57,16 +58,31 @@ LearnedPlanner learned_planner(Program& program, const std::string& verb,
   return program.runtime->learned(planners, flags);
 }
 
-std::shared_ptr<const joint::MoveGuide> chosen_guide(std::span<const std::string> planners,
-                                                     const LearnedFlags& flags) {
-  if (!flags.guided) return nullptr;
-  if (!planners.empty() && std::find(planners.begin(), planners.end(), kAutomatic) == planners.end()) {
-    throw InputError("--learned: is for --planner auto, which is not asked for");
+ChosenGuides chosen_guides(std::span<const std::string> planners, const LearnedFlags& flags) {
+  if (!flags.guided) return {};
+  const auto asked_for = [&](std::string_view name) {
+    return std::find(planners.begin(), planners.end(), name) != planners.end();
+  };
+  const bool plans = planners.empty() || asked_for(kAutomatic), placements = asked_for(kLocalSearch);
+  if (!plans && !placements && !asked_for(kGdpSearch))
+    throw InputError("--learned: is for --planner auto, local-search or gdp-search, which are not asked for");
+  ChosenGuides chosen;
+  const bool own = !flags.policy.empty() && !takes_policy(planners);
+  if (own && plans && placements)
+    throw InputError("--policy: one file cannot guide auto and local-search; ask for one of them");
+  if (plans) {
+    chosen.plans =
+        own ? std::make_shared<joint::MoveGuide>(
+                  joint::MoveGuide::parse(read_file(flags.policy), flags.policy))
+            : std::shared_ptr<const joint::MoveGuide>(std::shared_ptr<void>(), &joint::usual_guide());
   }
-  if (!flags.policy.empty() && !takes_policy(planners)) {
-    return std::make_shared<joint::MoveGuide>(joint::MoveGuide::parse(read_file(flags.policy), flags.policy));
+  if (placements) {
+    chosen.placements = own ? std::make_shared<placement::ProposalGuide>(
+                                  placement::ProposalGuide::parse(read_file(flags.policy), flags.policy))
+                            : std::shared_ptr<const placement::ProposalGuide>(std::shared_ptr<void>(),
+                                                                              &placement::usual_proposals());
   }
-  return {std::shared_ptr<void>(), &joint::usual_guide()};  // nobody's to delete
+  return chosen;
 }
 
 LearnedOrdered learned_ordered(Program& program, std::string_view placer) {

@@ -14,6 +14,7 @@
 #include "espalier/cli/runtime_program.h"
 #include "espalier/cli/verbs.h"
 #include "espalier/planners/joint/guide.h"
+#include "espalier/planners/placement/proposal_guide.h"
 
 namespace espalier::cli {
 
@@ -63,13 +64,13 @@ struct LearnedFlags {
   std::string policy;           // a file of `learn`; empty: the one that comes with the program
   std::uint64_t fine_tune = 0;  // updates on this graph before it answers
   std::string embedding;        // of placeto; empty: the usual one
-  bool guided = false;          // auto's search by a guide: the policy, if it is nobody else's, or the usual
+  bool guided = false;          // searches by guides: the policy, if it is nobody else's, or the usual ones
 
   void add(CLI::App* verb);  // --policy, --fine-tune, --embedding, --learned
 };
 
 struct LearnFlags {
-  std::string action;  // "pretrain", "finetune", "apply", "curve", "guide", "relocation"
+  std::string action;  // "pretrain", "finetune", "apply", "curve", "guide", "proposals", "relocation"
   JobFlags job;        // the model: of finetune and apply; of curve a checkpoint
   LearnedFlags learned;
   std::vector<std::string> without;
@@ -99,10 +100,15 @@ struct RuntimeVerbs {
 LearnedPlanner learned_planner(Program& program, const std::string& verb,
                                std::span<const std::string> planners, const LearnedFlags& flags);
 
-// The guide of auto's search, where one was asked for; else null. No planners: all of them. Throws InputError
-// for a file that is no guide, and where nobody asked for auto.
-std::shared_ptr<const joint::MoveGuide> chosen_guide(std::span<const std::string> planners,
-                                                     const LearnedFlags& flags);
+// The guides of searches, where --learned asks for them and their planners are asked for; else null. No
+// planners: all that auto asks, and auto. Throws InputError for a file that is no guide, and where nobody
+// asked for a search that takes one.
+struct ChosenGuides {
+  std::shared_ptr<const joint::MoveGuide> plans = {};
+  std::shared_ptr<const placement::ProposalGuide> placements = {};
+  Guides get() const { return {plans.get(), placements.get()}; }
+};
+ChosenGuides chosen_guides(std::span<const std::string> planners, const LearnedFlags& flags);
 
 // The placer of the order study of that name, one of kLearnedOrdered. A program without libtorch becomes
 // espalier-runtime for it.

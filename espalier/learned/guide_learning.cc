@@ -1,7 +1,5 @@
 #include "espalier/learned/guide_learning.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -14,8 +12,6 @@
 #include "espalier/base/rng.h"
 #include "espalier/base/shuffle.h"
 #include "espalier/cost/cost_table.h"
-#include "espalier/learned/torch_threads.h"
-#include "espalier/learned/weights.h"
 #include "espalier/planners/joint/moves.h"
 #include "espalier/planners/pipeline/branches.h"
 #include "espalier/planners/pipeline/graphpipe.h"
@@ -24,14 +20,9 @@
 namespace espalier::joint {
 namespace {
 
-using placement::Adam;
-using placement::drawn_weight;
-using placement::FewTorchThreads;
-using placement::NamedTensors;
-
 constexpr double kWorst = -0.1, kBest = 0.2;  // gains that are told apart
-constexpr double kWorthwhile = 5e-4;          // a gain that counts
-constexpr double kMoreForGains = 9;
+constexpr float kWorthwhile = 5e-4F;          // a gain that counts
+constexpr float kMoreForGains = 9;
 constexpr std::uint64_t kStatesOfPlanner = 200'000;
 constexpr std::uint64_t kAnyStep = 6;  // one time in so many
 constexpr std::int64_t kMostMicroBatches = 64;
@@ -115,24 +106,6 @@ Training training_of(const Graph& graph, BatchSize wanted) {
 float gain_of(Duration before, const Verdict& after) {
   if (!after.fits()) return JudgedMove::kUnfit;
   return static_cast<float>(std::log(ratio(before, std::max(after.iteration, nanoseconds(1)))));
-}
-
-// Means and deviations of figures.
-struct Scale {
-  std::vector<float> middle, factor;
-
-  explicit Scale(const at::Tensor& figures) {
-    const at::Tensor mean = figures.mean(0), deviation = figures.std(0, false).clamp_min(1e-3);
-    for (std::int64_t i = 0; i < figures.size(1); ++i) {
-      middle.push_back(mean[i].item<float>());
-      factor.push_back(1 / deviation[i].item<float>());
-    }
-  }
-};
-
-std::vector<float> floats_of(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.detach().contiguous();
-  return {flat.data_ptr<float>(), flat.data_ptr<float>() + flat.numel()};
 }
 
 }  // namespace
@@ -231,65 +204,16 @@ std::vector<JudgedPlace> generated_places(const GeneratedMoves& options, const C
 }
 
 MoveGuide learn_guide(const std::vector<JudgedPlace>& places, const GuideLearning& options) {
-  std::size_t moves = 0;
-  for (const JudgedPlace& place : places) moves += place.size();
-  if (moves == 0) throw InputError("there is no plan to learn from: no start of any problem fits");
-  const auto count = static_cast<std::int64_t>(moves);
-  constexpr auto kFigures = static_cast<std::int64_t>(MoveFigures::kCount);
-  at::Tensor figures = at::empty({count, kFigures}, at::kFloat), gains = at::empty({count}, at::kFloat);
-  float* row = figures.data_ptr<float>();
-  float* gain = gains.data_ptr<float>();
+  RatedRows rows{.inputs = MoveFigures::kCount, .numbers = {}, .worth = {}, .weight = {}};
   for (const JudgedPlace& place : places) {
     for (const JudgedMove& move : place) {
-      row = std::copy(move.figures.values.begin(), move.figures.values.end(), row);
-      *gain++ = std::clamp(move.gain, static_cast<float>(kWorst), static_cast<float>(kBest));
+      rows.numbers.insert(rows.numbers.end(), move.figures.values.begin(), move.figures.values.end());
+      rows.worth.push_back(std::clamp(move.gain, static_cast<float>(kWorst), static_cast<float>(kBest)));
+      rows.weight.push_back(1 + (rows.worth.back() > kWorthwhile ? kMoreForGains : 0));
     }
   }
-  const FewTorchThreads few(static_cast<std::size_t>(options.batch));
-  const Scale scale(figures);
-  figures = (figures - at::tensor(scale.middle)) * at::tensor(scale.factor);
-  NamedTensors weights;
-  std::vector<std::int64_t> units = options.units;
-  units.push_back(1);
-  std::int64_t inputs = kFigures;
-  for (std::size_t l = 0; l < units.size(); ++l) {
-    const double most = std::sqrt(6.0 / static_cast<double>(inputs));
-    weights.emplace_back("weights",
-                         drawn_weight(stream_key(options.seed, {1, l}), {units[l], inputs}, most, at::kCPU));
-    weights.emplace_back("offsets",
-                         drawn_weight(stream_key(options.seed, {2, l}), {units[l]}, 0.01, at::kCPU));
-    inputs = units[l];
-  }
-  Adam adam(weights);
-  Rng rng(stream_key(options.seed, {3}));
-  for (std::uint64_t update = 0; update < options.updates; ++update) {
-    at::Tensor rows = at::empty({options.batch}, at::kLong);
-    for (std::int64_t i = 0; i < options.batch; ++i) {
-      rows.data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(rng.below(moves));
-    }
-    at::Tensor said = figures.index_select(0, rows);
-    for (std::size_t l = 0; l < units.size(); ++l) {
-      said = at::linear(said, weights[2 * l].second, weights[2 * l + 1].second);
-      if (l + 1 < units.size()) said = at::relu(said);
-    }
-    const at::Tensor wanted = gains.index_select(0, rows);
-    const at::Tensor weight = 1 + kMoreForGains * (wanted > kWorthwhile).to(at::kFloat);
-    const at::Tensor loss =
-        (weight * at::smooth_l1_loss(said.squeeze(1), wanted, at::Reduction::None, 0.02)).mean();
-    const double done = static_cast<double>(update) / static_cast<double>(options.updates);
-    adam.step(loss, options.learning_rate * (0.01 + 0.99 * 0.5 * (1 + std::cos(3.14159265358979 * done))),
-              10);
-  }
-  MoveGuide::Net net{.middle = scale.middle, .scale = scale.factor, .layers = {}};
-  inputs = kFigures;
-  for (std::size_t l = 0; l < units.size(); ++l) {
-    net.layers.push_back({.inputs = static_cast<std::size_t>(inputs),
-                          .units = static_cast<std::size_t>(units[l]),
-                          .weights = floats_of(weights[2 * l].second),
-                          .offsets = floats_of(weights[2 * l + 1].second)});
-    inputs = units[l];
-  }
-  return MoveGuide(std::move(net));
+  if (rows.rows() == 0) throw InputError("there is no plan to learn from: no start of any problem fits");
+  return MoveGuide(learn_ratings(rows, options));
 }
 
 GuideQuality quality_of(const MoveGuide& guide, const std::vector<JudgedPlace>& places) {

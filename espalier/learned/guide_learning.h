@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "espalier/learned/rating_learning.h"
 #include "espalier/planners/joint/guide.h"
 #include "espalier/zoo/zoo.h"
 
@@ -64,13 +65,7 @@ struct GeneratedMoves {
 std::vector<JudgedPlace> generated_places(const GeneratedMoves& options, const Context& context,
                                           const std::function<void(std::size_t)>& told = {});
 
-struct GuideLearning {
-  std::vector<std::int64_t> units = {64, 32};
-  std::uint64_t updates = 8'000;
-  std::int64_t batch = 1'024;   // moves of an update
-  double learning_rate = 3e-3;  // falls to a hundredth
-  std::uint64_t seed = 1;
-};
+using GuideLearning = RatingLearning;
 
 // A net that has learnt gains, those that are above zero ten times as much as others; what is worse than a
 // tenth or better than a fifth counts as that. Throws InputError where there is no move. The same bytes on

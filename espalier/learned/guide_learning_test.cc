@@ -56,15 +56,15 @@ TEST(GuideLearning, NothingToLearnFromIsTold) {
 }
 
 TEST(GuideQuality, IsOneWhereTheBestComesFirst) {
-  MoveGuide::Net net{.middle = std::vector<float>(MoveFigures::kCount),
+  RatingNet::Net net{.middle = std::vector<float>(MoveFigures::kCount),
                      .scale = std::vector<float>(MoveFigures::kCount, 1),
                      .layers = {{.inputs = MoveFigures::kCount,
                                  .units = 1,
                                  .weights = std::vector<float>(MoveFigures::kCount),
                                  .offsets = {0}}}};
   net.layers[0].weights[2 * PlanFigures::kEnds + 1] = -1;
-  EXPECT_EQ(quality_of(MoveGuide(net), made_up_places(kPlaces, 1)).guided, 1);
-  EXPECT_EQ(quality_of(MoveGuide(net), {}).guided, 0);
+  EXPECT_EQ(quality_of(MoveGuide(RatingNet(net)), made_up_places(kPlaces, 1)).guided, 1);
+  EXPECT_EQ(quality_of(MoveGuide(RatingNet(net)), {}).guided, 0);
 }
 
 TEST(DrawnPipelines, AreTheSameForASeedAndLeaveModelsOut) {

@@ -335,7 +335,7 @@ int curve_verb(Program& program, const LearnFlags& flags) {
 
 void expect_output(const LearnFlags& flags) {
   if (flags.output.empty()) {
-    const char* what = flags.action == "guide" ? "guide" : "policy";
+    const char* what = flags.action == "guide" || flags.action == "proposals" ? "guide" : "policy";
     throw InputError(fmt::format("learn {}: -o names the {} to write, such as -o {}.safetensors",
                                  flags.action, what, what));
   }
@@ -348,6 +348,7 @@ int learn(Program& program, const LearnFlags& flags) {
   if (flags.action == "apply") return apply_verb(program, flags);
   if (flags.action == "guide") return learn_guide(program, flags);
   if (flags.action == "relocation") return learn_relocation(program, flags);
+  if (flags.action == "proposals") return learn_proposals(program, flags);
   return curve_verb(program, flags);
 }
 
@@ -363,8 +364,9 @@ LearnedPlanner learned(std::span<const std::string> planners, const LearnedFlags
     moves = std::make_shared<RelocationPolicy>(RelocationPolicy::read(flags.policy));
   PlacetoOptions visits;
   if (!flags.embedding.empty()) visits.embedding = parse_placeto_embedding(flags.embedding).value();
-  return [policy, moves, visits, updates = flags.fine_tune](std::string_view name, const Problem& problem,
-                                                            Context& context) {
+  const ProposalGuide* const guide = flags.guided ? &usual_proposals() : nullptr;
+  return [policy, moves, visits, guide, updates = flags.fine_tune](std::string_view name,
+                                                                   const Problem& problem, Context& context) {
     const auto place = [&](const PlacerInput& input, Context& shared) {
       if (name == kPlacetoPlanner) return placeto(input, visits, shared);
       if (name == kGiph) return relocate(input, {.policy = moves.get()}, shared);
@@ -374,7 +376,8 @@ LearnedPlanner learned(std::span<const std::string> planners, const LearnedFlags
       const GdpOptions options{.policy = policy.get(), .updates = updates};
       return name == kGdpSearch ? gdp_search(input, options, shared) : gdp(input, options, shared);
     };
-    return plan_by_placer(problem, {std::string(name), "", "", place, 1}, {.order = problem.order}, context);
+    return plan_by_placer(problem, {std::string(name), "", "", place, 1},
+                          {.order = problem.order, .guide = guide}, context);
   };
 }
 

@@ -13,13 +13,10 @@
 namespace espalier::cli {
 namespace {
 
-constexpr std::size_t kPartAskedBeside = 16,
-                      kMostAskedBeside = 25;  // 1/16 as many problems as it learns from
-
 // Problems that no training has: of the models that were left out, or of all, by other seeds.
 joint::GeneratedMoves unseen(const joint::GeneratedMoves& training) {
   joint::GeneratedMoves beside = training;
-  beside.problems = std::clamp<std::size_t>(training.problems / kPartAskedBeside, 1, kMostAskedBeside);
+  beside.problems = asked_beside(training.problems);
   beside.seed = training.seed + 1'000'000;
   if (training.without.empty()) return beside;
   beside.without = joint::drawn_models();

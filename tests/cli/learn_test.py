@@ -37,14 +37,17 @@ class WithoutRuntime(Command):
         self.refused("learn", "fly", says="fly not in")
         self.refused("plan", *MODEL, "-p", "heft", "--learned", says="--learned: is for --planner auto")
         self.refused("plan", *MODEL, "--learned", "--policy", MODEL[0], says="is not a safetensors file")
+        self.refused("plan", *MODEL, "-p", "local-search", "--learned", "--policy", MODEL[0], says="is not a safetensors file")
+        self.refused("compare", *MODEL, "-p", "auto,local-search", "--learned", "--policy", "x", says="one file cannot guide auto and local-search")
 
-    def test_the_guide_that_comes_along_needs_no_runtime(self):
-        plans = []
-        for jobs in "12":
-            done = self.espalier("plan", *MODEL, "--learned", "--budget", "200000", "--jobs", jobs, "-o", "plan.json", "--json")
-            self.assertEqual(json.loads(done.stdout)["status"], "feasible")
-            plans.append((self.folder / "plan.json").read_bytes())
-        self.assertEqual(*plans)
+    def test_the_guides_that_come_along_need_no_runtime(self):
+        for planner, budget in (("auto", "200000"), ("local-search", "300")):
+            plans = []
+            for jobs in "12":
+                done = self.espalier("plan", *MODEL, "-p", planner, "--learned", "--budget", budget, "--jobs", jobs, "-o", "plan.json", "--json")
+                self.assertEqual(json.loads(done.stdout)["status"], "feasible")
+                plans.append((self.folder / "plan.json").read_bytes())
+            self.assertEqual(*plans)
 
 
 class Learned(Command):
@@ -169,6 +172,20 @@ class Learned(Command):
         self.refused("learn", "guide", "-o", "g", "--without", "resnet-50", says="a guide learns from no 'resnet-50'")
         self.refused("learn", "guide", "-o", "g", "--rounds", "3", says="learn guide: --rounds is for pretrain")
 
+    def test_proposals_are_learnt_and_searched_by(self):
+        command = ["learn", "proposals", "-o", "proposals.safetensors", "--graphs", "2", "--updates", "20", "--without", "gnmt", "--json"]
+        told = json.loads(self.espalier(*command).stdout)
+        self.assertGreater(told["changes"], 0)
+        self.assertTrue(0 <= told["proposed"] <= 1 and 0 <= told["random"] <= 1)
+        search = ["plan", *MODEL, "-p", "local-search", "--learned", "--budget", "300", "-o", "plan.json", "--json"]
+        done = self.espalier(*search, "--policy", "proposals.safetensors")
+        self.assertEqual(json.loads(done.stdout)["status"], "feasible")
+        self.refused("plan", *MODEL, "--learned", "--policy", "proposals.safetensors", says="this is no guide of this search")
+        self.refused("learn", "proposals", says="-o names the guide")
+        self.refused("learn", "proposals", "-o", "g", "--without", "gnmtt", says="did you mean 'gnmt'")
+        done = self.espalier("plan", *MODEL, "-p", "gdp-search", "--learned", "--budget", "300", "-o", "plan.json", "--json")
+        self.assertEqual(json.loads(done.stdout)["status"], "feasible")
+
     def test_a_relocation_policy_learns_and_moves(self):
         command = ["learn", "relocation", "-o", "moves.safetensors", "--graphs", "2", "--updates", "3", "--json"]
         told = json.loads(self.espalier(*command).stdout)
@@ -188,7 +205,7 @@ class Learned(Command):
         self.refused("plan", *MODEL, "-p", "gdp", "--policy", "moves.safetensors", says="moves.safetensors")
 
     def test_options_of_other_actions_are_refused(self):
-        self.refused("learn", "curve", "c.safetensors", "--seed", "3", says="learn curve: --seed is for pretrain, finetune, apply, guide and relocation")
+        self.refused("learn", "curve", "c.safetensors", "--seed", "3", says="learn curve: --seed is for pretrain, finetune, apply, guide, proposals and relocation")
         self.refused("learn", "pretrain", *MODEL[:1], "-o", "p", says="is for finetune, apply and curve")
         self.refused("learn", "pretrain", "--cluster", "local:2", "-o", "p", says="--cluster is for finetune and apply")
         self.refused("learn", "apply", *MODEL, "--rounds", "3", says="learn apply: --rounds is for pretrain")

@@ -23,8 +23,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Two units that see the first two figures, one of them turned round: |first - 1| + 2·max(second, 0) - 3.
-MoveGuide::Net small_net() {
-  MoveGuide::Net net{.middle = std::vector<float>(MoveFigures::kCount),
+RatingNet::Net small_net() {
+  RatingNet::Net net{.middle = std::vector<float>(MoveFigures::kCount),
                      .scale = std::vector<float>(MoveFigures::kCount, 1),
                      .layers = {{.inputs = MoveFigures::kCount,
                                  .units = 3,
@@ -55,23 +55,23 @@ std::string bytes_of(const MoveGuide& guide) {
 }
 
 TEST(MoveGuide, RatesByItsNet) {
-  const MoveGuide guide(small_net());
+  const MoveGuide guide{RatingNet(small_net())};
   const std::vector<MoveFigures> moves{move_of(1, 0), move_of(4, 0), move_of(-1, 5), move_of(1, -5)};
   EXPECT_THAT(guide.rate(moves), ElementsAre(-3, 0, 9, -3));
   EXPECT_TRUE(guide.rate({}).empty());
 }
 
 TEST(MoveGuide, WhatOverflowsComesLast) {
-  MoveGuide::Net net = small_net();
+  RatingNet::Net net = small_net();
   net.layers[0].weights[0] = net.layers[0].weights[MoveFigures::kCount] = std::numeric_limits<float>::max();
   net.layers[1].weights[1] = -1;  // infinity less infinity, or one of them
-  const MoveGuide guide(net);
+  const MoveGuide guide{RatingNet(net)};
   const std::vector<MoveFigures> moves{move_of(16, 0), move_of(1, 0)};
   EXPECT_THAT(guide.rate(moves), ElementsAre(std::numeric_limits<float>::lowest(), -3));
 }
 
 TEST(MoveGuide, AFileReadsBack) {
-  const MoveGuide guide(small_net());
+  const MoveGuide guide{RatingNet(small_net())};
   const std::string bytes = bytes_of(guide);
   const MoveGuide back = MoveGuide::parse(bytes, "guide");
   const std::vector<MoveFigures> moves{move_of(4, 1), move_of(0.5, -2)};
@@ -80,12 +80,12 @@ TEST(MoveGuide, AFileReadsBack) {
 }
 
 TEST(MoveGuide, LayersThatDoNotFitTogetherAreRefused) {
-  MoveGuide::Net net = small_net();
+  RatingNet::Net net = small_net();
   net.layers[1].inputs = 2;
-  EXPECT_THROW(MoveGuide{net}, InternalError);
+  EXPECT_THROW(MoveGuide{RatingNet{net}}, InternalError);
   net = small_net();
   net.layers.pop_back();
-  EXPECT_THROW(MoveGuide{net}, InternalError);
+  EXPECT_THROW(MoveGuide{RatingNet{net}}, InternalError);
 }
 
 TEST(MoveGuide, AFileThatIsNoGuideIsRefusedInOneLine) {
@@ -93,16 +93,16 @@ TEST(MoveGuide, AFileThatIsNoGuideIsRefusedInOneLine) {
   const std::string other = std::string("\x02\0\0\0\0\0\0\0{}", 10);
   EXPECT_THAT(refusal([&] { MoveGuide::parse(other, "mine.safetensors"); }),
               HasSubstr("mine.safetensors: is no guide of a search"));
-  MoveGuide::Net net = small_net();
+  RatingNet::Net net = small_net();
   net.scale[3] = std::numeric_limits<float>::infinity();
-  const std::string bytes = bytes_of(MoveGuide(net));
+  const std::string bytes = bytes_of(MoveGuide(RatingNet(net)));
   EXPECT_THAT(refusal([&] { MoveGuide::parse(bytes, "mine.safetensors"); }),
               HasSubstr("mine.safetensors: scale: expected finite numbers"));
 }
 
 // Whatever bytes are changed: a guide, or an error that names the file.
 TEST(MoveGuide, AnyBytesAreAGuideOrAnError) {
-  const std::string good = bytes_of(MoveGuide(small_net()));
+  const std::string good = bytes_of(MoveGuide(RatingNet(small_net())));
   Rng rng(7);
   for (int round = 0; round < 2000; ++round) {
     std::string bytes = good;
@@ -181,14 +181,14 @@ TEST(GuidedSearch, FindsTheSameWithAnyNumberOfThreads) {
 // A guide decides what is judged: one that prefers what is worst finds something else, and nothing better
 // than the best of either is lost.
 TEST(GuidedSearch, AGuideDecidesWhatIsJudgedFirst) {
-  MoveGuide::Net wrong{.middle = std::vector<float>(MoveFigures::kCount),
+  RatingNet::Net wrong{.middle = std::vector<float>(MoveFigures::kCount),
                        .scale = std::vector<float>(MoveFigures::kCount, 1),
                        .layers = {{.inputs = MoveFigures::kCount,
                                    .units = 1,
                                    .weights = std::vector<float>(MoveFigures::kCount),
                                    .offsets = {0}}}};
   wrong.layers[0].weights[0] = 1;  // the busier the better
-  const MoveGuide busiest(std::move(wrong));
+  const MoveGuide busiest{RatingNet(std::move(wrong))};
   const Case asked;
   const auto good = asked.found(&usual_guide(), 1), bad = asked.found(&busiest, 1);
   EXPECT_NE(good.first, bad.first);

@@ -34,6 +34,7 @@
 #include "espalier/base/check.h"
 #include "espalier/planners/placement/annealing.h"
 #include "espalier/planners/placement/descent.h"
+#include "espalier/planners/placement/guided.h"
 #include "espalier/planners/placement/placement_bounds.h"
 #include "espalier/planners/placement/ranks.h"
 
@@ -85,11 +86,14 @@ std::vector<Phase> default_phases(double looks_a_unit, std::size_t levels) {
   return phases;
 }
 
-void run_method(Walk& walk, const Phase& phase, Rng& rng) {
+void run_method(Walk& walk, const Phase& phase, const ProposalGuide* guide, Rng& rng) {
+  const std::uint64_t patience = phase.kicks ? walk.around().movable().size() : kEndlessPatience;
   const auto once = [&] {
+    if (guide && (phase.method == SearchMethod::kGuided || phase.method == SearchMethod::kPath))
+      return proposed_accept(walk, rng, *guide, patience);
     switch (phase.method) {
       case SearchMethod::kGuided:
-        return guided_accept(walk, rng, phase.kicks ? walk.around().movable().size() : kEndlessPatience);
+        return guided_accept(walk, rng, patience);
       case SearchMethod::kCoordinate:
         return coordinate_descent(walk, rng);
       case SearchMethod::kPath:
@@ -248,7 +252,7 @@ class PhasedSearch {
       auto& [at, order] = at_[c];
       Walk walk(movable.engines[order], movable.around, clusters ? level->of_units(at) : at, mine);
       walk.allow(mine.budget.max_states);
-      run_method(walk, phase, rng);
+      run_method(walk, phase, options_.method == SearchMethod::kDefault ? options_.guide : nullptr, rng);
       found[c] = walk.best();
       at = walk.nearest();
       if (!clusters) return;

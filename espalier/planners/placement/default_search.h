@@ -13,6 +13,7 @@
 
 #include "espalier/planners/placement/clusters.h"
 #include "espalier/planners/placement/placer.h"
+#include "espalier/planners/placement/proposal_guide.h"
 
 namespace espalier::placement {
 
@@ -38,6 +39,8 @@ struct PlacementSearchOptions {
   // Rules::Order::kPriority only: whether priorities may become those of upward ranks (HEFT), worked out for
   // the best assignment after each phase and kept where the step is not longer.
   enum class Ranks : std::uint8_t { kGiven, kRecomputed } ranks = Ranks::kGiven;
+  // A proposal distribution of kDefault; null: changes are random.
+  const ProposalGuide* guide = nullptr;
   std::size_t chains = 2;
   std::uint64_t seed = 1;
 };

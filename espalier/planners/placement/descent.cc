@@ -125,56 +125,7 @@ void path_descent(Walk& walk, Rng& rng) {
 
 namespace {
 
-// Changes that begin on the critical path, by the kinds of guided_accept beside those of all changes.
-class PathChanges {
- public:
-  static constexpr std::size_t kKinds = 4;  // unit, cluster: across a border; unit, cluster: anywhere
-
-  // What the path is now; false where the walk has ended.
-  bool look(Walk& walk) {
-    if (!walk.count_one()) return false;
-    const Instance& instance = walk.around().instance();
-    path_ = critical_tasks(instance, walk.at(), timeline(walk.engine(), walk.at()));
-    borders_.clear();
-    for (std::size_t i = 1; i < path_.size(); ++i) {
-      if (walk.at()[unit(instance, i - 1).index()] != walk.at()[unit(instance, i).index()])
-        borders_.push_back(i);
-    }
-    return true;
-  }
-
-  Change draw(const Walk& walk, std::size_t kind, Rng& rng) const {
-    const Neighbourhood& around = walk.around();
-    const Instance& instance = around.instance();
-    if (path_.empty() || (kind < 2 && borders_.empty())) return {};
-    UnitId moved;
-    DeviceId to;
-    if (kind < 2) {
-      const std::size_t border = borders_[rng.below(borders_.size())];
-      moved = unit(instance, border);
-      UnitId beside = unit(instance, border - 1);
-      if (rng.below(2) == 0) std::swap(moved, beside);
-      to = walk.at()[beside.index()];
-    } else {
-      moved = unit(instance, rng.below(path_.size()));
-      const std::span<const DeviceId> allowed = instance.allowed[moved.index()];
-      to = allowed[rng.below(allowed.size())];
-    }
-    if (kind % 2 == 0) return all_to(around, walk.at(), std::span(&moved, 1), to);
-    std::size_t most = 2 + rng.below(kClusterOfPath);
-    while (rng.below(4) == 0) most *= 2;
-    most = std::min(most, largest_change(around));
-    return all_to(around, walk.at(), cluster_around(around, walk.at(), moved, most), to);
-  }
-
- private:
-  UnitId unit(const Instance& instance, std::size_t i) const { return instance.unit[path_[i].index()]; }
-  std::vector<TaskId> path_;
-  std::vector<std::size_t> borders_;  // places on the path whose task before stands elsewhere
-};
-
-constexpr std::uint64_t kLooksOfPath = 8;  // least number between two paths
-constexpr std::size_t kPartOfKick = 16;    // of the units, that a change of a kick moves at most
+constexpr std::size_t kPartOfKick = 16;  // of the units, that a change of a kick moves at most
 
 }  // namespace
 
@@ -184,41 +135,6 @@ void kick(Walk& walk, Rng& rng) {
   for (std::uint64_t steps = 2 + rng.below(3); steps > 0 && walk.goes_on(); --steps) {
     const auto kind = static_cast<MoveKind>(rng.below(kMoveKinds));
     walk.offer(random_change(walk.around(), walk.at(), kind, most, rng), Duration::max());
-  }
-}
-
-void guided_accept(Walk& walk, Rng& rng, std::uint64_t patience) {
-  KindChoice kinds(kMoveKinds + PathChanges::kKinds);
-  PathChanges path;
-  if (!path.look(walk)) return;
-  const std::size_t most = largest_change(walk.around());
-  std::uint64_t empty = 0, looks = 0, in_vain = 0;
-  bool moved = false;
-  while (walk.goes_on() && empty < 1'000) {
-    const bool stuck = in_vain > patience;
-    if (stuck) {
-      kick(walk, rng);
-      in_vain = 0;
-    }
-    if (stuck || (moved && looks >= kLooksOfPath)) {
-      if (!path.look(walk)) return;
-      looks = 0, moved = false;
-    }
-    const std::size_t kind = kinds.draw(rng);
-    const Change change =
-        kind < kMoveKinds ? random_change(walk.around(), walk.at(), static_cast<MoveKind>(kind), most, rng)
-                          : path.draw(walk, kind - kMoveKinds, rng);
-    empty = change.empty() ? empty + 1 : 0;
-    if (change.empty()) {
-      kinds.learn(kind, false);
-      continue;
-    }
-    const Duration before = walk.score();
-    const bool taken = walk.offer(change, before), gained = taken && walk.score() < before;
-    ++looks;
-    in_vain = gained ? 0 : in_vain + 1;
-    moved = moved || taken;
-    kinds.learn(kind, gained);
   }
 }
 

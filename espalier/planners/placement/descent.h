@@ -3,7 +3,6 @@
 // Descents: only better assignments, until none is one change away.
 
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "espalier/planners/placement/local_search.h"
@@ -18,13 +17,6 @@ void coordinate_descent(Walk& walk, Rng& rng);
 // came from or goes to, or to any other device; ends when the path's changes gain nothing. Takes a state for
 // each path.
 void path_descent(Walk& walk, Rng& rng);
-
-// Accepts what is not worse, as accept_if_not_worse does; half of its kinds of changes begin on the critical
-// path: a unit of it, or a cluster around one, to where the path came from or goes to, or anywhere. The path
-// is worked out again, for a state, when the step got shorter since and some looks have passed. After
-// more than `patience` looks in a row without a shorter step it goes back to the best and on from a kick.
-inline constexpr std::uint64_t kEndlessPatience = std::numeric_limits<std::uint64_t>::max();
-void guided_accept(Walk& walk, Rng& rng, std::uint64_t patience = kEndlessPatience);
 
 // From the best that the walk has found, if any: some random changes, taken whatever they cost.
 void kick(Walk& walk, Rng& rng);

@@ -181,7 +181,8 @@ Outcome plan_by_placer(const Problem& problem, const Placer& placer, const Place
     for (std::size_t d = 0; d < memory.size(); ++d) instance.memory[d] = memory[d] / 16 * sixteenths;
     for (int i = 0; i < kTightenings && !context.stop(); ++i) {
       const Placed placed = placer.place(
-          {problem.graph, instance, options.order, options.seed, prices_of(problem.cluster)}, context);
+          {problem.graph, instance, options.order, options.seed, prices_of(problem.cluster), options.guide},
+          context);
       if (placed.unsupported) return {.status = Status::kUnsupported, .why = placed.why};
       if (!placed.assignment) {
         if (!why) why = why_text(problem, placed);

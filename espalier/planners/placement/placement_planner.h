@@ -15,6 +15,7 @@ namespace espalier::placement {
 struct PlacementPlannerOptions {
   TraversalOrder order = TraversalOrder::kTopoGenerations;
   std::uint64_t seed = 1;
+  const ProposalGuide* guide = nullptr;  // PlacerInput::guide
 };
 
 // The placement with levels and orders from its timelines operator by operator (placement/levels.h): for the

@@ -24,6 +24,8 @@
 
 namespace espalier::placement {
 
+class ProposalGuide;
+
 // What a device would lack.
 struct DeviceLack {
   DeviceId device;
@@ -50,6 +52,7 @@ struct PlacerInput {
   TraversalOrder order = TraversalOrder::kTopoGenerations;
   std::uint64_t seed = 1;
   std::vector<double> price_per_hour = {};  // by device; empty: nobody said what devices cost
+  const ProposalGuide* guide = nullptr;     // of the search of placements; null: its changes are random
 };
 
 struct Placer {

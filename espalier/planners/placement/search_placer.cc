@@ -66,6 +66,7 @@ Placed search_placer(const PlacerInput& input, const SearchPlacerOptions& option
   PlacementSearchOptions search{.starts = placer_starts(input, options.rules, context, &failed),
                                 .levels = search_levels(instance, layers_of(instance, input.graph)),
                                 .orders = usual_orders(instance),
+                                .guide = input.guide,
                                 .seed = input.seed};
   search.starts.insert(search.starts.end(), options.starts.begin(), options.starts.end());
   const bool any = !search.starts.empty();

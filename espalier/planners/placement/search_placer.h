@@ -19,7 +19,8 @@ struct SearchPlacerOptions {
 
 // Never slower, by the engine, than the best of one-device, expert, m-etf, heft and multilevel; `estimate` is
 // the engine's step. Takes a state for each look, those of the starts too, by each of the usual orders
-// (usual_orders); the better one is in `orders`. `others` are the starts: the search looks at one micro-batch
+// (usual_orders); the better one is in `orders`. Changes are those that the input's guide proposes, where it
+// has one. `others` are the starts: the search looks at one micro-batch
 // by itself, and operator by operator.
 Placed search_placer(const PlacerInput& input, const SearchPlacerOptions& options, Context& context);
 
