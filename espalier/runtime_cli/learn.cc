@@ -28,6 +28,7 @@
 #include "espalier/report/curve_plot.h"
 #include "espalier/report/table.h"
 #include "espalier/report/table_json.h"
+#include "espalier/runtime_cli/learning_run.h"
 #include "espalier/runtime_cli/verbs.h"
 
 namespace espalier::cli {
@@ -86,15 +87,14 @@ int pretrain_verb(Program& program, const LearnFlags& flags) {
   PretrainingOptions options;
   Console& console = program.console;
   for (const std::string& name : flags.without) find_zoo_model(name);
-  const SearchOptions search = flags.search.options(console);
-  ThreadPool pool(search.threads);
+  LearningRun run(flags.search.options(console));
   const std::uint64_t graphs = flags.graphs.value_or(kUsualGraphs);
   const TrainingSetOptions of_set{.graphs = graphs,
                                   .without = flags.without,
                                   .by_each_order = flags.told_order,
                                   .looks = flags.looks,
                                   .seed = flags.seed * 1000};
-  const TrainingSet set = make_training_set(of_set, &pool, [&](std::size_t done) {
+  const TrainingSet set = make_training_set(of_set, &run.pool, [&](std::size_t done) {
     console.progress(static_cast<double>(done) / static_cast<double>(graphs), "searching targets");
   });
   if (set.empty()) throw InputError("learn pretrain: none of the graphs can be placed; ask for more of them");
@@ -103,22 +103,16 @@ int pretrain_verb(Program& program, const LearnFlags& flags) {
   options.updates = flags.updates.value_or(options.updates);
   options.checkpoint = flags.checkpoint;
   options.seed = flags.seed;
-  Context context;
-  context.budget.max_states = ~std::uint64_t{0};
-  context.pool = &pool;
-  context.cancelled = search.cancelled;
-  double over = 0, valid = 0;
-  std::uint64_t counted = 0;
-  pretrain(policy, set, options, context, [&](const PretrainingStep& step) {
+  constexpr std::uint64_t kLastUpdates = 200;
+  RunningMean over(kLastUpdates), valid(kLastUpdates);
+  pretrain(policy, set, options, run.context, [&](const PretrainingStep& step) {
     if (!step.imitates) {
-      // Of the last some hundred updates.
-      const double share = counted < 200 ? 1.0 / static_cast<double>(++counted) : 1.0 / 200;
-      over += share * (step.mean_over_target - over);
-      valid += share * (step.valid - valid);
+      over.add(step.mean_over_target);
+      valid.add(step.valid);
     }
     console.progress(
         static_cast<double>(step.step) / static_cast<double>(step.steps),
-        step.imitates ? "imitating" : fmt::format("reinforcing: {:.2f} times the targets", over));
+        step.imitates ? "imitating" : fmt::format("reinforcing: {:.2f} times the targets", over.value()));
   });
   console.finish();
   const std::string without = fmt::format("{}", fmt::join(flags.without, ","));
@@ -129,18 +123,19 @@ int pretrain_verb(Program& program, const LearnFlags& flags) {
     print_json_line(console, {{"policy", flags.output},
                               {"graphs", set.size()},
                               {"weights", policy.weights()},
-                              {"last_over_target", over},
-                              {"last_valid", valid}});
+                              {"last_over_target", over.value()},
+                              {"last_valid", valid.value()}});
   } else {
     console.out() << fmt::format("{} of {} graphs can be placed; {} weights learnt from them\n", set.size(),
                                  graphs, policy.weights());
-    if (counted > 0) {
+    if (!over.empty()) {
       console.out() << fmt::format(
-          "at the end a sample takes {:.2f} times the searched placement, {:.0f} % fit\n", over, 100 * valid);
+          "at the end a sample takes {:.2f} times the searched placement, {:.0f} % fit\n", over.value(),
+          100 * valid.value());
     }
     console.out() << "wrote " << flags.output << '\n';
   }
-  return context.stop() ? kInterrupted : kDone;
+  return run.context.stop() ? kInterrupted : kDone;
 }
 
 std::vector<Curve> curves_of(const std::vector<LearningPoint>& points) {
@@ -169,18 +164,14 @@ int finetune_verb(Program& program, const LearnFlags& flags) {
   Console& console = program.console;
   const std::unique_ptr<Asked> model = asked(program, flags);
   Policy policy = policy_of(flags.learned, flags.device);
-  const SearchOptions search = flags.search.options(console);
-  ThreadPool pool(search.threads);
+  LearningRun run(flags.search.options(console));
   LearningOptions options;
   options.tables = false;  // what is learnt is to serve others
   options.learning_rate = 1e-3;
   options.last_learning_rate = 1e-4;
   options.updates = flags.updates.value_or(50);
   options.seed = flags.seed;
-  Context context;
-  context.budget.max_states = ~std::uint64_t{0};
-  context.pool = &pool;
-  context.cancelled = search.cancelled;
+  Context& context = run.context;
   std::vector<LearningPoint> points;
   const bool goes_on = !flags.checkpoint.empty() && std::filesystem::exists(flags.checkpoint);
   const std::deque<PlacementTask> by_order = tasks_by_order(model->task);  // in turn: it is to serve both

@@ -8,6 +8,7 @@
 #include "espalier/base/json.h"
 #include "espalier/learned/guide_learning.h"
 #include "espalier/report/table_json.h"
+#include "espalier/runtime_cli/learning_run.h"
 #include "espalier/runtime_cli/verbs.h"
 
 namespace espalier::cli {
@@ -38,11 +39,8 @@ int learn_guide(Program& program, const LearnFlags& flags) {
     }
   }
   Console& console = program.console;
-  const SearchOptions search = flags.search.options(console);
-  ThreadPool pool(search.threads);
-  Context context;
-  context.pool = &pool;
-  context.cancelled = search.cancelled;
+  LearningRun run(flags.search.options(console));
+  const Context& context = run.context;
   const std::uint64_t problems = flags.graphs.value_or(kUsualGraphs);
   const joint::GeneratedMoves of{.problems = problems, .without = flags.without, .seed = flags.seed};
   const auto told = [&](std::size_t done) {

@@ -4,6 +4,7 @@
 
 #include "espalier/learned/proposal_learning.h"
 #include "espalier/report/table_json.h"
+#include "espalier/runtime_cli/learning_run.h"
 #include "espalier/runtime_cli/verbs.h"
 #include "espalier/zoo/zoo.h"
 
@@ -12,11 +13,8 @@ int learn_proposals(Program& program, const LearnFlags& flags) {
   expect_output(flags);
   for (const std::string& name : flags.without) find_zoo_model(name);
   Console& console = program.console;
-  const SearchOptions search = flags.search.options(console);
-  ThreadPool pool(search.threads);
-  Context context;
-  context.pool = &pool;
-  context.cancelled = search.cancelled;
+  LearningRun run(flags.search.options(console));
+  const Context& context = run.context;
   const std::uint64_t graphs = flags.graphs.value_or(kUsualGraphs);
   const placement::GeneratedChanges of{.graphs = graphs, .without = flags.without, .seed = flags.seed};
   const auto told = [&](std::size_t done) {

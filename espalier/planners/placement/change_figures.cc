@@ -238,7 +238,7 @@ void StepView::add_task(std::span<const DeviceId> at, TaskId task, std::size_t f
 
 ChangeFigures StepView::of(std::span<const DeviceId> at, std::span<const Incremental::Move> change,
                            std::size_t kind) {
-  ESP_CHECK(!change.empty() && ChangeFigures::kMoves + kind < ChangeFigures::kCount, kind);
+  ESP_CHECK(!change.empty() && ChangeFigures::kFirstKind + kind < ChangeFigures::kCount, kind);
   using F = ChangeFigures;
   const std::size_t from = at[change.front().unit.index()].index(), to = change.front().device.index();
   for (const Incremental::Move& move : change) goes_to_[move.unit.index()] = narrow(move.device.index());
@@ -260,8 +260,8 @@ ChangeFigures StepView::of(std::span<const DeviceId> at, std::span<const Increme
   F made;
   const auto put = [&](F::Figure figure, double value) { made.values[figure] = static_cast<float>(value); };
   const auto put_rooted = [&](F::Figure figure, double value) { made.values[figure] = rooted(value); };
-  put_rooted(F::kUnits, static_cast<double>(change.size()) / static_cast<double>(instance_.units()));
-  put_rooted(F::kWork, sums.work);
+  put_rooted(F::kMovedUnits, static_cast<double>(change.size()) / static_cast<double>(instance_.units()));
+  put_rooted(F::kMovedWork, sums.work);
   put_rooted(F::kMoreWork, sums.work_then - sums.work);
   put_rooted(F::kPathWork, sums.path_work);
   put_rooted(F::kPathMoreWork, sums.path_work_then - sums.path_work);
@@ -284,7 +284,7 @@ ChangeFigures StepView::of(std::span<const DeviceId> at, std::span<const Increme
   put(F::kBusiestThen, *std::max_element(load_then_.begin(), load_then_.end()));
   put(F::kToFilled, std::min(2.0, filled_[to] + come / std::max(1.0, number_of(instance_.memory[to]))));
   put(F::kFromFilled, std::min(2.0, filled_[from]));
-  put(F::kOverfull, overfull_ ? 1 : 0);
+  put(F::kTooFull, overfull_ ? 1 : 0);
   put(F::kNearThere, sums.near_there / sums.bytes);
   put(F::kNearHere, sums.near_here / sums.bytes);
   put(F::kStart, sums.start);
@@ -293,7 +293,7 @@ ChangeFigures StepView::of(std::span<const DeviceId> at, std::span<const Increme
   put(F::kPathSent, path_sent_);
   put(F::kFewUnits, std::min(1.0, 100 / static_cast<double>(around_.movable().size())));
   put(F::kFewDevices, 1 / static_cast<double>(devices_));
-  made.values[F::kMoves + kind] = 1;
+  made.values[F::kFirstKind + kind] = 1;
   return made;
 }
 

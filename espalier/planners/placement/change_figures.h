@@ -18,8 +18,8 @@ namespace espalier::placement {
 // what a change does is small beside a step.
 struct ChangeFigures {
   enum Figure : std::size_t {
-    kUnits,         // that move, of all
-    kWork,          // of their tasks where they stand
+    kMovedUnits,    // that move, of all
+    kMovedWork,     // of their tasks where they stand
     kMoreWork,      // where they go, less that
     kPathWork,      // of their tasks on the critical path
     kPathMoreWork,  // likewise where they go
@@ -42,7 +42,7 @@ struct ChangeFigures {
     kBusiestThen,
     kToFilled,  // of the memory where the first unit goes: its peak, and residents that come
     kFromFilled,
-    kOverfull,   // whether the assignment does not fit
+    kTooFull,    // whether the assignment does not fit
     kNearThere,  // bytes from and to moved tasks that are where they go, of all
     kNearHere,
     kStart,       // when the first moved task starts
@@ -51,8 +51,8 @@ struct ChangeFigures {
     kPathSent,    // of the step: messages on the critical path
     kFewUnits,    // 100 over the movable units, at most 1
     kFewDevices,  // 1 over the devices
-    kMoves,       // the first of as many as there are kinds: 1 for the change's own
-    kCount = kMoves + 8
+    kFirstKind,   // the first of as many as there are kinds: 1 for the change's own
+    kCount = kFirstKind + 8
   };
   std::array<float, kCount> values = {};
 };

@@ -41,8 +41,8 @@ TEST(ChangeFigures, SayWhatAMoveChangesOnThePath) {
   const Incremental::Move move{UnitId(1), DeviceId(1)};
   const F figures = view.of(kTwoLanes, std::span(&move, 1), 2);
   const auto at = [&](F::Figure figure) { return figures.values[figure]; };
-  EXPECT_FLOAT_EQ(at(F::kUnits), root_of(0.25));
-  EXPECT_FLOAT_EQ(at(F::kWork), root_of(20 / 46.0));
+  EXPECT_FLOAT_EQ(at(F::kMovedUnits), root_of(0.25));
+  EXPECT_FLOAT_EQ(at(F::kMovedWork), root_of(20 / 46.0));
   EXPECT_FLOAT_EQ(at(F::kMoreWork), 0);
   EXPECT_FLOAT_EQ(at(F::kPathWork), root_of(20 / 46.0));
   EXPECT_FLOAT_EQ(at(F::kPathQueued), 0);  // c waits for what b gives
@@ -61,7 +61,7 @@ TEST(ChangeFigures, SayWhatAMoveChangesOnThePath) {
   EXPECT_FLOAT_EQ(at(F::kToLoadThen), 60.0F / 46);
   EXPECT_FLOAT_EQ(at(F::kBusiest), 40.0F / 46);
   EXPECT_FLOAT_EQ(at(F::kBusiestThen), 60.0F / 46);
-  EXPECT_FLOAT_EQ(at(F::kOverfull), 0);
+  EXPECT_FLOAT_EQ(at(F::kTooFull), 0);
   EXPECT_NEAR(at(F::kNearThere), 6 / 11.0, 1e-6);  // one byte beside them, against none at all
   EXPECT_NEAR(at(F::kNearHere), 4 / 11.0, 1e-6);
   EXPECT_FLOAT_EQ(at(F::kStart), 10.0F / 46);
@@ -70,7 +70,7 @@ TEST(ChangeFigures, SayWhatAMoveChangesOnThePath) {
   EXPECT_FLOAT_EQ(at(F::kPathSent), 6.0F / 46);
   EXPECT_FLOAT_EQ(at(F::kFewDevices), 0.5);
   for (std::size_t kind = 0; kind < ChangeSource::kKinds; ++kind)
-    EXPECT_EQ(figures.values[F::kMoves + kind], kind == 2 ? 1 : 0);
+    EXPECT_EQ(figures.values[F::kFirstKind + kind], kind == 2 ? 1 : 0);
 }
 
 // c and d stand on one device, and c has waited for it: of the two d is on the path.
