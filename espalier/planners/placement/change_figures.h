@@ -14,8 +14,8 @@
 
 namespace espalier::placement {
 
-// All times are parts of the step that the assignment takes, and enter as their square roots with their sign:
-// what a change does is small beside a step.
+// All times are parts of the step that the assignment takes. What a change does is small beside a step: such
+// figures are square roots, with their sign.
 struct ChangeFigures {
   enum Figure : std::size_t {
     kMovedUnits,    // that move, of all
