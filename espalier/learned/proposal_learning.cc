@@ -6,6 +6,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
@@ -22,6 +23,7 @@ namespace {
 
 constexpr double kMostGain = 0.1;  // more counts as that
 constexpr float kMoreForGains = 10;
+constexpr std::int64_t kLostPart = 8;  // of a score: what takes so much longer is not looked at to its end
 constexpr std::uint64_t kAnyChange = 8;
 constexpr std::uint64_t kStartBudget = 4'000;
 
@@ -41,71 +43,104 @@ float rooted(float gain) {
   return gain < 0 ? -std::sqrt(-gain) : std::sqrt(gain);
 }
 
+// Walks on one workload, one place after the other.
+class JudgingWalks {
+ public:
+  JudgingWalks(const Workload& workload, const ChangeWalks& options, std::uint64_t seed)
+      : instance_(workload.instance),
+        options_(options),
+        rng_(stream_key(seed, {0x70726f70})),
+        levels_(search_levels(instance_, layers_of(instance_, workload.graph))) {
+    Context of_starts;
+    of_starts.budget.max_states = kStartBudget;
+    starts_ = placer_starts({workload.graph, instance_}, {}, of_starts);
+    for (Assignment& start : simple_starts(instance_)) starts_.push_back(std::move(start));
+    const std::vector<DeviceOrders> orders = usual_orders(instance_);
+    grounds_.push_back(std::make_unique<Ground>(instance_, nullptr, orders));
+    for (const Clusters& level : levels_)
+      grounds_.push_back(std::make_unique<Ground>(instance_, &level, orders));
+    for (const Engine& engine : grounds_.front()->engines) best_start_.push_back(best_start_by(engine));
+  }
+
+  // What is judged at the next place; then the walk goes on. Nothing where nothing can move.
+  JudgedPlacement next() {
+    if (!walk_ || left_ == 0) {
+      begin();
+    } else {
+      --left_;
+    }
+    JudgedPlacement here;
+    if (!walk_) return here;
+    StepView view(walk_->around(), walk_->engine(), walk_->at());
+    ChangeSource source(walk_->around());
+    source.see(view.path(), walk_->at());
+    std::vector<std::pair<Duration, Change>> seen;  // those that were not lost
+    const Duration score = walk_->score();
+    for (std::size_t i = 0; i < options_.changes; ++i) {
+      const std::size_t kind = rng_.below(ChangeSource::kKinds);
+      Change change = source.draw(walk_->at(), kind, rng_);
+      if (change.empty()) continue;
+      here.push_back({view.of(walk_->at(), change, kind), JudgedChange::kLost});
+      const std::optional<Duration> after = walk_->look(change, score + score / kLostPart);
+      if (!after) continue;
+      here.back().gain = static_cast<float>(std::log(ratio(score, std::max(*after, nanoseconds(1)))));
+      seen.emplace_back(*after, std::move(change));
+    }
+    go_on(seen, score);
+    return here;
+  }
+
+ private:
+  std::size_t best_start_by(const Engine& engine) const {
+    const std::vector<Evaluated> seen = engine.evaluate_all(starts_, nullptr);
+    const auto best = std::ranges::min_element(
+        seen, {}, [](const Evaluated& each) { return each.fits ? each.time : Duration::max(); });
+    return static_cast<std::size_t>(best - seen.begin());
+  }
+
+  // A walk; every other one from where a search would begin.
+  void begin() {
+    walk_.reset();
+    const std::size_t g = rng_.below(grounds_.size());
+    const Ground& ground = *grounds_[g];
+    if (ground.around.movable().empty()) return;
+    const std::size_t by = rng_.below(ground.engines.size());
+    Assignment start = starts_[rng_.below(2) == 0 ? best_start_[by] : rng_.below(starts_.size())];
+    if (g > 0) start = devices_of_clusters(instance_, levels_[g - 1], start);
+    walk_ = std::make_unique<Walk>(ground.engines[by], ground.around, std::move(start), context_);
+    left_ = options_.least + rng_.below(options_.most - options_.least + 1);
+  }
+
+  // To the best, if it is not worse than where the walk stands; seldom to any.
+  void go_on(const std::vector<std::pair<Duration, Change>>& seen, Duration score) {
+    if (seen.empty()) return;
+    const bool any = rng_.below(kAnyChange) == 0;
+    const auto& [after, change] =
+        any ? seen[rng_.below(seen.size())]
+            : *std::ranges::min_element(seen, {}, [](const auto& each) { return each.first; });
+    if (any || after <= score) walk_->offer(change, Duration::max());
+  }
+
+  const Instance& instance_;
+  const ChangeWalks options_;
+  Rng rng_;
+  std::vector<Clusters> levels_;
+  std::vector<std::unique_ptr<Ground>> grounds_;  // units, then levels
+  std::vector<Assignment> starts_;
+  std::vector<std::size_t> best_start_;  // by order
+  Context context_;
+  std::unique_ptr<Walk> walk_;
+  std::size_t left_ = 0;  // places of the walk
+};
+
 }  // namespace
 
 std::vector<JudgedPlacement> judged_placements(const Workload& workload, const ChangeWalks& options,
                                                std::uint64_t seed) {
-  const Instance& instance = workload.instance;
-  Context of_starts;
-  of_starts.budget.max_states = kStartBudget;
-  std::vector<Assignment> starts = placer_starts({workload.graph, instance}, {}, of_starts);
-  for (Assignment& start : simple_starts(instance)) starts.push_back(std::move(start));
-  const std::vector<DeviceOrders> orders = usual_orders(instance);
-  const std::vector<Clusters> levels = search_levels(instance, layers_of(instance, workload.graph));
-  std::vector<std::unique_ptr<Ground>> grounds;
-  grounds.push_back(std::make_unique<Ground>(instance, nullptr, orders));
-  for (const Clusters& level : levels) grounds.push_back(std::make_unique<Ground>(instance, &level, orders));
+  JudgingWalks walks(workload, options, seed);
   std::vector<JudgedPlacement> result;
-  std::vector<std::vector<Duration>> steps;  // by order, of the starts
-  for (const Engine& engine : grounds.front()->engines) {
-    std::vector<Duration>& of_starts_by = steps.emplace_back();
-    for (const Evaluated& seen : engine.evaluate_all(starts, nullptr))
-      of_starts_by.push_back(seen.fits ? seen.time : Duration::max());
-  }
-  Rng rng(stream_key(seed, {0x70726f70}));
-  Context context;
-  std::unique_ptr<Walk> walk;
-  std::size_t left = 0;
   for (std::size_t place = 0; place < options.places; ++place) {
-    if (!walk || left-- == 0) {
-      const std::size_t g = rng.below(grounds.size());
-      const Ground& ground = *grounds[g];
-      if (ground.around.movable().empty()) continue;
-      const std::size_t by = rng.below(ground.engines.size());
-      // Every other walk from where a search would begin.
-      const auto best = static_cast<std::size_t>(std::ranges::min_element(steps[by]) - steps[by].begin());
-      Assignment start = starts[rng.below(2) == 0 ? best : rng.below(starts.size())];
-      if (g > 0) start = devices_of_clusters(instance, levels[g - 1], start);
-      walk = std::make_unique<Walk>(ground.engines[by], ground.around, std::move(start), context);
-      left = options.least + rng.below(options.most - options.least + 1);
-    }
-    StepView view(walk->around(), walk->engine(), walk->at());
-    ChangeSource source(walk->around());
-    source.see(view.path(), walk->at());
-    JudgedPlacement here;
-    std::optional<Change> best;
-    std::vector<Change> all;
-    Duration least = Duration::max();
-    const Duration score = walk->score();
-    const Duration most = score + score / 8;
-    for (std::size_t i = 0; i < options.changes; ++i) {
-      const std::size_t kind = rng.below(ChangeSource::kKinds);
-      const Change change = source.draw(walk->at(), kind, rng);
-      if (change.empty()) continue;
-      JudgedChange judged{view.of(walk->at(), change, kind), JudgedChange::kLost};
-      if (const std::optional<Duration> seen = walk->look(change, most)) {
-        judged.gain = static_cast<float>(std::log(ratio(score, std::max(*seen, nanoseconds(1)))));
-        if (*seen < least) least = *seen, best = change;
-        all.push_back(change);
-      }
-      here.push_back(judged);
-    }
-    if (!here.empty()) result.push_back(std::move(here));
-    if (!all.empty() && rng.below(kAnyChange) == 0) {
-      walk->offer(all[rng.below(all.size())], Duration::max());
-    } else if (best && least <= score) {
-      walk->offer(*best, Duration::max());
-    }
+    if (JudgedPlacement here = walks.next(); !here.empty()) result.push_back(std::move(here));
   }
   return result;
 }
