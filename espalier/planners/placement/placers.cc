@@ -112,7 +112,7 @@ const std::vector<Placer>& placement_placers() {
        in_order(OrderedPlacer::kDescent), 1},
       {"local-search", "accept if not worse, by the operator engine",
        "the best of list methods, multilevel and the expert, then moves of operators, clusters and runs as "
-       "long as the budget lasts",
+       "long as the budget lasts; --learned: a net that has seen other graphs proposes them",
        [](const PlacerInput& input, Context& context) { return search_placer(input, {}, context); }, 1},
       of_objective(Objective::kMaxLoad, "Tarnawski et al., NeurIPS'20: throughput",
                    "the least load of the busiest device or link, for a full pipeline of steps"),
