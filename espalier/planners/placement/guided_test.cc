@@ -9,8 +9,6 @@
 namespace espalier::placement {
 namespace {
 
-using ::testing::IsEmpty;
-
 // Rates a change by one of its figures alone.
 ProposalGuide guide_by(ChangeFigures::Figure figure, float factor) {
   RatingNet::Net net{.middle = std::vector<float>(ChangeFigures::kCount),
@@ -41,31 +39,10 @@ TEST(Proposals, NeverBeatTheBestAndSayWhatTheEngineSays) {
   const ProposalGuide sensible = guide_by(ChangeFigures::kBusiestThen, -1);
   const ProposalGuide foolish = guide_by(ChangeFigures::kBusiestThen, 1);
   for (const ProposalGuide* guide : {&sensible, &foolish, &usual_proposals()}) {
-    int hits = 0, cases = 0;
-    for (std::uint64_t seed = 0; seed < 60; ++seed) {
-      Rng rng(seed);
-      const CaseOptions options{
-          .tasks = 4 + rng.below(4),
-          .devices = 2 + rng.below(2),
-          .kinds = 1 + rng.below(2),
-          .memory = static_cast<std::int64_t>(rng.below(3) == 0 ? 20 + rng.below(40) : 1'000)};
-      const Instance instance = random_case(options, rng);
-      const Rules rules = some_rules(seed);
-      const Engine engine(instance, rules);
-      const std::optional<Duration> best = least_of_all(engine);
-      const Placed placed = searched(instance, rules, guide, 600);
-      if (!placed.assignment) continue;
-      ASSERT_TRUE(best) << seed;
-      const Timeline line = timeline(engine, *placed.assignment);
-      EXPECT_THAT(check_timeline(instance, rules, *placed.assignment, line), IsEmpty());
-      EXPECT_TRUE(line.evaluated.fits);
-      EXPECT_EQ(line.evaluated.time, placed.estimate);
-      EXPECT_GE(*placed.estimate, *best) << seed;
-      ++cases;
-      hits += *placed.estimate == *best ? 1 : 0;
-    }
-    EXPECT_GT(cases, 30);
-    EXPECT_GT(10 * hits, 8 * cases) << hits << " of " << cases;
+    const SmallCases cases = search_small_cases(
+        [&](const Instance& instance, const Rules& rules) { return searched(instance, rules, guide, 600); });
+    EXPECT_GT(cases.answered, 30);
+    EXPECT_GT(10 * cases.best, 8 * cases.answered) << cases.best << " of " << cases.answered;
   }
 }
 

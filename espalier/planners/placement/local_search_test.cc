@@ -11,8 +11,6 @@
 namespace espalier::placement {
 namespace {
 
-using ::testing::IsEmpty;
-
 Placed searched(const Instance& instance, const Rules& rules, SearchMethod method, std::uint64_t budget,
                 std::size_t threads = 1) {
   ThreadPool pool(threads);
@@ -34,34 +32,11 @@ INSTANTIATE_TEST_SUITE_P(All, EveryMethod, ::testing::ValuesIn(search_methods())
 });
 
 TEST_P(EveryMethod, NeverBeatsTheBestAndSaysWhatTheEngineSays) {
-  int hits = 0, cases = 0;
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
-    Rng rng(seed);
-    const CaseOptions options{
-        .tasks = 4 + rng.below(4),
-        .devices = 2 + rng.below(2),
-        .kinds = 1 + rng.below(2),
-        .memory = static_cast<std::int64_t>(rng.below(3) == 0 ? 20 + rng.below(40) : 1'000)};
-    const Instance instance = random_case(options, rng);
-    const Rules rules = some_rules(seed);
-    const Engine engine(instance, rules);
-    const std::optional<Duration> best = least_of_all(engine);
-    const Placed placed = searched(instance, rules, GetParam(), 600);
-    if (!placed.assignment) {
-      EXPECT_NE(placed.why, "");
-      continue;
-    }
-    ASSERT_TRUE(best) << seed;
-    const Timeline line = timeline(engine, *placed.assignment);
-    EXPECT_THAT(check_timeline(instance, rules, *placed.assignment, line), IsEmpty());
-    EXPECT_TRUE(line.evaluated.fits);
-    EXPECT_EQ(line.evaluated.time, placed.estimate);
-    EXPECT_GE(*placed.estimate, *best) << seed;
-    ++cases;
-    hits += *placed.estimate == *best ? 1 : 0;
-  }
-  EXPECT_GT(cases, 30);
-  EXPECT_GT(10 * hits, 8 * cases) << hits << " of " << cases;
+  const SmallCases cases = search_small_cases([](const Instance& instance, const Rules& rules) {
+    return searched(instance, rules, GetParam(), 600);
+  });
+  EXPECT_GT(cases.answered, 30);
+  EXPECT_GT(10 * cases.best, 8 * cases.answered) << cases.best << " of " << cases.answered;
 }
 
 TEST_P(EveryMethod, SameBytesForAnyNumberOfThreads) {
