@@ -40,7 +40,7 @@ TEST(Proposals, NeverBeatTheBestAndSayWhatTheEngineSays) {
   const ProposalGuide foolish = guide_by(ChangeFigures::kBusiestThen, 1);
   for (const ProposalGuide* guide : {&sensible, &foolish, &usual_proposals()}) {
     const SmallCases cases = search_small_cases(
-        [&](const Instance& instance, const Rules& rules) { return searched(instance, rules, guide, 600); });
+        [&](const Instance& instance, const Rules& rules) { return searched(instance, rules, guide, 200); });
     EXPECT_GT(cases.answered, 30);
     EXPECT_GT(10 * cases.best, 8 * cases.answered) << cases.best << " of " << cases.answered;
   }
@@ -49,10 +49,10 @@ TEST(Proposals, NeverBeatTheBestAndSayWhatTheEngineSays) {
 TEST(Proposals, GiveTheSameBytesForAnyNumberOfThreads) {
   Rng rng(11);
   const Instance instance = random_case({.tasks = 60, .devices = 3, .memory = 220}, rng);
-  const Placed one = searched(instance, {}, &usual_proposals(), 1'500);
+  const Placed one = searched(instance, {}, &usual_proposals(), 500);
   ASSERT_TRUE(one.assignment);
   for (const std::size_t threads : {2U, 3U, 7U}) {
-    const Placed several = searched(instance, {}, &usual_proposals(), 1'500, threads);
+    const Placed several = searched(instance, {}, &usual_proposals(), 500, threads);
     EXPECT_EQ(several.assignment, one.assignment);
     EXPECT_EQ(several.stats, one.stats);
   }
