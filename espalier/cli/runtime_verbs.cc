@@ -58,6 +58,17 @@ LearnedPlanner learned_planner(Program& program, const std::string& verb,
   return program.runtime->learned(planners, flags);
 }
 
+namespace {
+
+// The guide of a file; without one that which is part of the program, which nobody deletes.
+template <class Guide>
+std::shared_ptr<const Guide> read_or_usual(const std::string& file, const Guide& (*usual)()) {
+  if (!file.empty()) return std::make_shared<Guide>(Guide::parse(read_file(file), file));
+  return {std::shared_ptr<void>(), &usual()};
+}
+
+}  // namespace
+
 ChosenGuides chosen_guides(std::span<const std::string> planners, const LearnedFlags& flags) {
   if (!flags.guided) return {};
   const auto asked_for = [&](std::string_view name) {
@@ -70,18 +81,9 @@ ChosenGuides chosen_guides(std::span<const std::string> planners, const LearnedF
   const bool own = !flags.policy.empty() && !takes_policy(planners);
   if (own && plans && placements)
     throw InputError("--policy: one file cannot guide auto and local-search; ask for one of them");
-  if (plans) {
-    chosen.plans =
-        own ? std::make_shared<joint::MoveGuide>(
-                  joint::MoveGuide::parse(read_file(flags.policy), flags.policy))
-            : std::shared_ptr<const joint::MoveGuide>(std::shared_ptr<void>(), &joint::usual_guide());
-  }
-  if (placements) {
-    chosen.placements = own ? std::make_shared<placement::ProposalGuide>(
-                                  placement::ProposalGuide::parse(read_file(flags.policy), flags.policy))
-                            : std::shared_ptr<const placement::ProposalGuide>(std::shared_ptr<void>(),
-                                                                              &placement::usual_proposals());
-  }
+  const std::string file = own ? flags.policy : "";
+  if (plans) chosen.plans = read_or_usual(file, joint::usual_guide);
+  if (placements) chosen.placements = read_or_usual(file, placement::usual_proposals);
   return chosen;
 }
 

@@ -39,7 +39,7 @@ std::vector<JudgedPlacement> judged_placements(const Workload& workload, const C
                                                std::uint64_t seed);
 
 struct GeneratedChanges {
-  std::size_t graphs = 300;  // by draw_workload, seed + 0, 1, …
+  std::size_t graphs = 400;  // by draw_workload, seed + 0, 1, …
   std::vector<std::string> without = {};
   ChangeWalks walks = {};
   std::uint64_t seed = 1;
