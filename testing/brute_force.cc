@@ -1,6 +1,7 @@
 #include "testing/brute_force.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 #include <vector>
 
@@ -18,7 +19,10 @@ class BruteForce {
  public:
   enum class Devices : std::uint8_t { kDisjoint, kShared };
   BruteForce(const Problem& problem, ScheduleKind schedule, Devices use)
-      : problem_(problem), schedule_(schedule), use_(use) {}
+      : problem_(problem),
+        schedule_(schedule),
+        use_(use),
+        degrees_(tensor_parallel_degrees(problem.costs, problem.cluster.devices().size())) {}
 
   BruteForceResult run() {
     const std::size_t n = problem_.graph.operators().size();
@@ -51,7 +55,7 @@ class BruteForce {
       }
       if (std::none_of(drafts.begin(), drafts.end(), [](const StageDraft& s) { return s.devices.empty(); })) {
         give_operators(drafts);
-        add_edges(std::move(drafts));
+        deal_groups(drafts, 0, [&] { add_edges(drafts); });
       }
       std::size_t d = 0;
       while (d < devices && ++owner[d] > stages) owner[d++] = 0;
@@ -63,6 +67,27 @@ class BruteForce {
     std::vector<std::vector<OperatorId>> operators(drafts.size());
     for (std::size_t i = 0; i < stage_of_.size(); ++i) operators[stage_of_[i]].push_back(OperatorId(i));
     for (std::size_t s = 0; s < drafts.size(); ++s) drafts[s].operators = operators[s];
+  }
+
+  // Each stage's devices, in groups of each size; then `next`.
+  void deal_groups(std::vector<StageDraft>& drafts, std::size_t stage, const std::function<void()>& next) {
+    if (stage == drafts.size()) return next();
+    for (const std::uint32_t degree : degrees_) {
+      StageDraft& draft = drafts[stage];
+      if (draft.devices.size() % degree != 0) continue;
+      draft.degree = degree;
+      if (has_cells(draft)) deal_groups(drafts, stage + 1, next);
+    }
+  }
+
+  bool has_cells(const StageDraft& draft) const {
+    for (const OperatorId op : draft.operators.operators()) {
+      for (const DeviceId device : draft.devices) {
+        const std::string& kind = problem_.cluster.kinds()[problem_.cluster.device(device).kind.index()].name;
+        if (!problem_.costs.find(problem_.graph.op(op).op_class, kind, {draft.degree, false})) return false;
+      }
+    }
+    return true;
   }
 
   // Each stage goes to any set of devices.
@@ -77,18 +102,19 @@ class BruteForce {
         }
       }
       give_operators(drafts);
-      for (const BatchSize micro_batch : problem_.training.micro_batches) {
-        auto plan = complete_plan(problem_.graph, drafts, problem_.training.batch, micro_batch, schedule_);
-        if (!plan) return;
-        judge_limits(std::move(*plan));
-      }
+      deal_groups(drafts, 0, [&] {
+        for (const BatchSize micro_batch : problem_.training.micro_batches) {
+          auto plan = complete_plan(problem_.graph, drafts, problem_.training.batch, micro_batch, schedule_);
+          if (plan) judge_limits(std::move(*plan));
+        }
+      });
       std::size_t s = 0;
       while (s < stages && ++set[s] > sets) set[s++] = 1;
       if (s == stages) return;
     }
   }
 
-  void add_edges(std::vector<StageDraft> drafts) {
+  void add_edges(const std::vector<StageDraft>& drafts) {
     for (const BatchSize micro_batch : problem_.training.micro_batches) {
       const auto plain =
           complete_plan(problem_.graph, drafts, problem_.training.batch, micro_batch, schedule_);
@@ -167,6 +193,7 @@ class BruteForce {
   const Problem& problem_;
   ScheduleKind schedule_;
   Devices use_;
+  std::vector<std::uint32_t> degrees_;
   std::vector<std::size_t> stage_of_;
   BruteForceResult result_;
 };

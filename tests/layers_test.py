@@ -67,7 +67,7 @@ STANDARD = {
     "span": "ptrdiff_t size_t span",
     "sstream": "istringstream ostream ostringstream",
     "stdexcept": "logic_error runtime_error",
-    "string": "hash size_t stod stoll string to_string",
+    "string": "hash size_t stod stoi stoll string to_string",
     "string_view": "hash size_t string_view",
     "thread": "thread",
     "tuple": "get tie tuple",

@@ -4,22 +4,11 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <set>
 
 #include "espalier/cost/training_times.h"
 
 namespace espalier::internal {
 namespace {
-
-// Sizes of tensor-parallel groups that some cell is for; 1 among them.
-std::vector<std::uint32_t> degrees(const Cluster& cluster, const CostTable& costs) {
-  std::set<std::uint32_t> found{1};
-  for (const CostRow& row : costs.parts().rows) {
-    const std::uint32_t degree = row.variant.tensor_parallel;
-    if (!row.variant.recompute && degree <= cluster.devices().size()) found.insert(degree);
-  }
-  return {found.begin(), found.end()};
-}
 
 // Rates by kind, of an update as of all else, are those of a device of speed 1 divided by its speed.
 void find_update_rates(const Cluster& cluster, const CostTable& table, const Training& training,
@@ -105,7 +94,7 @@ LeastCosts least_costs(const Graph& graph, const Cluster& cluster, const CostTab
   found.used.assign(cluster.kinds().size(), 0);
   for (const Device& device : cluster.devices()) found.used[device.kind.index()] = 1;
   find_update_rates(cluster, costs, training, found);
-  const std::vector<std::uint32_t> groups = degrees(cluster, costs);
+  const std::vector<std::uint32_t> groups = tensor_parallel_degrees(costs, cluster.devices().size());
   found.largest_degree = groups.back();
   for (const BatchSize size : sizes) {
     for (const std::uint32_t degree : groups) {

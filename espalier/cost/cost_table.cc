@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cmath>
 #include <iterator>
+#include <set>
 #include <tuple>
 #include <unordered_map>
 
@@ -534,6 +535,15 @@ std::vector<std::string> implementations_of(const Graph& graph, const DeviceKind
   names.reserve(columns.of_operator.size());
   for (const std::uint32_t column : columns.of_operator) names.push_back(of_column[column]);
   return names;
+}
+
+std::vector<std::uint32_t> tensor_parallel_degrees(const CostTable& table, std::size_t most) {
+  std::set<std::uint32_t> degrees{1};
+  for (const CostRow& row : table.parts().rows) {
+    if (!row.variant.recompute && row.variant.tensor_parallel <= most)
+      degrees.insert(row.variant.tensor_parallel);
+  }
+  return {degrees.begin(), degrees.end()};
 }
 
 OperatorCosts::OperatorCosts(const Graph& graph, const Cluster& cluster, const CostTable& table,

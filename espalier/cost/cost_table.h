@@ -150,6 +150,10 @@ class CostTable {
   CostTableParts parts_;
 };
 
+// The sizes of tensor-parallel groups, of at most `most` devices, that a table has cells for; 1 is the first.
+// Ascending. O(rows).
+std::vector<std::uint32_t> tensor_parallel_degrees(const CostTable& table, std::size_t most);
+
 // A row at a batch: the cell itself, or linear between its neighbours, times rounded half up, bytes up.
 OperatorCost cost_at(const CostRow& row, BatchSize batch);
 

@@ -105,27 +105,24 @@ std::vector<std::size_t> in_order(const std::vector<std::vector<std::size_t>>& b
   return order;
 }
 
-// The devices of a draft's replica.
-std::vector<DeviceId> group_of(const StageDraft& draft, std::size_t replica) {
-  const auto begin = draft.devices.begin() + static_cast<std::ptrdiff_t>(replica * draft.degree);
-  return {begin, begin + static_cast<std::ptrdiff_t>(draft.degree)};
-}
-
 std::vector<Replica> replicas_of(const StageDraft& draft, std::uint32_t micro_batches) {
   ESP_CHECK(draft.degree > 0 && draft.devices.size() % draft.degree == 0, draft.devices.size(), draft.degree);
-  const std::size_t groups = draft.devices.size() / draft.degree;
+  const std::size_t groups = draft.replicas();
+  const auto group_of = [&](std::size_t r) {
+    return std::vector<DeviceId>(draft.group(r).begin(), draft.group(r).end());
+  };
   std::vector<Replica> replicas;
   if (draft.weights.empty()) {
     const std::size_t count = std::min<std::size_t>(groups, micro_batches);
     for (std::size_t r = 0; r < count; ++r) {
-      replicas.push_back({group_of(draft, r), round_robin(micro_batches, r, count)});
+      replicas.push_back({group_of(r), round_robin(micro_batches, r, count)});
     }
     return replicas;
   }
   ESP_CHECK(draft.weights.size() == groups, draft.weights.size(), groups);
   std::vector<std::vector<std::uint32_t>> shares = deal_micro_batches(micro_batches, draft.weights);
   for (std::size_t r = 0; r < shares.size(); ++r) {
-    if (!shares[r].empty()) replicas.push_back({group_of(draft, r), std::move(shares[r])});
+    if (!shares[r].empty()) replicas.push_back({group_of(r), std::move(shares[r])});
   }
   return replicas;
 }

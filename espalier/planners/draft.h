@@ -26,6 +26,11 @@ struct StageDraft {
   std::vector<std::uint32_t> weights = {};  // of the replicas' shares (deal_micro_batches); empty: all equal
   std::int32_t more_in_flight = 0;          // than the rule gives; at least one stays in flight
   std::uint32_t degree = 1;                 // of tensor parallelism: devices of a replica
+
+  std::size_t replicas() const { return devices.size() / degree; }
+  std::span<const DeviceId> group(std::size_t replica) const {
+    return std::span(devices).subspan(replica * degree, degree);
+  }
   friend bool operator==(const StageDraft&, const StageDraft&) = default;
 };
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,6 +72,28 @@ struct Toy {
     return CostTable(parts);
   }
 };
+
+// Operators of even classes take half of their time in groups of two, those of c1 all of it, and c3 cannot.
+inline std::optional<int> ms_in_groups(int ms, std::uint32_t degree) {
+  if (degree == 1 || ms == 1) return ms;
+  return ms == 3 ? std::nullopt : std::optional(ms / 2);
+}
+inline CostTable with_groups(const CostTable& costs) {
+  CostTableParts parts = costs.parts();
+  const std::vector<CostRow> plain = parts.rows;
+  for (const CostRow& row : plain) {
+    const int ms = row.op_class.size() > 1 && row.op_class[0] == 'c' ? std::stoi(row.op_class.substr(1)) : 0;
+    const auto half = ms_in_groups(ms, 2);
+    if (!half) continue;
+    CostRow fresh = row;
+    fresh.variant.tensor_parallel = 2;
+    for (auto& point : fresh.points) {
+      point.cost.forward = point.cost.input_gradient = point.cost.weight_gradient = milliseconds(*half);
+    }
+    parts.rows.push_back(std::move(fresh));
+  }
+  return CostTable(std::move(parts));
+}
 
 inline constexpr const char* kThreeDevices =
     "kind gpu 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\n"

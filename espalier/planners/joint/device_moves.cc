@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <span>
 
 #include "espalier/planners/joint/moves.h"
 
@@ -44,21 +45,29 @@ bool is_alike(const Cluster& cluster, DeviceId a, DeviceId b) {
          !cluster.has_own_link(a) && !cluster.has_own_link(b);
 }
 
+// That its devices have to do, whatever it is.
+Duration load_of_replica(const Load& load, const StageDraft& stage, std::size_t replica) {
+  Duration busiest;
+  for (const DeviceId device : stage.group(replica)) {
+    busiest = std::max(busiest, load.of_device[device.index()]);
+  }
+  return busiest;
+}
+
 // A stage's micro-batches dealt so that its devices, with what else they have to do, end as early as can be.
 std::optional<Proposal> balanced(const Site& site, Proposal plan, std::size_t s) {
   StageDraft& stage = plan.stages[s];
-  const Cluster& cluster = site.space.problem().cluster;
-  stage.weights.assign(stage.devices.size(), 1);
+  const std::size_t replicas = stage.replicas();
+  stage.weights.assign(replicas, 1);
   Proposal others = plan;
   others.stages[s].operators = OperatorSet();
   const Load load = load_of(site.space, others);
   std::vector<Duration> ends, each;
-  for (const DeviceId device : stage.devices) {
-    const KindId kind = cluster.device(device).kind;
-    ends.push_back(load.of_device[device.index()]);
-    each.push_back(site.space.work(stage, kind, plan.micro_batch));
+  for (std::size_t r = 0; r < replicas; ++r) {
+    ends.push_back(load_of_replica(load, stage, r));
+    each.push_back(site.space.work_of_replica(stage, r, plan.micro_batch));
   }
-  std::vector<std::uint32_t> counts(stage.devices.size(), 0);
+  std::vector<std::uint32_t> counts(replicas, 0);
   for (std::int64_t j = site.space.problem().training.batch.count() / plan.micro_batch.count(); j > 0; --j) {
     std::size_t first = 0;
     for (std::size_t r = 1; r < ends.size(); ++r) {
@@ -72,38 +81,39 @@ std::optional<Proposal> balanced(const Site& site, Proposal plan, std::size_t s)
   return plan;
 }
 
-// A stage on other devices: one more, one less, one in place of another.
+// A stage on other devices: a replica more, one less, one in place of another.
 void change_replicas(const Site& site, std::size_t s, std::vector<Proposal>& moves) {
   const StageDraft& stage = site.plan.stages[s];
   const bool one_only = site.space.has_writer(stage.operators);
   for (std::size_t t = 0; t < site.devices.size() && t < kTargets; ++t) {
-    const DeviceId device = site.devices[t];
-    if (has(stage, device)) continue;
+    if (has(stage, site.devices[t])) continue;
+    const auto group = group_with(site, stage, site.devices[t]);
+    if (!group) continue;
     if (!one_only) {
       std::vector<DeviceId> more = stage.devices;
-      more.push_back(device);
+      more.insert(more.end(), group->begin(), group->end());
       Proposal plan = on_devices(site, s, std::move(more));
       if (auto even = balanced(site, plan, s)) moves.push_back(std::move(*even));
       moves.push_back(std::move(plan));
     }
-    for (std::size_t r = 0; r < stage.devices.size() && r < kTargets; ++r) {
+    for (std::size_t r = 0; r < stage.replicas() && r < kTargets; ++r) {
       std::vector<DeviceId> others = stage.devices;
-      others[r] = device;
+      std::copy(group->begin(), group->end(), others.begin() + static_cast<std::ptrdiff_t>(r * stage.degree));
       moves.push_back(on_devices(site, s, std::move(others)));
     }
   }
-  if (stage.devices.size() < 2) return;
-  for (const bool last : {true, false}) {
-    std::vector<DeviceId> fewer = stage.devices;
-    fewer.erase(last ? fewer.end() - 1 : fewer.begin());
-    moves.push_back(on_devices(site, s, std::move(fewer)));
+  if (stage.replicas() < 2) return;
+  const std::span<const DeviceId> all = stage.devices;
+  for (const std::span<const DeviceId> fewer :
+       {all.first(all.size() - stage.degree), all.subspan(stage.degree)}) {
+    moves.push_back(on_devices(site, s, {fewer.begin(), fewer.end()}));
   }
 }
 
 // All of them dealt anew; one micro-batch of the replica on the busiest device goes to another.
 void shift_shares(const Site& site, std::size_t s, std::vector<Proposal>& moves) {
   const StageDraft& stage = site.plan.stages[s];
-  const std::size_t replicas = stage.devices.size();
+  const std::size_t replicas = stage.replicas();
   if (replicas < 2) return;
   if (auto even = balanced(site, site.plan, s)) moves.push_back(std::move(*even));
   const auto micro_batches =
@@ -116,7 +126,7 @@ void shift_shares(const Site& site, std::size_t s, std::vector<Proposal>& moves)
   std::vector<std::size_t> by_load(replicas);
   std::iota(by_load.begin(), by_load.end(), std::size_t{0});
   std::stable_sort(by_load.begin(), by_load.end(), [&](std::size_t a, std::size_t b) {
-    return site.load.of_device[stage.devices[a].index()] < site.load.of_device[stage.devices[b].index()];
+    return load_of_replica(site.load, stage, a) < load_of_replica(site.load, stage, b);
   });
   for (std::size_t from = replicas; from-- > 0 && replicas - from <= kTargets / 2;) {
     for (std::size_t to = 0; to < replicas && to < kTargets; ++to) {
@@ -131,16 +141,19 @@ void shift_shares(const Site& site, std::size_t s, std::vector<Proposal>& moves)
   }
 }
 
-// A busy stage takes a replica's device from another.
+// A busy stage takes the devices of a replica from another.
 void take_replicas(const Site& site, std::size_t s, std::vector<Proposal>& moves) {
-  if (site.space.has_writer(site.plan.stages[s].operators)) return;
+  const StageDraft& stage = site.plan.stages[s];
+  if (site.space.has_writer(stage.operators)) return;
   for (const std::size_t other : site.stages) {
-    const std::vector<DeviceId>& devices = site.plan.stages[other].devices;
-    if (other == s || devices.size() < 2 || has(site.plan.stages[s], devices.back())) continue;
-    std::vector<DeviceId> more = site.plan.stages[s].devices;
-    more.push_back(devices.back());
+    const std::span<const DeviceId> devices = site.plan.stages[other].devices;
+    if (other == s || devices.size() <= stage.degree) continue;
+    const std::span<const DeviceId> taken = devices.last(stage.degree);
+    if (std::ranges::any_of(taken, [&](DeviceId device) { return has(stage, device); })) continue;
+    std::vector<DeviceId> more = stage.devices;
+    more.insert(more.end(), taken.begin(), taken.end());
     Proposal plan = on_devices(site, s, std::move(more));
-    plan.stages[other].devices.pop_back();
+    plan.stages[other].devices.resize(devices.size() - stage.degree);
     plan.stages[other] = settled(site.space, std::move(plan.stages[other]), plan.micro_batch);
     moves.push_back(std::move(plan));
   }
@@ -188,7 +201,52 @@ void exchange_hosts(const Site& site, std::vector<Proposal>& moves) {
   }
 }
 
+// In groups of another size: on its own devices, and as many replicas on more or fewer.
+void change_groups(const Site& site, std::size_t s, std::uint32_t degree, std::vector<Proposal>& moves) {
+  const StageDraft& stage = site.plan.stages[s];
+  const auto in_groups = [&](std::vector<DeviceId> devices) {
+    Proposal plan = site.plan;
+    plan.stages[s].degree = degree;
+    plan.stages[s].devices = std::move(devices);
+    plan.stages[s] = settled(site.space, std::move(plan.stages[s]), plan.micro_batch);
+    moves.push_back(std::move(plan));
+  };
+  if (stage.devices.size() % degree == 0) in_groups(stage.devices);
+  std::vector<DeviceId> devices, known = stage.devices;
+  for (std::size_t r = 0; r < stage.replicas(); ++r) {
+    const std::span<const DeviceId> now = stage.group(r);
+    const std::size_t kept = std::min<std::size_t>(degree, stage.degree);
+    const auto more = devices_beside(site, now.front(), known, degree - kept);
+    if (!more) return;
+    devices.insert(devices.end(), now.begin(), now.begin() + static_cast<std::ptrdiff_t>(kept));
+    for (std::vector<DeviceId>* to : {&devices, &known}) to->insert(to->end(), more->begin(), more->end());
+  }
+  in_groups(std::move(devices));
+}
+
 }  // namespace
+
+std::vector<Proposal> group_moves(const Site& site) {
+  std::vector<Proposal> moves;
+  const std::vector<std::uint32_t>& degrees = site.space.degrees();
+  if (degrees.size() < 2) return moves;
+  for (std::size_t i = 0; i < site.stages.size() && i < kSources; ++i) {
+    const std::size_t s = site.stages[i];
+    const auto at = std::ranges::find(degrees, site.plan.stages[s].degree);
+    if (at != degrees.begin()) change_groups(site, s, *std::prev(at), moves);
+    if (std::next(at) != degrees.end()) change_groups(site, s, *std::next(at), moves);
+  }
+  for (const std::uint32_t degree : degrees) {
+    Proposal plan = site.plan;
+    for (const std::size_t s : site.stages) {
+      if (plan.stages[s].devices.size() % degree != 0) continue;
+      plan.stages[s].degree = degree;
+      plan.stages[s] = settled(site.space, std::move(plan.stages[s]), plan.micro_batch);
+    }
+    moves.push_back(std::move(plan));
+  }
+  return moves;
+}
 
 std::vector<Proposal> device_moves(const Site& site) {
   std::vector<Proposal> moves;

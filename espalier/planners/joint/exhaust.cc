@@ -1,6 +1,7 @@
 #include "espalier/planners/joint/exhaust.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <tuple>
 
@@ -90,7 +91,11 @@ class Exhaustion {
       for (std::size_t d = 0; d < devices; ++d) {
         if (set >> d & 1) plan.stages[stage].devices.push_back(DeviceId(d));
       }
-      deal_devices(plan, stage + 1);
+      for (const std::uint32_t degree : space_.degrees()) {
+        if (plan.stages[stage].devices.size() % degree != 0) continue;
+        plan.stages[stage].degree = degree;
+        deal_devices(plan, stage + 1);
+      }
     }
   }
 
@@ -152,7 +157,12 @@ std::vector<Proposal> exhaust(const Space& space, const OrderRule& schedule, std
   if (units.empty() || units.size() > kMostUnits || devices > kMostUnits || !space.problem().locked.empty()) {
     return {};
   }
-  const std::uint64_t sets = (std::uint64_t{1} << devices) - 1;
+  std::uint64_t sets = 0;  // in groups of each size
+  for (std::uint64_t set = 1; set < std::uint64_t{1} << devices; ++set) {
+    for (const std::uint32_t degree : space.degrees()) {
+      sets += static_cast<std::uint64_t>(std::popcount(set)) % degree == 0 ? 1 : 0;
+    }
+  }
   const std::uint64_t plans = plans_of(units.size(), sets, most_plans) * space.sizes().size();
   constexpr std::uint64_t kStatesOfAPlan = 400;  // charged, more or less: most are left out by their load
   if (plans > most_plans || plans * kStatesOfAPlan > context.budget.max_states) return {};

@@ -82,10 +82,10 @@ std::vector<FigureTables::Edge> FigureTables::edges_of(const Proposal& plan) con
 
 // Around a ring of its devices, as if they stood as far apart as the first and the last.
 double FigureTables::seconds_of_sum(const StageDraft& stage) const {
-  if (stage.devices.size() < 2) return 0;
+  if (stage.replicas() < 2) return 0;
   const Wire wire(space_.problem().cluster, stage.devices.front(), stage.devices.back());
-  const auto members = static_cast<double>(stage.devices.size());
-  const double bytes = sum_over(parameters_, stage.operators);
+  const auto members = static_cast<double>(stage.replicas());
+  const double bytes = sum_over(parameters_, stage.operators) / stage.degree;
   return 2 * (members - 1) * (bytes / members * wire.a_byte + wire.fixed);
 }
 
@@ -136,7 +136,7 @@ FigureTables::Stages FigureTables::stages_of(const Proposal& plan) const {
   for (const StageDraft& stage : plan.stages) {
     const KindId kind = cluster.device(stage.devices.front()).kind;
     Stages::One one;
-    one.forward = seconds(space_.forward(stage.operators, kind, plan.micro_batch));
+    one.forward = seconds(space_.forward(stage, kind, plan.micro_batch));
     one.backward = seconds(space_.work(stage, kind, plan.micro_batch)) - one.forward;
     one.sum = seconds_of_sum(stage);
     for (const std::size_t before : stage.after) stages.edges.push_back({before, stages.of.size(), 0});
@@ -192,7 +192,7 @@ void FigureTables::add_stages(const Proposal& plan, const Stages& stages, PlanFi
     const double ahead = stage.more_in_flight;
     shapes[PlanFigures::kLeastAhead] = std::min(shapes[PlanFigures::kLeastAhead], ahead);
     shapes[PlanFigures::kMostAhead] = std::max(shapes[PlanFigures::kMostAhead], ahead);
-    shapes[PlanFigures::kReplicas] += static_cast<double>(stage.devices.size()) / count;
+    shapes[PlanFigures::kReplicas] += static_cast<double>(stage.replicas()) / count;
     shapes[PlanFigures::kBare] += static_cast<double>(stage.after.size()) / count;
     if (stages.circle) continue;
     times[PlanFigures::kPath] =
@@ -208,8 +208,8 @@ void FigureTables::add_messages(const Proposal& plan, const Stages& stages, doub
                                 PlanFigures& figures) const {
   const auto devices = static_cast<double>(space_.problem().cluster.devices().size());
   for (const Edge& edge : stages.edges) {
-    const auto side_by_side = static_cast<double>(
-        std::min(plan.stages[edge.from].devices.size(), plan.stages[edge.to].devices.size()));
+    const auto side_by_side =
+        static_cast<double>(std::min(plan.stages[edge.from].replicas(), plan.stages[edge.to].replicas()));
     const double held = micro_batches * static_cast<double>(plan.micro_batch.count()) * edge.bytes *
                         wire_of(plan, edge).a_byte;
     double& most = figures.times[PlanFigures::kWire];
@@ -231,7 +231,7 @@ void FigureTables::add_devices(const Proposal& plan, const Stages& stages, const
     const double kept = sum_over(
         returned_, stage.recompute.empty() ? stage.operators : without(stage.operators, stage.recompute));
     const double in_flight = std::clamp(one.to_end + stage.more_in_flight, 1.0, micro_batches);
-    const double bytes = kCopiesOfAParameter * sum_over(parameters_, stage.operators) +
+    const double bytes = kCopiesOfAParameter * sum_over(parameters_, stage.operators) / stage.degree +
                          in_flight * static_cast<double>(plan.micro_batch.count()) * kept;
     for (const DeviceId device : stage.devices) {
       OfDevice& each = of_device[device.index()];

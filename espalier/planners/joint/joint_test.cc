@@ -13,6 +13,7 @@
 #include "espalier/planners/pipeline/locked.h"
 #include "espalier/planners/pipeline/looped.h"
 #include "espalier/planners/pipeline/pipedream.h"
+#include "espalier/planners/pipeline/piper.h"
 #include "espalier/planners/pipeline/single.h"
 #include "espalier/planners/toy_for_tests.h"
 #include "testing/brute_force.h"
@@ -77,19 +78,20 @@ std::string random_cluster_text(Rng& rng) {
 }
 
 // Brute force over every partition, every set of disjoint devices, every stage edge; and over every set of
-// devices that stages may share.
-void expect_no_slower_than_brute_force(const std::string& text, const std::string& cluster,
-                                       std::int64_t batch) {
-  const Toy toy(text, cluster, batch);
+// devices that stages may share. What was found.
+Duration expect_no_slower_than_brute_force(const Toy& toy) {
   const auto disjoint = ::espalier::testing::brute_force(toy.problem());
   const auto sharing = ::espalier::testing::brute_force_sharing(toy.problem());
-  ASSERT_TRUE(disjoint.plan && sharing.plan);
   const Outcome outcome = plan_jointly(toy.problem());
-  ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
+  if (!disjoint.plan || !sharing.plan || outcome.status != Status::kFeasible) {
+    ADD_FAILURE() << outcome.why;
+    return {};
+  }
   const Duration found = toy.simulated(outcome);
   EXPECT_LE(found, disjoint.iteration) << print_plan(*disjoint.plan, toy.graph, toy.cluster);
   EXPECT_LE(found, sharing.iteration) << print_plan(*sharing.plan, toy.graph, toy.cluster);
   EXPECT_GE(found, plan_bound(toy.graph, toy.cluster, toy.costs, toy.training, Bound::Scope::kOneSize).time);
+  return found;
 }
 
 // On up to three devices of two kinds.
@@ -99,8 +101,39 @@ TEST(Joint, IsAsGoodAsBruteForceOnSmallProblems) {
     const std::string text = random_graph_text(rng), cluster = random_cluster_text(rng);
     const auto batch = static_cast<std::int64_t>(1 + rng.below(4));
     SCOPED_TRACE(text + cluster + "batch " + std::to_string(batch));
-    expect_no_slower_than_brute_force(text, cluster, batch);
+    expect_no_slower_than_brute_force(Toy(text, cluster, batch));
   }
+}
+
+std::string chain_of(std::size_t layers) {
+  std::string text = "x = input() : f32[b]\nw = parameter(w) : f32[1]\n", before = "x";
+  for (std::size_t i = 0; i < layers; ++i) {
+    const bool last = i + 1 == layers;
+    const std::string name = last ? "loss" : "h" + std::to_string(i);
+    text += name + " = f(" + before + ", w) : f32[" + (last ? "" : "b") + "] @class=c4\n";
+    before = name;
+  }
+  return text;
+}
+
+// Eight layers of 4 ms forward and 8 ms backward, half of that in groups of two: six samples on four groups
+// beside each other take 96 ms, and less in a pipeline. Too many plans to try them all.
+TEST(Joint, LaysPipelinesOfTensorParallelGroups) {
+  std::string devices =
+      "kind gpu 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\n"
+      "group network latency=50us lanes=unlimited\n";
+  for (int d = 0; d < 8; ++d) devices += "device dev" + std::to_string(d) + " gpu in network\n";
+  Toy toy(chain_of(8), devices, 6);
+  toy.costs = with_groups(toy.costs);
+  std::vector<NamedPlanner> planners = joint_starts();
+  planners.push_back({"piper", [](const Problem& p, Context& c) { return piper(p, {}, c); }, 1});
+  Context context{.budget = {.max_states = 2'000'000}}, of_piper = context;
+  const Outcome outcome = joint_search(toy.problem(), planners, {}, context);
+  ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
+  EXPECT_LT(toy.simulated(outcome), toy.simulated(piper(toy.problem(), {}, of_piper)));
+  const auto& plan = std::get<PipelinePlan>(*outcome.plan);
+  EXPECT_TRUE(std::ranges::any_of(
+      plan.stages, [](const Stage& stage) { return stage.replicas.front().devices.size() == 2; }));
 }
 
 // Two kinds of devices on two hosts, some pairs with a link of their own, one of them slower than the rest.
@@ -134,7 +167,7 @@ void compare_on_mixed_clusters(std::size_t operators, std::size_t devices, int t
     const std::string text = random_graph_of(operators, rng), cluster = random_mixed_text(rng, devices);
     const auto batch = static_cast<std::int64_t>(1 + rng.below(4));
     SCOPED_TRACE(text + cluster + "batch " + std::to_string(batch));
-    expect_no_slower_than_brute_force(text, cluster, batch);
+    expect_no_slower_than_brute_force(Toy(text, cluster, batch));
   }
 }
 
@@ -142,6 +175,22 @@ TEST(Joint, IsAsGoodAsBruteForceOnMixedClustersOfFourAndFive) {
   Rng rng(5);
   compare_on_mixed_clusters(2, 5, of_usual(6), rng);
   compare_on_mixed_clusters(3, 4, of_usual(4), rng);
+}
+
+// In tensor-parallel groups of two where operators have cells for that: some halve their time, some do not,
+// some have none.
+TEST(Joint, IsAsGoodAsBruteForceWithTensorParallelGroups) {
+  Rng rng(29);
+  int faster = 0;
+  for (int trial = 0; trial < of_usual(10); ++trial) {
+    const std::string text = random_graph_of(3, rng), cluster = random_cluster_text(rng);
+    const Toy plain(text, cluster, static_cast<std::int64_t>(1 + rng.below(3)));
+    Toy toy = plain;
+    toy.costs = with_groups(plain.costs);
+    SCOPED_TRACE(text + cluster + "batch " + std::to_string(toy.training.batch.count()));
+    faster += expect_no_slower_than_brute_force(toy) < expect_no_slower_than_brute_force(plain) ? 1 : 0;
+  }
+  EXPECT_GT(faster, 0);
 }
 
 TEST(LongJoint, IsAsGoodAsBruteForceOnMixedClustersOfFourAndFive) {

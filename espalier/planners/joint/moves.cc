@@ -26,19 +26,21 @@ Site::Site(const Space& s, const Proposal& p)
   std::stable_sort(stages.begin(), stages.end(), [&](std::size_t a, std::size_t b) {
     return std::tuple(busiest[b], load.of_stage[b]) < std::tuple(busiest[a], load.of_stage[a]);
   });
-  std::set<std::pair<KindId, GroupId>> idle;
   for (std::size_t d = 0; d < cluster.devices().size(); ++d) {
-    const Device& device = cluster.devices()[d];
-    if (taken.contains(DeviceId(d))) continue;
-    if (load.of_device[d] == Duration() && !cluster.has_own_link(DeviceId(d)) &&
+    if (!taken.contains(DeviceId(d))) free.push_back(DeviceId(d));
+  }
+  std::stable_sort(free.begin(), free.end(), [&](DeviceId a, DeviceId b) {
+    return load.of_device[a.index()] < load.of_device[b.index()];
+  });
+  std::set<std::pair<KindId, GroupId>> idle;
+  for (const DeviceId d : free) {
+    const Device& device = cluster.device(d);
+    if (load.of_device[d.index()] == Duration() && !cluster.has_own_link(d) &&
         !idle.insert({device.kind, device.group}).second) {
       continue;
     }
-    devices.push_back(DeviceId(d));
+    devices.push_back(d);
   }
-  std::stable_sort(devices.begin(), devices.end(), [&](DeviceId a, DeviceId b) {
-    return load.of_device[a.index()] < load.of_device[b.index()];
-  });
 }
 
 Site::Site(const Space& s, const Proposal& p, Rng& rng) : Site(s, p) {
@@ -61,6 +63,10 @@ std::vector<Part> Site::parts(std::size_t stage) const {
 
 StageDraft settled(const Space& space, StageDraft stage, BatchSize micro_batch) {
   stage.weights.clear();
+  const auto divides = [&](std::uint32_t degree) {
+    return degree <= stage.degree && stage.devices.size() % degree == 0;
+  };
+  stage.degree = *std::ranges::find_if(space.degrees().rbegin(), space.degrees().rend(), divides);
   const Cluster& cluster = space.problem().cluster;
   const KindId first = cluster.device(stage.devices.front()).kind;
   if (std::all_of(stage.devices.begin(), stage.devices.end(),
@@ -68,8 +74,8 @@ StageDraft settled(const Space& space, StageDraft stage, BatchSize micro_batch) 
     return stage;
   }
   std::vector<Duration> work;
-  for (const DeviceId device : stage.devices) {
-    work.push_back(space.work(stage, cluster.device(device).kind, micro_batch));
+  for (std::size_t r = 0; r < stage.replicas(); ++r) {
+    work.push_back(space.work_of_replica(stage, r, micro_batch));
   }
   const Duration most = *std::max_element(work.begin(), work.end());
   for (const Duration each : work) {  // how many times as fast as the slowest, in sixteenths
@@ -77,6 +83,28 @@ StageDraft settled(const Space& space, StageDraft stage, BatchSize micro_batch) 
     stage.weights.push_back(static_cast<std::uint32_t>(std::clamp<std::int64_t>(speed, 1, 1 << 16)));
   }
   return stage;
+}
+
+std::optional<std::vector<DeviceId>> devices_beside(const Site& site, DeviceId first,
+                                                    std::span<const DeviceId> but, std::size_t count) {
+  const Cluster& cluster = site.space.problem().cluster;
+  const Device& at = cluster.device(first);
+  std::vector<DeviceId> beside;
+  for (const bool same_host : {true, false}) {
+    for (const DeviceId device : site.free) {
+      if (beside.size() == count) break;
+      const Device& other = cluster.device(device);
+      if (device == first || other.kind != at.kind || (other.group == at.group) != same_host) continue;
+      if (std::ranges::find(but, device) == but.end()) beside.push_back(device);
+    }
+  }
+  return beside.size() == count ? std::optional(std::move(beside)) : std::nullopt;
+}
+
+std::optional<std::vector<DeviceId>> group_with(const Site& site, const StageDraft& stage, DeviceId first) {
+  auto group = devices_beside(site, first, stage.devices, stage.degree - 1);
+  if (group) group->insert(group->begin(), first);
+  return group;
 }
 
 Proposal with_micro_batch(const Space& space, Proposal plan, BatchSize micro_batch) {
@@ -106,6 +134,7 @@ Moves moves_of(const Site& site, OrdersMay may) {
   add(border_moves(site));
   add(part_moves(site));
   add(device_moves(site));
+  add(group_moves(site));
   add(merge_moves(site));
   add(split_moves(site));
   result.orders_begin = result.all.size();

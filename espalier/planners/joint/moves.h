@@ -3,6 +3,8 @@
 // Plans one step away from a plan: what the joint search tries. A move says what changes and nothing else;
 // whether the result is legal, fits and is faster, the judge says.
 
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "espalier/base/rng.h"
@@ -25,8 +27,8 @@ struct Site {
   Load load;
   Neighbours neighbours;
   std::vector<std::size_t> stages;  // that may change, those on the busiest device first
-  std::vector<DeviceId>
-      devices;  // that may take something, the least busy first; of idle equal ones the first
+  std::vector<DeviceId> free;       // that no locked stage has, the least busy first
+  std::vector<DeviceId> devices;    // of these, that may take something: of idle equal ones the first
 
   KindId kind_of(const StageDraft& stage) const;  // of its first device
   std::vector<Part> parts(std::size_t stage) const;
@@ -53,6 +55,8 @@ std::vector<Proposal> merge_moves(const Site& site);
 std::vector<Proposal> split_moves(const Site& site);
 // Devices join a stage, leave it, change places with those of another; whole hosts change places.
 std::vector<Proposal> device_moves(const Site& site);
+// A stage, or all of them, in tensor-parallel groups of the next size for which there are cells, up or down.
+std::vector<Proposal> group_moves(const Site& site);
 // Another micro-batch, more or fewer in flight, no stage edges that carry no data, and, where orders may
 // change, another rule: k, all forwards first, backward in halves.
 std::vector<Proposal> order_moves(const Site& site, OrdersMay may);
@@ -75,8 +79,15 @@ Moves moves_of(const Site& site, OrdersMay may);
 
 // --- what they are made of
 
-// With shares by speed where a stage's devices are of several kinds.
+// In tensor-parallel groups no larger than before, of a size that divides its devices, with shares by speed
+// where these are of several kinds.
 StageDraft settled(const Space& space, StageDraft stage, BatchSize micro_batch);
+// So many devices of `first`'s kind beside it, those of its host first, then the least busy, none of `but`;
+// nothing where there are fewer.
+std::optional<std::vector<DeviceId>> devices_beside(const Site& site, DeviceId first,
+                                                    std::span<const DeviceId> but, std::size_t count);
+// What a replica of the stage would be with a device that the stage does not have.
+std::optional<std::vector<DeviceId>> group_with(const Site& site, const StageDraft& stage, DeviceId first);
 // The same stages with another micro-batch: shares are dealt anew.
 Proposal with_micro_batch(const Space& space, Proposal plan, BatchSize micro_batch);
 // What a stage computes from where it first reads from another stage becomes a stage of its own on the same

@@ -39,7 +39,7 @@ void go_ahead_of_sums(const Site& site, std::vector<Proposal>& moves) {
   std::size_t tried = 0;
   for (std::size_t i = 0; i < site.stages.size() && tried < kTargets; ++i) {
     const std::size_t summed = site.stages[i];
-    if (site.plan.stages[summed].devices.size() < 2 || site.neighbours.before[summed].empty()) continue;
+    if (site.plan.stages[summed].replicas() < 2 || site.neighbours.before[summed].empty()) continue;
     ++tried;
     const std::vector<char> ahead = ancestors(site.neighbours, summed);
     Proposal plan = site.plan;

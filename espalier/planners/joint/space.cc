@@ -51,6 +51,7 @@ std::uint64_t hash_of(const StageDraft& stage) {
   for (const OperatorRun& run : stage.operators.runs()) add(std::uint64_t{run.first} << 32 | run.last);
   for (const DeviceId device : stage.devices) add(device.index() + 1);
   add(0);
+  if (stage.degree > 1) add(stage.degree);
   for (const std::uint32_t weight : stage.weights) add(weight);
   add(static_cast<std::uint64_t>(std::int64_t{stage.more_in_flight}));
   if (stage.recompute.empty()) return hash;
@@ -64,17 +65,21 @@ std::uint64_t hash_of(const StageDraft& stage) {
 Space::Space(const Problem& problem)
     : problem_(problem),
       sizes_(usable_micro_batches(problem)),
+      degrees_(tensor_parallel_degrees(problem.costs, problem.cluster.devices().size())),
       crossing_(crossing_bytes(problem.graph)),
       repeatable_(repeatable_operators(problem.graph)) {
   std::sort(sizes_.begin(), sizes_.end());
   bool guessed = false, weights = false;
   for (const BatchSize size : sizes_) {
-    for (const DeviceKind& kind : problem.cluster.kinds()) {
-      Sums sums = sums_of(problem.graph, KindCosts(problem.graph, kind, problem.costs, size));
-      work_.push_back(std::move(sums.work));
-      forward_.push_back(std::move(sums.forward));
-      guessed = guessed || sums.guessed;
-      weights = weights || sums.weights;
+    for (const std::uint32_t degree : degrees_) {
+      for (const DeviceKind& kind : problem.cluster.kinds()) {
+        Sums sums =
+            sums_of(problem.graph, KindCosts(problem.graph, kind, problem.costs, size, {degree, false}));
+        work_.push_back(std::move(sums.work));
+        forward_.push_back(std::move(sums.forward));
+        guessed = guessed || sums.guessed;
+        weights = weights || sums.weights;
+      }
     }
   }
   if (weights && !guessed) halves_ = Halves::kMay;
@@ -88,29 +93,42 @@ Space::Space(const Problem& problem)
   }
 }
 
-std::size_t Space::table(KindId kind, BatchSize micro_batch) const {
+std::size_t Space::table(KindId kind, BatchSize micro_batch, std::uint32_t degree) const {
   const auto at = std::lower_bound(sizes_.begin(), sizes_.end(), micro_batch);
   ESP_CHECK(at != sizes_.end() && *at == micro_batch, micro_batch.count());
-  return static_cast<std::size_t>(at - sizes_.begin()) * problem_.cluster.kinds().size() + kind.index();
+  const auto of = std::lower_bound(degrees_.begin(), degrees_.end(), degree);
+  ESP_CHECK(of != degrees_.end() && *of == degree, degree);
+  const std::size_t row = static_cast<std::size_t>(at - sizes_.begin()) * degrees_.size() +
+                          static_cast<std::size_t>(of - degrees_.begin());
+  return row * problem_.cluster.kinds().size() + kind.index();
 }
 
 Duration Space::work(OperatorRun run, KindId kind, BatchSize micro_batch) const {
-  const std::vector<Duration>& sums = work_[table(kind, micro_batch)];
+  const std::vector<Duration>& sums = work_[table(kind, micro_batch, 1)];
   return sums[run.last + 1] - sums[run.first];
 }
 
 Duration Space::work(const OperatorSet& set, KindId kind, BatchSize micro_batch) const {
-  return sum_over(work_[table(kind, micro_batch)], set);
+  return sum_over(work_[table(kind, micro_batch, 1)], set);
 }
 
 Duration Space::work(const StageDraft& stage, KindId kind, BatchSize micro_batch) const {
-  const Duration once = work(stage.operators, kind, micro_batch);
+  const std::size_t costs = table(kind, micro_batch, stage.degree);
+  const Duration once = sum_over(work_[costs], stage.operators);
   if (stage.recompute.empty()) return once;
-  return once + forward(common(stage.operators, stage.recompute), kind, micro_batch);
+  return once + sum_over(forward_[costs], common(stage.operators, stage.recompute));
 }
 
-Duration Space::forward(const OperatorSet& set, KindId kind, BatchSize micro_batch) const {
-  return sum_over(forward_[table(kind, micro_batch)], set);
+Duration Space::forward(const StageDraft& stage, KindId kind, BatchSize micro_batch) const {
+  return sum_over(forward_[table(kind, micro_batch, stage.degree)], stage.operators);
+}
+
+Duration Space::work_of_replica(const StageDraft& stage, std::size_t replica, BatchSize micro_batch) const {
+  Duration slowest;
+  for (const DeviceId device : stage.group(replica)) {
+    slowest = std::max(slowest, work(stage, problem_.cluster.device(device).kind, micro_batch));
+  }
+  return slowest;
 }
 
 bool Space::has_writer(const OperatorSet& set) const {
@@ -150,15 +168,14 @@ Load load_of(const Space& space, const Proposal& plan) {
     const StageDraft& stage = plan.stages[s];
     std::vector<std::vector<std::uint32_t>> shares;
     if (!stage.weights.empty()) shares = deal_micro_batches(micro_batches, stage.weights);
-    const std::size_t replicas = stage.devices.size();
+    const std::size_t replicas = stage.replicas();
     for (std::size_t r = 0; r < replicas; ++r) {
       const std::size_t share =
           shares.empty() ? micro_batches / replicas + (r < micro_batches % replicas) : shares[r].size();
-      const KindId kind = cluster.device(stage.devices[r]).kind;
-      const Duration each = space.work(stage, kind, plan.micro_batch);
-      const Duration all = static_cast<std::int64_t>(share) * each;
+      const Duration all =
+          static_cast<std::int64_t>(share) * space.work_of_replica(stage, r, plan.micro_batch);
       load.of_stage[s] = std::max(load.of_stage[s], all);
-      load.of_device[stage.devices[r].index()] += all;
+      for (const DeviceId device : stage.group(r)) load.of_device[device.index()] += all;
     }
   }
   return load;
@@ -187,11 +204,13 @@ std::optional<Proposal> proposal_of(const Space& space, const PipelinePlan& plan
                      [&](const LockedStage& each) { return each.stage.operators == stage.operators; });
     if (locked != space.problem().locked.end()) draft.locked_as = locked->stage.name;
     draft.more_in_flight = static_cast<std::int32_t>(stage.in_flight) - static_cast<std::int32_t>(limits[s]);
+    draft.degree = narrow(stage.replicas.front().devices.size());
+    if (!std::binary_search(space.degrees().begin(), space.degrees().end(), draft.degree))
+      return std::nullopt;
     bool equal = true;
     for (std::size_t r = 0; r < stage.replicas.size(); ++r) {
       const Replica& replica = stage.replicas[r];
-      if (replica.devices.size() != 1) return std::nullopt;
-      draft.devices.push_back(replica.devices.front());
+      draft.devices.insert(draft.devices.end(), replica.devices.begin(), replica.devices.end());
       draft.weights.push_back(narrow(replica.micro_batches.size()));
       equal = equal &&
               replica.micro_batches == round_robin(plan.micro_batches(StageId(s)), r, stage.replicas.size());

@@ -1,7 +1,8 @@
 #pragma once
 
 // What the joint search asks of a problem at every step, made once: the work of any set of operators on any
-// kind of device, where a stage may be cut, who reads from whom. Sums over tables; the simulator judges.
+// kind of device and in tensor-parallel groups, where a stage may be cut, who reads from whom. Sums over
+// tables; the simulator judges.
 
 #include <cstdint>
 #include <optional>
@@ -20,21 +21,25 @@ struct Link {
 
 class Space {
  public:
-  // Refers to the problem. O(micro-batch sizes · kinds · operators).
+  // Refers to the problem. O(micro-batch sizes · degrees · kinds · operators).
   explicit Space(const Problem& problem);
 
   const Problem& problem() const { return problem_; }
   const std::vector<BatchSize>& sizes() const { return sizes_; }  // of micro-batches, ascending
   std::size_t operators() const { return problem_.graph.operators().size(); }
+  // Of tensor parallelism, for which there are cells: 1 is the first, ascending.
+  const std::vector<std::uint32_t>& degrees() const { return degrees_; }
 
-  // Forward and backward of one micro-batch of operators first … last without the overhead of actions;
-  // nothing for cells that are missing and for duplicable operators.
+  // Forward and backward of one micro-batch of operators first … last on one device, without the overhead of
+  // actions; nothing for cells that are missing and for duplicable operators.
   Duration work(OperatorRun run, KindId kind, BatchSize micro_batch) const;
   Duration work(const OperatorSet& set, KindId kind, BatchSize micro_batch) const;
-  // Likewise, with what it computes again.
+  // Likewise in the stage's groups, with what it computes again; what groups reduce does not count.
   Duration work(const StageDraft& stage, KindId kind, BatchSize micro_batch) const;
   // Of forward alone.
-  Duration forward(const OperatorSet& set, KindId kind, BatchSize micro_batch) const;
+  Duration forward(const StageDraft& stage, KindId kind, BatchSize micro_batch) const;
+  // Of a replica: its slowest device's.
+  Duration work_of_replica(const StageDraft& stage, std::size_t replica, BatchSize micro_batch) const;
 
   // Bytes of one sample that cross from operators below `gap` to `gap` and later ones, each tensor once;
   // nothing where operators that belong together stand on both sides.
@@ -51,11 +56,12 @@ class Space {
   Halves halves() const { return halves_; }
 
  private:
-  std::size_t table(KindId kind, BatchSize micro_batch) const;
+  std::size_t table(KindId kind, BatchSize micro_batch, std::uint32_t degree) const;
 
   const Problem& problem_;
   std::vector<BatchSize> sizes_;
-  std::vector<std::vector<Duration>> work_;     // by size and kind; by operator: of all before it
+  std::vector<std::uint32_t> degrees_;
+  std::vector<std::vector<Duration>> work_;     // by size, degree and kind; by operator: of all before it
   std::vector<std::vector<Duration>> forward_;  // likewise, of forward alone
   std::vector<std::optional<Bytes>> crossing_;
   std::vector<Link> links_;
@@ -87,8 +93,7 @@ Load load_of(const Space& space, const Proposal& plan);
 
 // The search's form of a plan: drafts of its stages; `after` has what a stage follows without reading from
 // it. A stage that recomputes all that it may has Space::repeatable, so that it goes on to do so when it
-// takes operators. Nothing for tensor-parallel groups, lists of orders, micro-batches of several sizes and
-// token rules.
+// takes operators. Nothing for lists of orders, micro-batches of several sizes and token rules.
 std::optional<Proposal> proposal_of(const Space& space, const PipelinePlan& plan);
 
 // Which stages read from a stage, and from which it reads: by stage, ascending.

@@ -115,7 +115,8 @@ std::vector<Proposal> part_moves(const Site& site) {
   std::vector<Proposal> moves;
   for (std::size_t i = 0; i < site.stages.size() && i < kSources / 2; ++i) {
     const std::size_t from = site.stages[i];
-    const std::vector<DeviceId>& own = site.plan.stages[from].devices;
+    const StageDraft& stage = site.plan.stages[from];
+    const std::vector<DeviceId>& own = stage.devices;
     const std::vector<std::vector<DeviceId>> sets = sets_of_others(site, from),
                                              some = sets_of_own(site, from);
     for (const Part& part : site.parts(from)) {
@@ -123,6 +124,9 @@ std::vector<Proposal> part_moves(const Site& site) {
         if (own != std::vector{site.devices[t]}) {
           moves.push_back(apart(site, from, part.operators, {site.devices[t]}));
         }
+        if (stage.degree == 1) continue;
+        auto group = group_with(site, stage, site.devices[t]);
+        if (group) moves.push_back(apart(site, from, part.operators, *std::move(group)));
       }
       moves.push_back(apart(site, from, part.operators, own));
       for (const std::vector<DeviceId>& set : some) {
@@ -176,15 +180,16 @@ std::vector<Proposal> split_moves(const Site& site) {
   for (std::size_t i = 0; i < site.stages.size() && i < kSources; ++i) {
     const std::size_t from = site.stages[i];
     const StageDraft& stage = site.plan.stages[from];
-    const std::size_t devices = stage.devices.size();
-    if (devices < 2) continue;
+    if (stage.devices.size() < 2) continue;
+    const std::size_t together = stage.replicas() > 1 ? stage.degree : 1,
+                      most = stage.devices.size() / together;
     const Duration all = site.space.work(stage.operators, site.kind_of(stage), site.plan.micro_batch);
     if (all <= Duration()) continue;
     for (const Part& part : site.parts(from)) {
       const Duration work = site.space.work(part.operators, site.kind_of(stage), site.plan.micro_batch);
       const auto share = static_cast<std::size_t>(
-          (static_cast<std::int64_t>(devices) * work.count() + all.count() / 2) / all.count());
-      const std::size_t mine = std::clamp<std::size_t>(share, 1, devices - 1);
+          (static_cast<std::int64_t>(most) * work.count() + all.count() / 2) / all.count());
+      const std::size_t mine = std::clamp<std::size_t>(share, 1, most - 1) * together;
       const auto middle = stage.devices.end() - static_cast<std::ptrdiff_t>(mine);
       Proposal plan = apart(site, from, part.operators, {middle, stage.devices.end()});
       plan.stages[from].devices.assign(stage.devices.begin(), middle);

@@ -129,20 +129,10 @@ class Piper {
     DownsetSearch::Options options;
     options.schedule = options_.schedule;
     options.recompute = options_.recompute;
-    if (options_.tensor_parallel) options.degrees = degrees();
-    return options;
-  }
-
-  // Of groups for which there are cells at all, as long as the cluster has so many devices.
-  std::vector<std::uint32_t> degrees() const {
-    std::vector<std::uint32_t> all{1};
-    for (const CostRow& row : problem_.costs.parts().rows) {
-      const std::uint32_t degree = row.variant.tensor_parallel;
-      if (!row.variant.recompute && degree <= problem_.cluster.devices().size()) all.push_back(degree);
+    if (options_.tensor_parallel) {
+      options.degrees = tensor_parallel_degrees(problem_.costs, problem_.cluster.devices().size());
     }
-    std::sort(all.begin(), all.end());
-    all.erase(std::unique(all.begin(), all.end()), all.end());
-    return all;
+    return options;
   }
 
   static DeviceRow row_of(const PlacePrices& prices, const std::vector<DeviceId>& devices) {

@@ -332,28 +332,6 @@ TEST(Piper, ComputesAgainOnlyWhatItMustToFit) {
   EXPECT_GT(none, 2);
 }
 
-// Operators of even classes take half of their time in groups of two, those of c1 all of it, and c3 cannot.
-std::optional<int> ms_in_groups(int ms, std::uint32_t degree) {
-  if (degree == 1 || ms == 1) return ms;
-  return ms == 3 ? std::nullopt : std::optional(ms / 2);
-}
-CostTable with_groups(const CostTable& costs) {
-  CostTableParts parts = costs.parts();
-  const std::vector<CostRow> plain = parts.rows;
-  for (const CostRow& row : plain) {
-    const int ms = row.op_class.size() > 1 && row.op_class[0] == 'c' ? std::stoi(row.op_class.substr(1)) : 0;
-    const auto half = ms_in_groups(ms, 2);
-    if (!half) continue;
-    CostRow fresh = row;
-    fresh.variant.tensor_parallel = 2;
-    for (auto& point : fresh.points) {
-      point.cost.forward = point.cost.input_gradient = point.cost.weight_gradient = milliseconds(*half);
-    }
-    parts.rows.push_back(std::move(fresh));
-  }
-  return CostTable(std::move(parts));
-}
-
 TEST(Piper, TakesTensorParallelGroupsWhereThereAreCells) {
   Rng rng(37);
   int grouped = 0;
