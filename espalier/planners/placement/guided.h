@@ -42,7 +42,8 @@ inline constexpr std::uint64_t kEndlessPatience = std::numeric_limits<std::uint6
 void guided_accept(Walk& walk, Rng& rng, std::uint64_t patience = kEndlessPatience);
 
 // The same with a proposal distribution that was learned: of some random changes the one that the guide rates
-// highest is judged, none twice while the assignment stays; one in four is any of them.
+// highest is judged, none twice while the assignment stays; one in four is any of them, and all are while
+// devices lack memory and the charge for that has grown.
 void proposed_accept(Walk& walk, Rng& rng, const ProposalGuide& guide,
                      std::uint64_t patience = kEndlessPatience);
 

@@ -36,6 +36,7 @@ class Walk {
   const Evaluated& evaluated() const { return incremental_.evaluated(); }
   Duration score() const { return score_; }
   Duration score_of(const Evaluated& evaluated) const;
+  double charge() const { return charge_; }  // for what devices lack; 1 in the beginning
 
   bool goes_on() const { return !context_.stop() && context_.states < until_; }
   // The walk goes on for so many states.
