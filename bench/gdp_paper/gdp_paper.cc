@@ -4,11 +4,14 @@
 //   bench_gdp_paper FILE.csv POLICIES CALLS SEED WORKLOAD METHOD…
 //   bench_gdp_paper forward WORKLOAD [DEVICE]
 //   bench_gdp_paper reach FILE.csv CALLS SEEDS WORKLOAD
+//   bench_gdp_paper batch FILE.csv CALLS SEED WORKLOAD…
 //
 // The second form times a forward pass and a learning step with a node for each unit, on cpu or cuda. The
 // third asks after how many calls a fresh policy is as fast as HDP is after CALLS of its own, and appends a
 // row for each seed: workload, HDP's calls and step, seed, those calls (none: not within 6,400), its step
-// after 6,400, the expert's and the bound.
+// after 6,400, the expert's and the bound. The fourth is GDP-batch: one fresh policy learns all of the
+// workloads in turn, by both orders of devices, with so many calls for each; rows of method gdp-batch, whose
+// seconds are those of all workloads over their number.
 //
 // CALLS: of the operator engine, those of starts too; four times as many on eight devices. POLICIES: a folder
 // with without_FAMILY.safetensors, policies that never saw that family (bench/gdp_paper/run makes them).
@@ -21,6 +24,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -28,6 +32,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <sstream>
 #include <string>
 
@@ -552,9 +557,69 @@ int reach(const std::string& file, std::uint64_t hdp_calls, std::uint64_t seeds,
   return 0;
 }
 
+void add_row(const Rows& rows, const Question& question, const std::string& method, std::uint64_t seed,
+             std::uint64_t calls, double seconds, const std::optional<Duration>& step) {
+  const Instance& instance = question.workload.instance;
+  std::ostringstream line;
+  line << question.workload.name << ',' << instance.tasks() << ',' << question.task.clusters().count << ','
+       << instance.devices() << ',' << method << ',' << seed << ',' << calls << ',' << seconds << ',';
+  if (step) line << step->count();
+  line << ',' << question.expert.time.count() << ','
+       << placement_bound(instance, question.task.engine().rules()).time.count();
+  rows.add(line.str());
+}
+
+// The net has no tables of single graphs beside it: what it learns is all workloads'.
+int batch(const std::string& file, std::uint64_t calls, std::uint64_t seed,
+          std::span<const std::string> workloads) {
+  const Rows rows(file);
+  std::deque<Question> questions;
+  std::deque<PlacementTask> tasks;
+  std::vector<const PlacementTask*> all;
+  std::vector<std::size_t> question_of_task;
+  for (const std::string& workload : workloads) {
+    const WorkloadRecipe& recipe = recipe_of(workload);
+    questions.emplace_back(make_workload(recipe), family_of(recipe),
+                           usual_clusters(parse_cluster(recipe.cluster).devices().size()));
+    for (PlacementTask& task : tasks_by_order(questions.back().task)) {
+      all.push_back(&tasks.emplace_back(std::move(task)));
+      question_of_task.push_back(questions.size() - 1);
+    }
+  }
+  LearningOptions options{.learning_rate = 1e-3, .last_learning_rate = 1e-4, .tables = false, .seed = seed};
+  options.updates = calls / options.rollouts * workloads.size();
+  Policy policy(PolicyShape{}, seed);
+  ThreadPool pool(2);
+  Context context;
+  context.pool = &pool;
+  const auto begin = std::chrono::steady_clock::now();
+  Learner learner(policy, all, options);
+  while (learner.updates() < options.updates && learner.update(context)) {
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  for (std::size_t q = 0; q < questions.size(); ++q) {
+    std::uint64_t taken = 0;
+    std::optional<Duration> best;
+    for (std::size_t t = 0; t < all.size(); ++t) {
+      if (question_of_task[t] != q) continue;
+      const TaskProgress& progress = learner.progress(t);
+      taken += progress.calls;
+      if (progress.best && (!best || progress.best->evaluated.time < *best))
+        best = progress.best->evaluated.time;
+    }
+    add_row(rows, questions[q], "gdp-batch", seed, taken,
+            took.count() / static_cast<double>(questions.size()), best);
+  }
+  return 0;
+}
+
 int run(const std::vector<std::string>& arguments) {
   if (arguments.size() == 5 && arguments[0] == "reach") {
     return reach(arguments[1], std::stoull(arguments[2]), std::stoull(arguments[3]), arguments[4]);
+  }
+  if (arguments.size() >= 5 && arguments[0] == "batch") {
+    return batch(arguments[1], std::stoull(arguments[2]), std::stoull(arguments[3]),
+                 std::span(arguments).subspan(4));
   }
   if ((arguments.size() == 2 || arguments.size() == 3) && arguments[0] == "forward") {
     return forward(recipe_of(arguments[1]), arguments.size() == 3 ? arguments[2] : "cpu");
@@ -570,7 +635,6 @@ int run(const std::vector<std::string>& arguments) {
   if (wanted.empty()) return 0;
   const Question question = question_of(recipe_of(arguments[4]));
   const std::size_t devices = question.workload.instance.devices();
-  const Duration bound = placement_bound(question.workload.instance, question.task.engine().rules()).time;
   ThreadPool pool(2);
   for (const std::string& method : wanted) {
     Context context;
@@ -579,13 +643,7 @@ int run(const std::vector<std::string>& arguments) {
     const auto begin = std::chrono::steady_clock::now();
     const std::optional<Duration> step = methods().at(method)({question, arguments[1], seed, context});
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    std::ostringstream line;
-    line << arguments[4] << ',' << question.workload.instance.tasks() << ',' << question.task.clusters().count
-         << ',' << devices << ',' << method << ',' << seed << ',' << context.states << ',' << took.count()
-         << ',';
-    if (step) line << step->count();
-    line << ',' << question.expert.time.count() << ',' << bound.count();
-    rows.add(line.str());
+    add_row(rows, question, method, seed, context.states, took.count(), step);
   }
   return 0;
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "espalier/app/catalog.h"
+#include "espalier/app/comparison.h"
 #include "espalier/app/inspect.h"
 #include "espalier/app/job_for_tests.h"
 #include "espalier/app/opened_plan.h"

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "espalier/app/comparison.h"
 #include "espalier/app/opened_plan.h"
 #include "espalier/app/plan_diff.h"
 #include "espalier/app/step_price.h"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "espalier/app/comparison.h"
 #include "espalier/app/planning.h"
 #include "espalier/base/check.h"
 

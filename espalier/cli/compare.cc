@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "espalier/app/catalog.h"
+#include "espalier/app/comparison.h"
 #include "espalier/base/files.h"
 #include "espalier/base/json.h"
 #include "espalier/cli/runtime_verbs.h"

@@ -20,6 +20,7 @@ constexpr std::array kTakenBy = {
     TakenBy{"--json", ""},
     TakenBy{"--no-color", ""},
     TakenBy{"model", "finetune, apply and curve"},
+    TakenBy{"others", "finetune"},
     TakenBy{"--jobs", "pretrain, finetune, apply, guide, proposals and relocation"},
     TakenBy{"--seed", "pretrain, finetune, apply, guide, proposals and relocation"},
     TakenBy{"--device", "pretrain, finetune and apply"},
@@ -55,9 +56,10 @@ void refuse_options_of_others(const CLI::App& verb, const LearnFlags& flags) {
       if (each.option == name) actions = each.actions;
     }
     if (actions.empty() || actions.find(flags.action) != std::string_view::npos) continue;
-    throw InputError(fmt::format("learn {}: {} is for {}", flags.action,
-                                 name == "model" ? "a file ('" + flags.job.options.model + "')" : name,
-                                 actions));
+    const std::string what = name == "model"    ? "a file ('" + flags.job.options.model + "')"
+                             : name == "others" ? "a second file ('" + flags.others.front() + "')"
+                                                : name;
+    throw InputError(fmt::format("learn {}: {} is for {}", flags.action, what, actions));
   }
 }
 
@@ -67,15 +69,18 @@ void add_learn(Program& program) {
   auto flags = std::make_shared<LearnFlags>();
   CLI::App* verb = add_verb(program, "learn", "train a policy that places operators, and ask it",
                             "espalier learn apply tests/fixtures/three_branch.pt2 --cluster 4xV100-16GB");
-  verb->add_option("action", flags->action,
-                   "pretrain (on generated graphs), finetune (on one model), apply (what a policy answers, "
-                   "beside other placers), curve (of a checkpoint), guide (which steps the search of "
-                   "pipelines judges first), proposals (which moves the search of placements judges), "
-                   "relocation (which moves planner giph makes)")
+  verb->add_option(
+          "action", flags->action,
+          "pretrain (on generated graphs), finetune (on one model or several), apply (what a policy answers, "
+          "beside other placers), curve (of a checkpoint), guide (which steps the search of "
+          "pipelines judges first), proposals (which moves the search of placements judges), "
+          "relocation (which moves planner giph makes)")
       ->required()
       ->type_name("ACTION")
       ->check(CLI::IsMember({"pretrain", "finetune", "apply", "curve", "guide", "proposals", "relocation"}));
   verb->add_option("model", flags->job.options.model, "finetune and apply: a model; curve: a checkpoint")
+      ->type_name("FILE");
+  verb->add_option("others", flags->others, "finetune: more models, which the policy learns in turn")
       ->type_name("FILE");
   flags->job.add_reading(verb);
   flags->job.add_planning(verb);

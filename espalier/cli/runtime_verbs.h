@@ -72,6 +72,7 @@ struct LearnedFlags {
 struct LearnFlags {
   std::string action;  // "pretrain", "finetune", "apply", "curve", "guide", "proposals", "relocation"
   JobFlags job;        // the model: of finetune and apply; of curve a checkpoint
+  std::vector<std::string> others;  // models that finetune learns beside it
   LearnedFlags learned;
   std::vector<std::string> without;
   std::string output, checkpoint, svg, device = "cpu";

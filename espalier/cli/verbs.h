@@ -12,6 +12,7 @@
 
 #include "espalier/app/opened_plan.h"
 #include "espalier/app/planning.h"
+#include "espalier/app/step_price.h"
 #include "espalier/cli/console.h"
 #include "espalier/cli/training_flags.h"
 

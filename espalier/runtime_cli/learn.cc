@@ -1,4 +1,4 @@
-// Policies that place operators: trained on generated graphs, on one model, asked, and drawn.
+// Policies that place operators: trained on generated graphs, on models that are given, asked, and drawn.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -59,8 +59,8 @@ struct Asked {
              {.clusters = {.clusters = usual_clusters(instance.devices())}, .order = job.order}) {}
 };
 
-std::unique_ptr<Asked> asked(Program& program, const LearnFlags& flags) {
-  return std::make_unique<Asked>(prepare_job(flags.job.to_options(program)));
+std::unique_ptr<Asked> asked(Program& program, const JobFlags& job) {
+  return std::make_unique<Asked>(prepare_job(job.to_options(program)));
 }
 
 PolicyShape shape_of(const LearnFlags& flags) {
@@ -158,11 +158,36 @@ void print_curves(Console& console, const std::vector<LearningPoint>& points) {
   }
 }
 
+// What a learner found for a model, by either order.
+struct LearntModel {
+  std::string name;
+  std::size_t first_task = 0, end_task = 0;
+  std::uint64_t calls = 0;
+  std::optional<Duration> best = {};
+};
+
+LearntModel learnt_by(const Learner& learner, LearntModel learnt) {
+  for (std::size_t task = learnt.first_task; task < learnt.end_task; ++task) {
+    const TaskProgress& progress = learner.progress(task);
+    learnt.calls += progress.calls;
+    if (!progress.best) continue;
+    const Duration step = progress.best->evaluated.time;
+    learnt.best = learnt.best ? std::min(*learnt.best, step) : step;
+  }
+  return learnt;
+}
+
 int finetune_verb(Program& program, const LearnFlags& flags) {
   expect_model(flags, "finetune model.pt2 -o policy.safetensors");
   expect_output(flags);
   Console& console = program.console;
-  const std::unique_ptr<Asked> model = asked(program, flags);
+  std::vector<std::unique_ptr<Asked>> models;
+  models.push_back(asked(program, flags.job));
+  for (const std::string& other : flags.others) {
+    JobFlags job = flags.job;
+    job.options.model = other;
+    models.push_back(asked(program, job));
+  }
   Policy policy = policy_of(flags.learned, flags.device);
   LearningRun run(flags.search.options(console));
   LearningOptions options;
@@ -174,7 +199,13 @@ int finetune_verb(Program& program, const LearnFlags& flags) {
   Context& context = run.context;
   std::vector<LearningPoint> points;
   const bool goes_on = !flags.checkpoint.empty() && std::filesystem::exists(flags.checkpoint);
-  const std::deque<PlacementTask> by_order = tasks_by_order(model->task);  // in turn: it is to serve both
+  std::deque<PlacementTask> by_order;  // in turn: the policy is to serve all
+  std::vector<LearntModel> learnt;
+  for (const std::unique_ptr<Asked>& model : models) {
+    learnt.push_back({.name = model->job.graph.name(), .first_task = by_order.size()});
+    for (PlacementTask& task : tasks_by_order(model->task)) by_order.push_back(std::move(task));
+    learnt.back().end_task = by_order.size();
+  }
   if (!goes_on) {
     std::vector<const PolicyInput*> inputs;
     for (const PlacementTask& task : by_order) inputs.push_back(&task.input());
@@ -194,17 +225,30 @@ int finetune_verb(Program& program, const LearnFlags& flags) {
                        fmt::format("best {:.4f}, samples {:.4f}", point.best, point.mean));
     }
     points = learner.curve();
+    for (LearntModel& model : learnt) model = learnt_by(learner, std::move(model));
   }
   console.finish();
-  policy.write(flags.output, {{"tuned_for", model->job.graph.name()}});
+  std::string names;
+  for (const LearntModel& model : learnt) names += (names.empty() ? "" : ", ") + model.name;
+  policy.write(flags.output, {{"tuned_for", names}});
   if (console.json) {
     Json rows = Json::array();
     for (const LearningPoint& point : points)
       rows.push_back(
           {{"calls", point.calls}, {"best", point.best}, {"mean", point.mean}, {"valid", point.valid}});
-    print_json_line(console, {{"policy", flags.output}, {"curve", rows}});
+    Json of_models = Json::array();
+    for (const LearntModel& model : learnt) {
+      of_models.push_back({{"model", model.name}, {"calls", model.calls}});
+      if (model.best) of_models.back()["best_ns"] = model.best->count();
+    }
+    print_json_line(console, {{"policy", flags.output}, {"models", of_models}, {"curve", rows}});
   } else {
     print_curves(console, points);
+    for (const LearntModel& model : learnt) {
+      console.out() << fmt::format(
+          "{}: {}\n", model.name,
+          model.best ? "a step of " + to_text(*model.best) + " at best" : "nothing fits");
+    }
     console.out() << "wrote " << flags.output << '\n';
   }
   return context.stop() ? kInterrupted : kDone;
@@ -219,7 +263,7 @@ struct AnswerRow {
 int apply_verb(Program& program, const LearnFlags& flags) {
   expect_model(flags, "apply model.pt2 --cluster 4xV100-16GB");
   Console& console = program.console;
-  const std::unique_ptr<Asked> model = asked(program, flags);
+  const std::unique_ptr<Asked> model = asked(program, flags.job);
   const Policy policy = policy_of(flags.learned, flags.device);
   const PlacementTask& task = model->task;
   // All that is asked is judged by the order that suits it better.
@@ -330,7 +374,9 @@ void expect_output(const LearnFlags& flags) {
     throw InputError(fmt::format("learn {}: -o names the {} to write, such as -o {}.safetensors",
                                  flags.action, what, what));
   }
-  check_outputs({{"--output", flags.output}, {"--checkpoint", flags.checkpoint}}, flags.job.inputs());
+  std::vector<std::string> inputs = flags.job.inputs();
+  inputs.insert(inputs.end(), flags.others.begin(), flags.others.end());
+  check_outputs({{"--output", flags.output}, {"--checkpoint", flags.checkpoint}}, inputs);
 }
 
 int learn(Program& program, const LearnFlags& flags) {

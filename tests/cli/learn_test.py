@@ -107,6 +107,9 @@ class Learned(Command):
         self.assertEqual(self.planned("--policy", "tuned.safetensors")["status"], "feasible")
         told = self.espalier("learn", "curve", "c.safetensors", "--svg", "c.svg").stdout
         self.assertIn("3 updates", told)
+        tuned = json.loads(self.espalier("learn", "finetune", *MODEL, MODEL[0], "--updates", "8", "-o", "both.safetensors", "--json").stdout)
+        self.assertEqual([model["calls"] for model in tuned["models"]], [64, 64])
+        self.assertEqual(self.planned("--policy", "both.safetensors")["status"], "feasible")
         self.assertIn("<svg", (self.folder / "c.svg").read_text())
 
     def test_contrast_comes_before_all_else_and_changes_what_is_learnt(self):
@@ -209,6 +212,7 @@ class Learned(Command):
         self.refused("learn", "pretrain", *MODEL[:1], "-o", "p", says="is for finetune, apply and curve")
         self.refused("learn", "pretrain", "--cluster", "local:2", "-o", "p", says="--cluster is for finetune and apply")
         self.refused("learn", "apply", *MODEL, "--rounds", "3", says="learn apply: --rounds is for pretrain")
+        self.refused("learn", "apply", *MODEL, "b.pt2", says="learn apply: a second file ('b.pt2') is for finetune")
         self.refused("learn", "finetune", *MODEL, "--samples", "3", "-o", "p", says="--samples is for apply")
 
 

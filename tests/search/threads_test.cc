@@ -8,6 +8,7 @@
 #include <atomic>
 #include <filesystem>
 
+#include "espalier/app/comparison.h"
 #include "espalier/app/planning.h"
 #include "espalier/base/files.h"
 #include "espalier/graph/text.h"
