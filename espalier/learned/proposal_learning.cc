@@ -11,8 +11,8 @@
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
 #include "espalier/learned/rating_learning.h"
-#include "espalier/planners/placement/clusters.h"
 #include "espalier/planners/placement/default_search.h"
+#include "espalier/planners/placement/ground.h"
 #include "espalier/planners/placement/guided.h"
 #include "espalier/planners/placement/ranks.h"
 #include "espalier/planners/placement/search_placer.h"
@@ -26,17 +26,6 @@ constexpr float kMoreForGains = 10;
 constexpr std::int64_t kLostPart = 8;  // of a score: what takes so much longer is not looked at to its end
 constexpr std::uint64_t kAnyChange = 8;
 constexpr std::uint64_t kStartBudget = 4'000;
-
-// What moves: units, or clusters as units.
-struct Ground {
-  Ground(const Instance& whole, const Clusters* clusters, const std::vector<DeviceOrders>& orders)
-      : joined(clusters ? std::optional(joined_units(whole, *clusters)) : std::nullopt),
-        around(joined ? *joined : whole),
-        engines(engines_by(joined ? *joined : whole, {}, orders)) {}
-  std::optional<Instance> joined;
-  Neighbourhood around;
-  std::vector<Engine> engines;
-};
 
 // Signed, so that small gains are told apart.
 float rooted(float gain) {
@@ -56,10 +45,10 @@ class JudgingWalks {
     starts_ = placer_starts({workload.graph, instance_}, {}, of_starts);
     for (Assignment& start : simple_starts(instance_)) starts_.push_back(std::move(start));
     const std::vector<DeviceOrders> orders = usual_orders(instance_);
-    grounds_.push_back(std::make_unique<Ground>(instance_, nullptr, orders));
+    grounds_.push_back(std::make_unique<Ground>(instance_, Rules(), orders));
     for (const Clusters& level : levels_)
-      grounds_.push_back(std::make_unique<Ground>(instance_, &level, orders));
-    for (const Engine& engine : grounds_.front()->engines) best_start_.push_back(best_start_by(engine));
+      grounds_.push_back(std::make_unique<Ground>(instance_, Rules(), orders, &level));
+    for (const Engine& engine : grounds_.front()->engines()) best_start_.push_back(best_start_by(engine));
   }
 
   // What is judged at the next place; then the walk goes on. Nothing where nothing can move.
@@ -103,11 +92,10 @@ class JudgingWalks {
     walk_.reset();
     const std::size_t g = rng_.below(grounds_.size());
     const Ground& ground = *grounds_[g];
-    if (ground.around.movable().empty()) return;
-    const std::size_t by = rng_.below(ground.engines.size());
-    Assignment start = starts_[rng_.below(2) == 0 ? best_start_[by] : rng_.below(starts_.size())];
-    if (g > 0) start = devices_of_clusters(instance_, levels_[g - 1], start);
-    walk_ = std::make_unique<Walk>(ground.engines[by], ground.around, std::move(start), context_);
+    if (ground.around().movable().empty()) return;
+    const std::size_t by = rng_.below(ground.engines().size());
+    const Assignment& start = starts_[rng_.below(2) == 0 ? best_start_[by] : rng_.below(starts_.size())];
+    walk_ = std::make_unique<Walk>(ground.engines()[by], ground.around(), ground.from_units(start), context_);
     left_ = options_.least + rng_.below(options_.most - options_.least + 1);
   }
 

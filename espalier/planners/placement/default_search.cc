@@ -34,6 +34,7 @@
 #include "espalier/base/check.h"
 #include "espalier/planners/placement/annealing.h"
 #include "espalier/planners/placement/descent.h"
+#include "espalier/planners/placement/ground.h"
 #include "espalier/planners/placement/guided.h"
 #include "espalier/planners/placement/placement_bounds.h"
 #include "espalier/planners/placement/ranks.h"
@@ -119,28 +120,6 @@ void run_method(Walk& walk, const Phase& phase, const ProposalGuide* guide, Rng&
   }
 }
 
-// What moves in a phase: the units of an instance, or those of one whose clusters are units.
-struct Movable {
-  Movable(const Instance& of, const Rules& rules, const std::vector<DeviceOrders>& orders)
-      : instance(of), around(instance), engines(engines_by(instance, rules, orders)) {}
-  const Instance& instance;
-  Neighbourhood around;
-  std::vector<Engine> engines;  // by order
-};
-
-// The clusters of a level as the units of an instance.
-struct ClustersAsUnits {
-  ClustersAsUnits(const Instance& of, const Rules& rules, const std::vector<DeviceOrders>& orders,
-                  const Clusters& joined_by)
-      : whole(of), clusters(joined_by), joined(joined_units(of, joined_by)), movable(joined, rules, orders) {}
-  Assignment of_units(const Assignment& units) const { return devices_of_clusters(whole, clusters, units); }
-  Assignment to_units(const Assignment& at) const { return assignment_of_clusters(clusters, at); }
-  const Instance& whole;
-  const Clusters& clusters;
-  const Instance joined;
-  const Movable movable;
-};
-
 class PhasedSearch {
  public:
   PhasedSearch(const Instance& instance, const Rules& rules, const PlacementSearchOptions& options,
@@ -157,7 +136,7 @@ class PhasedSearch {
   Placed run_all() {
     const std::uint64_t all = context_.left();
     judge_starts();
-    if (units_.around.movable().empty()) return result();
+    if (units_.around().movable().empty()) return result();
     double share_left = 1;
     for (const Phase& phase : phases(all)) {
       run_phase(phase, share_left);
@@ -171,7 +150,7 @@ class PhasedSearch {
  private:
   std::vector<Phase> phases(std::uint64_t looks) const {
     if (options_.method != SearchMethod::kDefault) return {{options_.method, 1.0}};
-    const auto units = static_cast<double>(units_.around.movable().size());
+    const auto units = static_cast<double>(units_.around().movable().size());
     return default_phases(static_cast<double>(looks) / units, options_.levels.size());
   }
 
@@ -192,7 +171,7 @@ class PhasedSearch {
     starts.resize(allowed);
     std::vector<std::vector<std::size_t>> ranking;  // of the starts, by order
     for (std::size_t o = 0; o < orders_.size(); ++o) {
-      const std::vector<Evaluated> seen = units_.engines[o].evaluate_all(starts, context_.pool);
+      const std::vector<Evaluated> seen = units_.engines()[o].evaluate_all(starts, context_.pool);
       std::vector<std::size_t>& ranked = ranking.emplace_back(starts.size());
       std::iota(ranked.begin(), ranked.end(), 0U);
       std::sort(ranked.begin(), ranked.end(), [&](std::size_t a, std::size_t b) {
@@ -220,21 +199,22 @@ class PhasedSearch {
 
   void run_phase(const Phase& phase, double share_left) {
     if (phase.level == kUnits) {
-      run_chains(phase, share_left, nullptr);
+      run_chains(phase, share_left, units_);
     } else {
-      const ClustersAsUnits level(instance_, rules_, orders_, options_.levels[phase.level]);
+      const Ground level(instance_, rules_, orders_, &options_.levels[phase.level]);
       Phase trial = phase, rest = phase;
       trial.share = phase.share * kTrial;
       rest.share = phase.share - trial.share;
-      run_chains(trial, share_left, &level);
-      if (is_near_the_best()) run_chains(rest, share_left - trial.share, &level);
+      run_chains(trial, share_left, level);
+      if (is_near_the_best()) run_chains(rest, share_left - trial.share, level);
     }
     go_on_from_the_best();
     if (options_.ranks == PlacementSearchOptions::Ranks::kRecomputed) recompute_ranks();
   }
 
-  // Each chain goes on from where it is, with its part of what the phase has of what is left.
-  void run_chains(const Phase& phase, double share_left, const ClustersAsUnits* level) {
+  // Each chain goes on from where it is, with its part of what the phase has of what is left; those that do
+  // not move clusters now, on units.
+  void run_chains(const Phase& phase, double share_left, const Ground& level) {
     Context part = context_;
     const std::uint64_t left = context_.left();
     const double of_left = std::min(1.0, phase.share / std::max(share_left, 1e-9));
@@ -247,17 +227,14 @@ class PhasedSearch {
     part.for_each(at_.size(), [&](std::size_t c, Context& mine) {
       if (mine.budget.max_states < 2) return;
       Rng rng(stream_key(options_.seed, {phase_, c}));
-      const bool clusters = moving_[c] != 0;
-      const Movable& movable = clusters ? level->movable : units_;
+      const Ground& ground = moving_[c] != 0 ? level : units_;
       auto& [at, order] = at_[c];
-      Walk walk(movable.engines[order], movable.around, clusters ? level->of_units(at) : at, mine);
+      Walk walk(ground.engines()[order], ground.around(), ground.from_units(at), mine);
       walk.allow(mine.budget.max_states);
       run_method(walk, phase, options_.method == SearchMethod::kDefault ? options_.guide : nullptr, rng);
       found[c] = walk.best();
-      at = walk.nearest();
-      if (!clusters) return;
-      at = level->to_units(at);
-      if (found[c]) found[c]->assignment = level->to_units(found[c]->assignment);
+      if (found[c]) found[c]->assignment = ground.to_units(found[c]->assignment);
+      at = ground.to_units(walk.nearest());
     });
     context_.states = part.states;
     found_.assign(at_.size(), std::nullopt);
@@ -300,13 +277,13 @@ class PhasedSearch {
   void recompute_ranks() {
     if (rules_.order != Rules::Order::kPriority || !best_ || !context_.take_state()) return;
     DeviceOrders orders{rank_priorities(instance_, rules_, best_->assignment), {}};
-    Engine engine(units_.engines[best_order_], orders);
+    Engine engine(units_.engines()[best_order_], orders);
     Scratch scratch;
     const Evaluated seen = engine.evaluate(best_->assignment, scratch);
     if (!seen.fits || seen.time > best_->time) return;
     best_->time = seen.time;
     orders_[best_order_] = std::move(orders);
-    units_.engines[best_order_] = std::move(engine);
+    units_.set_engine(best_order_, std::move(engine));
   }
 
   Placed result() const {
@@ -328,7 +305,7 @@ class PhasedSearch {
   const PlacementSearchOptions& options_;
   Context& context_;
   std::vector<DeviceOrders> orders_;
-  Movable units_;
+  Ground units_;
   std::vector<Place> at_;                       // by chain
   std::vector<char> moving_;                    // by chain: whether it moved clusters in the last phase
   std::vector<std::optional<Duration>> found_;  // by chain, in the last phase
