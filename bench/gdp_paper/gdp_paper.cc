@@ -4,14 +4,15 @@
 //   bench_gdp_paper FILE.csv POLICIES CALLS SEED WORKLOAD METHOD…
 //   bench_gdp_paper forward WORKLOAD [DEVICE]
 //   bench_gdp_paper reach FILE.csv CALLS SEEDS WORKLOAD
-//   bench_gdp_paper batch FILE.csv CALLS SEED WORKLOAD…
+//   bench_gdp_paper batch FILE.csv CALLS SEED METHOD WORKLOAD…
 //
 // The second form times a forward pass and a learning step with a node for each unit, on cpu or cuda. The
 // third asks after how many calls a fresh policy is as fast as HDP is after CALLS of its own, and appends a
 // row for each seed: workload, HDP's calls and step, seed, those calls (none: not within 6,400), its step
 // after 6,400, the expert's and the bound. The fourth is GDP-batch: one fresh policy learns all of the
-// workloads in turn, by both orders of devices, with so many calls for each; rows of method gdp-batch, whose
-// seconds are those of all workloads over their number.
+// workloads in turn, by both orders of devices, with so many calls for each. METHOD: gdp-batch, where all
+// that is learnt is in the net, or gdp-batch-tables, where each workload has a table beside it, as gdp has.
+// Seconds are those of all workloads over their number.
 //
 // CALLS: of the operator engine, those of starts too; four times as many on eight devices. POLICIES: a folder
 // with without_FAMILY.safetensors, policies that never saw that family (bench/gdp_paper/run makes them).
@@ -569,9 +570,10 @@ void add_row(const Rows& rows, const Question& question, const std::string& meth
   rows.add(line.str());
 }
 
-// The net has no tables of single graphs beside it: what it learns is all workloads'.
-int batch(const std::string& file, std::uint64_t calls, std::uint64_t seed,
+int batch(const std::string& file, std::uint64_t calls, std::uint64_t seed, const std::string& method,
           std::span<const std::string> workloads) {
+  if (method != "gdp-batch" && method != "gdp-batch-tables")
+    throw InputError("there is no method '" + method + "'");
   const Rows rows(file);
   std::deque<Question> questions;
   std::deque<PlacementTask> tasks;
@@ -586,7 +588,9 @@ int batch(const std::string& file, std::uint64_t calls, std::uint64_t seed,
       question_of_task.push_back(questions.size() - 1);
     }
   }
-  LearningOptions options{.learning_rate = 1e-3, .last_learning_rate = 1e-4, .tables = false, .seed = seed};
+  LearningOptions options{.seed = seed};
+  options.tables = method == "gdp-batch-tables";
+  if (!options.tables) options.learning_rate = 1e-3, options.last_learning_rate = 1e-4;
   options.updates = calls / options.rollouts * workloads.size();
   Policy policy(PolicyShape{}, seed);
   ThreadPool pool(2);
@@ -607,8 +611,8 @@ int batch(const std::string& file, std::uint64_t calls, std::uint64_t seed,
       if (progress.best && (!best || progress.best->evaluated.time < *best))
         best = progress.best->evaluated.time;
     }
-    add_row(rows, questions[q], "gdp-batch", seed, taken,
-            took.count() / static_cast<double>(questions.size()), best);
+    add_row(rows, questions[q], method, seed, taken, took.count() / static_cast<double>(questions.size()),
+            best);
   }
   return 0;
 }
@@ -617,9 +621,9 @@ int run(const std::vector<std::string>& arguments) {
   if (arguments.size() == 5 && arguments[0] == "reach") {
     return reach(arguments[1], std::stoull(arguments[2]), std::stoull(arguments[3]), arguments[4]);
   }
-  if (arguments.size() >= 5 && arguments[0] == "batch") {
-    return batch(arguments[1], std::stoull(arguments[2]), std::stoull(arguments[3]),
-                 std::span(arguments).subspan(4));
+  if (arguments.size() >= 6 && arguments[0] == "batch") {
+    return batch(arguments[1], std::stoull(arguments[2]), std::stoull(arguments[3]), arguments[4],
+                 std::span(arguments).subspan(5));
   }
   if ((arguments.size() == 2 || arguments.size() == 3) && arguments[0] == "forward") {
     return forward(recipe_of(arguments[1]), arguments.size() == 3 ? arguments[2] : "cpu");
