@@ -16,7 +16,8 @@
 //
 // CALLS: of the operator engine, those of starts too; four times as many on eight devices. POLICIES: a folder
 // with without_FAMILY.safetensors, policies that never saw that family (bench/gdp_paper/run makes them).
-// Rows that the file has are skipped: what was stopped goes on.
+// Rows that the file has are skipped: what was stopped goes on. A workload's name with " mixed" behind it has
+// devices of two kinds.
 //
 // Appends CSV: workload, tasks, clusters, devices, method, seed, calls, seconds, step, expert's step and
 // bound in ns; no step where nothing fits was found.
@@ -515,11 +516,20 @@ int forward(const WorkloadRecipe& recipe, const std::string& device) {
   return 0;
 }
 
-const WorkloadRecipe& recipe_of(const std::string& workload) {
-  static const std::vector<WorkloadRecipe> kRecipes = gdp_workloads();
-  const auto at = std::ranges::find(kRecipes, workload, &WorkloadRecipe::name);
-  if (at == kRecipes.end()) throw InputError("there is no workload '" + workload + "'");
-  return *at;
+// One of GDP's; "RNNLM-4 mixed" is RNNLM-4 where half of the devices are of a kind that no policy was trained
+// on.
+WorkloadRecipe recipe_of(const std::string& workload) {
+  constexpr std::string_view kMixed = " mixed";
+  const bool mixed = workload.ends_with(kMixed);
+  const std::string name = mixed ? workload.substr(0, workload.size() - kMixed.size()) : workload;
+  const auto at = std::ranges::find(gdp_workloads(), name, &WorkloadRecipe::name);
+  if (at == gdp_workloads().end()) throw InputError("there is no workload '" + workload + "'");
+  WorkloadRecipe recipe = *at;
+  if (!mixed) return recipe;
+  const std::string half = std::to_string(parse_cluster(recipe.cluster).devices().size() / 2);
+  recipe.name = workload;
+  recipe.cluster = half + "xRTX3090," + half + "xP100-16GB";
+  return recipe;
 }
 
 Question question_of(const WorkloadRecipe& recipe) {
@@ -580,7 +590,7 @@ int batch(const std::string& file, std::uint64_t calls, std::uint64_t seed, cons
   std::vector<const PlacementTask*> all;
   std::vector<std::size_t> question_of_task;
   for (const std::string& workload : workloads) {
-    const WorkloadRecipe& recipe = recipe_of(workload);
+    const WorkloadRecipe recipe = recipe_of(workload);
     questions.emplace_back(make_workload(recipe), family_of(recipe),
                            usual_clusters(parse_cluster(recipe.cluster).devices().size()));
     for (PlacementTask& task : tasks_by_order(questions.back().task)) {
