@@ -128,7 +128,7 @@ void add_learn(Program& program) {
                    "pretrain: groups that are placed as one: none, learned (HSDAG: the net scores edges that "
                    "nodes keep) or random (drawn, never learnt); default: none")
       ->type_name("NAME")
-      ->check(CLI::IsMember({"none", "learned", "random"}));
+      ->check(CLI::IsMember({"none", "learned", "random"}).description(""));  // said in the line above
   add_size("--priorities", flags->priorities,
            "pretrain: levels of schedule priority (GO) that the net gives nodes; default: 0", 0, 64);
   verb->add_flag("--told-order", flags->told_order,
