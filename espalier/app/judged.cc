@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "espalier/plan/fragments.h"
 #include "espalier/schedule/schedule.h"
 #include "espalier/sim/expected.h"
 #include "espalier/sim/simulate.h"

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "espalier/base/check.h"
+#include "espalier/frontend/decode.h"
 
 namespace espalier {
 namespace {
