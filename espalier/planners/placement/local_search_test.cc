@@ -6,6 +6,7 @@
 
 #include "espalier/planners/placement/default_search.h"
 #include "espalier/planners/placement/descent.h"
+#include "espalier/planners/placement/guided.h"
 #include "espalier/planners/placement/search_cases_for_tests.h"
 
 namespace espalier::placement {
