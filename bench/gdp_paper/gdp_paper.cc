@@ -64,11 +64,14 @@ struct Question {
   std::string family;
   FittingAssignment expert;
   std::uint64_t expert_looks = 0;
+  Duration bound;
 
-  Question(Workload made, std::string of, std::size_t clusters)
-      : workload(std::move(made)),
-        task(workload.graph, workload.instance, {.clusters = {.clusters = clusters}}),
-        family(std::move(of)) {
+  explicit Question(const WorkloadRecipe& recipe)
+      : workload(make_workload(recipe)),
+        task(workload.graph, workload.instance,
+             {.clusters = {.clusters = usual_clusters(workload.instance.devices())}}),
+        family(family_of(recipe)),
+        bound(placement_bound(workload.instance, task.engine().rules()).time) {
     Context context;
     const std::vector<std::uint32_t> layers = layers_of(workload.instance, workload.graph);
     std::optional<FittingAssignment> split = best_layer_split(task.engine(), layers, context);
@@ -532,16 +535,10 @@ WorkloadRecipe recipe_of(const std::string& workload) {
   return recipe;
 }
 
-Question question_of(const WorkloadRecipe& recipe) {
-  return {make_workload(recipe), family_of(recipe),
-          usual_clusters(parse_cluster(recipe.cluster).devices().size())};
-}
-
 int reach(const std::string& file, std::uint64_t hdp_calls, std::uint64_t seeds,
           const std::string& workload) {
   constexpr std::uint64_t kCalls = 6'400;
-  const Question question = question_of(recipe_of(workload));
-  const Duration bound = placement_bound(question.workload.instance, question.task.engine().rules()).time;
+  const Question question(recipe_of(workload));
   ThreadPool pool(2);
   Context context;
   context.pool = &pool;
@@ -562,7 +559,7 @@ int reach(const std::string& file, std::uint64_t hdp_calls, std::uint64_t seeds,
     if (there != learnt.curve.end()) rows << there->calls;
     rows << ',';
     if (learnt.best) rows << learnt.best->evaluated.time.count();
-    rows << ',' << question.expert.time.count() << ',' << bound.count() << '\n';
+    rows << ',' << question.expert.time.count() << ',' << question.bound.count() << '\n';
   }
   std::ofstream(file, std::ios::app) << rows.str();
   return 0;
@@ -575,8 +572,7 @@ void add_row(const Rows& rows, const Question& question, const std::string& meth
   line << question.workload.name << ',' << instance.tasks() << ',' << question.task.clusters().count << ','
        << instance.devices() << ',' << method << ',' << seed << ',' << calls << ',' << seconds << ',';
   if (step) line << step->count();
-  line << ',' << question.expert.time.count() << ','
-       << placement_bound(instance, question.task.engine().rules()).time.count();
+  line << ',' << question.expert.time.count() << ',' << question.bound.count();
   rows.add(line.str());
 }
 
@@ -588,15 +584,12 @@ int batch(const std::string& file, std::uint64_t calls, std::uint64_t seed, cons
   std::deque<Question> questions;
   std::deque<PlacementTask> tasks;
   std::vector<const PlacementTask*> all;
-  std::vector<std::size_t> question_of_task;
+  std::vector<std::size_t> begins{0};  // of each question's tasks, and where the last one's end
   for (const std::string& workload : workloads) {
-    const WorkloadRecipe recipe = recipe_of(workload);
-    questions.emplace_back(make_workload(recipe), family_of(recipe),
-                           usual_clusters(parse_cluster(recipe.cluster).devices().size()));
-    for (PlacementTask& task : tasks_by_order(questions.back().task)) {
+    const Question& question = questions.emplace_back(recipe_of(workload));
+    for (PlacementTask& task : tasks_by_order(question.task))
       all.push_back(&tasks.emplace_back(std::move(task)));
-      question_of_task.push_back(questions.size() - 1);
-    }
+    begins.push_back(all.size());
   }
   LearningOptions options{.seed = seed};
   options.tables = method == "gdp-batch-tables";
@@ -612,17 +605,9 @@ int batch(const std::string& file, std::uint64_t calls, std::uint64_t seed, cons
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   for (std::size_t q = 0; q < questions.size(); ++q) {
-    std::uint64_t taken = 0;
-    std::optional<Duration> best;
-    for (std::size_t t = 0; t < all.size(); ++t) {
-      if (question_of_task[t] != q) continue;
-      const TaskProgress& progress = learner.progress(t);
-      taken += progress.calls;
-      if (progress.best && (!best || progress.best->evaluated.time < *best))
-        best = progress.best->evaluated.time;
-    }
-    add_row(rows, questions[q], method, seed, taken, took.count() / static_cast<double>(questions.size()),
-            best);
+    const FoundForGraph found = found_for(learner, begins[q], begins[q + 1]);
+    add_row(rows, questions[q], method, seed, found.calls,
+            took.count() / static_cast<double>(questions.size()), found.best);
   }
   return 0;
 }
@@ -647,7 +632,7 @@ int run(const std::vector<std::string>& arguments) {
     if (!rows.has(arguments[4] + "," + arguments[i] + "," + arguments[3])) wanted.push_back(arguments[i]);
   }
   if (wanted.empty()) return 0;
-  const Question question = question_of(recipe_of(arguments[4]));
+  const Question question(recipe_of(arguments[4]));
   const std::size_t devices = question.workload.instance.devices();
   ThreadPool pool(2);
   for (const std::string& method : wanted) {

@@ -365,6 +365,18 @@ std::vector<LearningPoint> Learner::curve() const {
   return by_update(curves);
 }
 
+FoundForGraph found_for(const Learner& learner, std::size_t first, std::size_t end) {
+  FoundForGraph found;
+  for (std::size_t task = first; task < end; ++task) {
+    const TaskProgress& progress = learner.progress(task);
+    found.calls += progress.calls;
+    if (!progress.best) continue;
+    const Duration step = progress.best->evaluated.time;
+    found.best = found.best ? std::min(*found.best, step) : step;
+  }
+  return found;
+}
+
 std::vector<LearningPoint> read_learning_curve(const std::string& path) {
   const std::string bytes = read_file(path);
   const Json json = learner_json(SafetensorsReader(bytes, path), path);

@@ -124,6 +124,13 @@ class Learner {
   std::unique_ptr<State> state_;
 };
 
+// What was found for tasks first … end - 1: one graph by several orders of devices.
+struct FoundForGraph {
+  std::uint64_t calls = 0;
+  std::optional<Duration> best = {};  // step of the best that fits
+};
+FoundForGraph found_for(const Learner& learner, std::size_t first, std::size_t end);
+
 // The curve of a file that a learner saved, as curve() of it. Throws InputError where it is none.
 std::vector<LearningPoint> read_learning_curve(const std::string& path);
 

@@ -158,24 +158,11 @@ void print_curves(Console& console, const std::vector<LearningPoint>& points) {
   }
 }
 
-// What a learner found for a model, by either order.
 struct LearntModel {
   std::string name;
-  std::size_t first_task = 0, end_task = 0;
-  std::uint64_t calls = 0;
-  std::optional<Duration> best = {};
+  std::size_t first_task = 0, end_task = 0;  // by either order
+  FoundForGraph found = {};
 };
-
-LearntModel learnt_by(const Learner& learner, LearntModel learnt) {
-  for (std::size_t task = learnt.first_task; task < learnt.end_task; ++task) {
-    const TaskProgress& progress = learner.progress(task);
-    learnt.calls += progress.calls;
-    if (!progress.best) continue;
-    const Duration step = progress.best->evaluated.time;
-    learnt.best = learnt.best ? std::min(*learnt.best, step) : step;
-  }
-  return learnt;
-}
 
 int finetune_verb(Program& program, const LearnFlags& flags) {
   expect_model(flags, "finetune model.pt2 -o policy.safetensors");
@@ -225,7 +212,7 @@ int finetune_verb(Program& program, const LearnFlags& flags) {
                        fmt::format("best {:.4f}, samples {:.4f}", point.best, point.mean));
     }
     points = learner.curve();
-    for (LearntModel& model : learnt) model = learnt_by(learner, std::move(model));
+    for (LearntModel& model : learnt) model.found = found_for(learner, model.first_task, model.end_task);
   }
   console.finish();
   std::string names;
@@ -238,8 +225,8 @@ int finetune_verb(Program& program, const LearnFlags& flags) {
           {{"calls", point.calls}, {"best", point.best}, {"mean", point.mean}, {"valid", point.valid}});
     Json of_models = Json::array();
     for (const LearntModel& model : learnt) {
-      of_models.push_back({{"model", model.name}, {"calls", model.calls}});
-      if (model.best) of_models.back()["best_ns"] = model.best->count();
+      of_models.push_back({{"model", model.name}, {"calls", model.found.calls}});
+      if (model.found.best) of_models.back()["best_ns"] = model.found.best->count();
     }
     print_json_line(console, {{"policy", flags.output}, {"models", of_models}, {"curve", rows}});
   } else {
@@ -247,7 +234,7 @@ int finetune_verb(Program& program, const LearnFlags& flags) {
     for (const LearntModel& model : learnt) {
       console.out() << fmt::format(
           "{}: {}\n", model.name,
-          model.best ? "a step of " + to_text(*model.best) + " at best" : "nothing fits");
+          model.found.best ? "a step of " + to_text(*model.found.best) + " at best" : "nothing fits");
     }
     console.out() << "wrote " << flags.output << '\n';
   }

@@ -212,10 +212,10 @@ void change_groups(const Site& site, std::size_t s, std::uint32_t degree, std::v
     moves.push_back(std::move(plan));
   };
   if (stage.devices.size() % degree == 0) in_groups(stage.devices);
+  const std::size_t kept = std::min(degree, stage.degree);  // of a replica's devices
   std::vector<DeviceId> devices, known = stage.devices;
   for (std::size_t r = 0; r < stage.replicas(); ++r) {
     const std::span<const DeviceId> now = stage.group(r);
-    const std::size_t kept = std::min<std::size_t>(degree, stage.degree);
     const auto more = devices_beside(site, now.front(), known, degree - kept);
     if (!more) return;
     devices.insert(devices.end(), now.begin(), now.begin() + static_cast<std::ptrdiff_t>(kept));
