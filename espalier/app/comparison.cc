@@ -127,10 +127,9 @@ Comparison compare_planners(const PlanningJob& job, const CompareOptions& option
   const Plan closest_plan = closest ? closest->outcome.closest->plan : Plan();
   std::vector<std::vector<ComparedPlan>> rows(planners.size());
   search.pool.for_each(planners.size(), [&](std::size_t i) {
-    rows[i] = rows_of(job,
-                      checked_and_judged(job, found[i].name, std::move(found[i].outcome), options.schedule,
-                                         search.any_bound),
-                      times[i]);
+    rows[i] =
+        rows_of(job, search.checked_and_judged(found[i].name, std::move(found[i].outcome), options.schedule),
+                times[i]);
   });
 
   Comparison result;

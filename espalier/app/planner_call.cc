@@ -57,6 +57,15 @@ Problem problem_of(const PlanningJob& job, const ChosenOrders& orders) {
   return problem;
 }
 
+// Whoever improves a plan looks at its neighbours: these make others, and soon.
+std::vector<NamedPlanner> planners_beside_a_plan(const OrderRule& rule) {
+  std::vector<NamedPlanner> planners = named_planners(rule);
+  std::erase_if(planners, [](const NamedPlanner& each) {
+    return each.name != "graphpipe" && each.name != "piper" && each.name != "checkpointed";
+  });
+  return planners;
+}
+
 NamedPlanner with_early_ones(NamedPlanner maker, const OrderRule& rule) {
   std::vector<NamedPlanner> planners{maker};
   for (NamedPlanner& each : named_planners(rule)) {
@@ -94,9 +103,12 @@ NamedPlanner planner_for(const PlanningJob& job, const std::string& name, const 
         .orders = chosen.is_open() ? joint::OrdersMay::kChange : joint::OrdersMay::kStay,
         .guide = means.guides.plans};
     return {name,
-            [schedule, options](const Problem& problem, Context& context) {
+            [schedule, options, brief = means.brief](const Problem& problem, Context& context) {
               if (problem.locked.empty()) {
-                return joint_search(problem, named_planners(schedule), options, context);
+                const bool few = brief && problem.start;
+                return joint_search(problem,
+                                    few ? planners_beside_a_plan(schedule) : named_planners(schedule),
+                                    options, context);
               }
               Outcome kept = keep_locked(problem, {.schedule = schedule}, context);
               return improved(problem, std::move(kept), options, context);
@@ -119,14 +131,20 @@ NamedPlanner planner_for(const PlanningJob& job, const std::string& name, const 
   return {name, plan, planner.shares};
 }
 
-PlannerCall::PlannerCall(const PlanningJob& of, const ChosenOrders& orders, const SearchOptions& options)
-    : job(of), problem(problem_of(of, orders)), pool(options.threads), watch(options.progress) {
+PlannerCall::PlannerCall(const PlanningJob& of, const ChosenOrders& orders, const SearchOptions& options,
+                         bool with_bound)
+    : job(of),
+      problem(problem_of(of, orders)),
+      wants_bound(with_bound),
+      pool(options.threads),
+      watch(options.progress) {
   context.pool = &pool;
   context.cancelled = options.cancelled;
   context.watch = &watch;
 }
 
 void PlannerCall::run(const std::function<void()>& planners) {
+  if (!wants_bound) return planners();
   pool.for_each(2, [&](std::size_t i) {
     if (i == 1) return planners();
     any_bound = any_bound_of(job, Bound::Scope::kOneSize);
@@ -146,8 +164,8 @@ Shortage PlannerCall::explain(NamedPlanner maker, const OrderRule& rule,
   return explain_shortage(problem, maker, again, closest);
 }
 
-Planned checked_and_judged(const PlanningJob& job, const std::string& planner, Outcome found,
-                           const ChosenOrders& schedule, const Bound& any_bound) {
+Planned PlannerCall::checked_and_judged(const std::string& planner, Outcome found,
+                                        const ChosenOrders& schedule) const {
   Planned planned{
       .planner = planner, .outcome = std::move(found), .judged = {}, .shortage = {}, .warnings = {}};
   Outcome& outcome = planned.outcome;
@@ -185,7 +203,7 @@ Planned checked_and_judged(const PlanningJob& job, const std::string& planner, O
       return planned;
     }
   }
-  const bool within = scope_of(*plan, job.training) == any_bound.scope;
+  const bool within = !wants_bound || scope_of(*plan, job.training) == any_bound.scope;
   planned.judged = judge(job, *plan, within ? any_bound : any_bound_of(job, *plan));
   planned.warnings = semantic_warnings(job.graph, *plan);
   return planned;

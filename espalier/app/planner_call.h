@@ -18,10 +18,13 @@ struct PlannerMeans {
   const ChosenOrders& chosen;
   const LearnedPlanner& learned;
   Guides guides;
+  bool brief = false;  // PlanOptions
 
   template <class Options>
   explicit PlannerMeans(const Options& options)
       : chosen(options.schedule), learned(options.learned), guides(options.guides) {}
+  explicit PlannerMeans(const PlanOptions& options)
+      : chosen(options.schedule), learned(options.learned), guides(options.guides), brief(options.brief) {}
 };
 
 // A planner of the catalog, or the split by hand, for this job; it keeps what it needs of the means.
@@ -29,9 +32,11 @@ NamedPlanner planner_for(const PlanningJob& job, const std::string& name, const 
 
 // What a call's planners share.
 struct PlannerCall {
-  PlannerCall(const PlanningJob& of, const ChosenOrders& orders, const SearchOptions& options);
+  PlannerCall(const PlanningJob& of, const ChosenOrders& orders, const SearchOptions& options,
+              bool with_bound = true);
 
-  // Calls the planners, and finds the bound beside them: the first plans need not wait for it.
+  // Calls the planners, and finds the bound beside them, if it is wanted: the first plans need not wait for
+  // it.
   void run(const std::function<void()>& planners);
 
   // `shares`: of the budget, of all planners that were asked. Of several the one that made the closest plan
@@ -39,17 +44,16 @@ struct PlannerCall {
   Shortage explain(NamedPlanner maker, const OrderRule& rule, const std::vector<std::uint32_t>& shares,
                    const Plan& closest) const;
 
+  // What a planner found, checked, with orders made for it if they were chosen, judged.
+  Planned checked_and_judged(const std::string& planner, Outcome found, const ChosenOrders& schedule) const;
+
   const PlanningJob& job;
   const Problem problem;
-  Bound any_bound;  // of most plans; known after run
+  const bool wants_bound;
+  Bound any_bound;  // of most plans; known after run. 0, of any plan, where it is not wanted
   ThreadPool pool;
   SearchWatch watch;
   Context context;
 };
-
-// What a planner found, checked, with orders made for it if they were chosen, judged. `any_bound` is that of
-// most plans.
-Planned checked_and_judged(const PlanningJob& job, const std::string& planner, Outcome found,
-                           const ChosenOrders& schedule, const Bound& any_bound);
 
 }  // namespace espalier

@@ -182,15 +182,14 @@ namespace {
 Planned plan_once(const PlanningJob& job, const PlanOptions& options) {
   if (job.placement) return plan_given_placement(job, *job.placement, options.schedule);
   const NamedPlanner planner = planner_for(job, options.planner, PlannerMeans(options));
-  PlannerCall search(job, options.schedule, options.search);
+  PlannerCall search(job, options.schedule, options.search, !options.brief);
   search.context.budget = options.budget;
   search.context.planner = planner.name;
   Outcome outcome;
   search.run([&] { outcome = planner.plan(search.problem, search.context); });
   if (options.schedule.for_one_plan()) outcome.choices.clear();  // none of them has these orders
   if (options.pick > 0) pick_choice(outcome, options.pick);
-  Planned planned =
-      checked_and_judged(job, planner.name, std::move(outcome), options.schedule, search.any_bound);
+  Planned planned = search.checked_and_judged(planner.name, std::move(outcome), options.schedule);
   const std::optional<NearMiss>& closest = planned.outcome.closest;
   if (planned.outcome.status == Status::kInfeasible && closest && options.remedies) {
     const bool named = !closest->planner.empty() && closest->planner != "start";

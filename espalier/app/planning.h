@@ -54,6 +54,9 @@ struct PlanOptions {
   std::size_t pick = 0;  // of Outcome::choices, from 1, in place of the fastest
   LearnedPlanner learned = {};
   Guides guides = {};
+  // For a question beside a plan, the job's start: `auto` asks few planners beside it, and there is no bound
+  // but 0.
+  bool brief = false;
 };
 
 struct Planned {

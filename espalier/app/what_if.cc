@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <mutex>
+#include <numeric>
 
 #include "espalier/app/catalog.h"
 #include "espalier/app/cluster_change.h"
+#include "espalier/base/thread_pool.h"
 
 namespace espalier {
 namespace {
@@ -20,6 +23,29 @@ std::optional<double> gain_of(const WhatIf& change, std::optional<Duration> now)
          static_cast<double>(std::max<std::int64_t>(1, change.iteration->count()));
 }
 
+// One listener for searches side by side: it hears how far all of them are.
+class SharedProgress {
+ public:
+  SharedProgress(const SearchWatch::Listener& listener, std::size_t searches)
+      : listener_(listener), far_(searches, 0) {}
+
+  SearchWatch::Listener of(std::size_t search) {
+    if (!listener_) return {};
+    return [this, search](const SearchProgress& own) {
+      const std::lock_guard guard(mutex_);
+      far_[search] = own.fraction;
+      SearchProgress all = own;
+      all.fraction = std::accumulate(far_.begin(), far_.end(), 0.0) / static_cast<double>(far_.size());
+      listener_(all);
+    };
+  }
+
+ private:
+  const SearchWatch::Listener& listener_;
+  std::mutex mutex_;
+  std::vector<double> far_;
+};
+
 }  // namespace
 
 void check_changes(const PlanningJob& job, const std::vector<WhatIf>& asked) {
@@ -29,29 +55,38 @@ void check_changes(const PlanningJob& job, const std::vector<WhatIf>& asked) {
 std::vector<WhatIf> what_if(const PlanningJob& job, const std::vector<WhatIf>& asked,
                             const PlanOptions& options, const Planned* now) {
   std::vector<WhatIf> answers = asked;
-  PlanOptions plain = options;
-  plain.remedies = false;
   PlanningJob from = job;
   const bool planned_before = now != nullptr && now->judged && !now->judged->overflow;
   if (planned_before && options.planner == kAutomatic && !now->judged->placement && !now->costs) {
     from.start = now->judged->plan;
   }
-  for (WhatIf& answer : answers) {
+  // Side by side: one search has parts that keep one thread busy. Policies have their own threads.
+  const std::size_t threads = options.search.threads;
+  const bool beside = !options.learned && answers.size() > 1;
+  SharedProgress progress(options.search.progress, answers.size());
+  ThreadPool pool(beside ? threads : 1);
+  pool.for_each(answers.size(), [&](std::size_t i) {
+    WhatIf& answer = answers[i];
     if (options.search.cancelled != nullptr && *options.search.cancelled) {
       answer.status = Status::kInterrupted;
-      continue;
+      return;
     }
     const PlanningJob changed = with_change(from, answer.change);
+    PlanOptions plain = options;
+    plain.remedies = false;
+    plain.brief = true;
+    plain.search.progress = progress.of(i);
+    if (beside) plain.search.threads = std::max<std::size_t>(1, threads / answers.size());
     const std::uint64_t all = options.budget.max_states;
     plain.budget.max_states = changed.start && options.planner == kAutomatic
                                   ? std::max<std::uint64_t>(1, all / kShareFromAPlan)
                                   : all;
     const Planned planned = plan_model(changed, plain);
     answer.status = planned.outcome.status;
-    if (!planned.judged || planned.judged->overflow) continue;
+    if (!planned.judged || planned.judged->overflow) return;
     answer.iteration = planned.judged->trace.iteration;
     answer.planner = planned.planner;
-  }
+  });
   return answers;
 }
 

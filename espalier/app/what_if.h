@@ -24,9 +24,9 @@ struct WhatIf {
 // Throws InputError for a change that means nothing for the job.
 void check_changes(const PlanningJob& job, const std::vector<WhatIf>& asked);
 
-// Plans again for each change, one after the other, each from `now`, the plan without changes, where there is
-// one that fits and `auto` plans: then a quarter of the budget does, and a change for the better is not
-// slower for want of search.
+// Plans again for each change, on as many threads as the search has, each from `now`, the plan without
+// changes, where there is one that fits and `auto` plans: then a quarter of the budget does, and a change for
+// the better is not slower for want of search.
 std::vector<WhatIf> what_if(const PlanningJob& job, const std::vector<WhatIf>& asked,
                             const PlanOptions& options, const Planned* now = nullptr);
 

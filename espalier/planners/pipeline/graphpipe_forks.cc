@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <tuple>
 
 #include "espalier/base/check.h"
 #include "espalier/planners/pipeline/graphpipe_search.h"
@@ -145,8 +147,7 @@ void PipeSearch::solve_state(ForkTable& table, std::size_t state, After after, s
   }
 }
 
-// a devices for a branch or a group, the rest for the others. Where all devices are alike both sides hold
-// less with more devices, so the best a is where they cross.
+// Some devices for a branch or a group, the rest for the others.
 void PipeSearch::add_way(ForkTable& table, std::size_t state, std::uint16_t number, After after,
                          std::size_t size) {
   const ForkShape::Transition& way = table.shape->ways[state][number];
@@ -154,44 +155,63 @@ void PipeSearch::add_way(ForkTable& table, std::size_t state, std::uint16_t numb
   if (ended()) return;
   const Row& row = run.rows[way.begin];
   if (row.width == 0) return;
+  if (alike_) {
+    deal_alike(table, state, number, row, size);
+  } else {
+    deal_in_a_row(table, state, number, row, size);
+  }
+}
+
+void PipeSearch::deal_in_a_row(ForkTable& table, std::size_t state, std::uint16_t number, const Row& row,
+                               std::size_t size) const {
+  const ForkShape::Transition& way = table.shape->ways[state][number];
   const std::size_t least = least_devices(table.shape->work_left[state]);
   const std::size_t least_of_others = least_devices(table.shape->work_left[way.to]);
   for (std::size_t p = 0; p < positions(); ++p) {
-    const std::size_t room_here = std::min(table.high, room(p));
-    for (std::size_t n = least; n <= room_here; ++n) {
-      ForkEntry& entry = table.entries[fork_cell(table, state, p, n)];
-      std::size_t low = row.low;
-      if (n < low + least_of_others) continue;
-      std::size_t high = std::min(row.high, n - least_of_others);
-      const auto look = [&](std::size_t a) {
-        const Entry& mine = at(run, way.begin, size, p, a);
+    const Entry* const branch = &row.entries[(size * positions() + p) * row.width];  // from row.low on
+    for (std::size_t n = std::max(least, row.low + least_of_others); n <= std::min(table.high, room(p));
+         ++n) {
+      ForkEntry& both = table.entries[fork_cell(table, state, p, n)];
+      for (std::size_t a = row.low; a <= std::min(row.high, n - least_of_others); ++a) {
         const ForkEntry& others = table.entries[fork_cell(table, way.to, p + a, n - a)];
-        if (!mine.fits() || others.samples < 0) return;
-        const std::int64_t samples = std::max(mine.samples, others.samples);
-        const std::uint32_t depth = std::max(mine.depth, others.depth);
-        if (entry.samples < 0 || better(samples, depth, entry.samples, entry.depth)) {
-          entry = {samples, depth, narrow(a), number};
-        }
-      };
-      if (!alike_ || high < low + 4) {
-        for (std::size_t a = low; a <= high; ++a) look(a);
-        continue;
+        take_better(both, branch[a - row.low], others, a, number);
       }
-      while (low < high) {  // the fewest devices with which the branch is no worse than the others
-        const std::size_t a = (low + high) / 2;
-        const Entry& mine = at(run, way.begin, size, p, a);
-        const ForkEntry& others = table.entries[fork_cell(table, way.to, p + a, n - a)];
-        const bool no_worse = mine.fits() && (others.samples < 0 || !better(others.samples, others.depth,
-                                                                            mine.samples, mine.depth));
-        if (no_worse) {
-          high = a;
-        } else {
-          low = a + 1;
-        }
-      }
-      look(low);
-      if (low > row.low) look(low - 1);
     }
+  }
+}
+
+void PipeSearch::take_better(ForkEntry& entry, const Entry& mine, const ForkEntry& others,
+                             std::size_t devices, std::uint16_t number) const {
+  if (!mine.fits() || others.samples < 0) return;
+  const std::int64_t samples = std::max(mine.samples, others.samples);
+  const std::uint32_t depth = std::max(mine.depth, others.depth);
+  if (entry.samples >= 0 && !better(samples, depth, entry.samples, entry.depth)) return;
+  entry = {samples, depth, narrow(devices), number};
+}
+
+// Both sides hold less with more devices, so the best deal is where they cross: with one device more in all,
+// there or one further.
+void PipeSearch::deal_alike(ForkTable& table, std::size_t state, std::uint16_t number, const Row& row,
+                            std::size_t size) const {
+  const ForkShape::Transition& way = table.shape->ways[state][number];
+  const std::size_t least = least_devices(table.shape->work_left[state]);
+  const std::size_t least_of_others = least_devices(table.shape->work_left[way.to]);
+  const Entry* const branch = &row.entries[size * row.width];  // by devices from row.low on
+  const ForkEntry* const rest = &table.entries[fork_cell(table, way.to, 0, 0)];
+  ForkEntry* const both = &table.entries[fork_cell(table, state, 0, 0)];
+  std::size_t a = row.low;
+  for (std::size_t n = std::max(least, row.low + least_of_others); n <= table.high; ++n) {
+    const std::size_t most = std::min(row.high, n - least_of_others);
+    for (; a < most; ++a) {  // the fewest devices with which the branch is no worse than the others
+      const Entry& mine = branch[a - row.low];
+      const ForkEntry& others = rest[n - a];
+      if (mine.fits() &&
+          (others.samples < 0 || !better(others.samples, others.depth, mine.samples, mine.depth))) {
+        break;
+      }
+    }
+    take_better(both[n], branch[a - row.low], rest[n - a], a, number);
+    if (a > row.low) take_better(both[n], branch[a - 1 - row.low], rest[n - a + 1], a - 1, number);
   }
 }
 
@@ -215,6 +235,21 @@ void PipeSearch::spread(Row& row, const ForkTable& fork, std::size_t size, std::
     entry.depth = held.depth + depth;
     entry.behind = narrow(used);
   }
+}
+
+// Whether a fork may, in its place of a row, before what follows: its sources hold a micro-batch more, where
+// it has any.
+bool PipeSearch::may_improve(const Row& row, const ForkShape& shape, std::size_t size, std::size_t position,
+                             const Next& next) const {
+  if (!alike_) return true;
+  const bool some = !shape.segments.empty();
+  const std::int64_t samples = some ? least_held(size, 1, next.samples) : next.samples;
+  const std::size_t least = next.devices + least_devices(shape.work_left.front());
+  for (std::size_t n = std::max(row.low, least); n <= row.high; ++n) {
+    const Entry& entry = row.entries[(size * positions() + position) * row.width + n - row.low];
+    if (improves(samples, next.depth + (some ? 1 : 0), entry)) return true;
+  }
+  return false;
 }
 
 void PipeSearch::add_forks(RunTable& table, Row& row, std::size_t item, Cuts cuts) {
@@ -266,9 +301,12 @@ void PipeSearch::add_tails(RunTable& table, Row& row, std::size_t item, Cuts cut
     for (std::size_t i = 1; i < kEndsTried; ++i) ends[i] = ends[i * (ends.size() - 1) / (kEndsTried - 1)];
     ends.resize(kEndsTried);
   }
+  // What such a stage holds with fewer replicas, by branch, what follows, cut; devices alike.
+  std::map<std::tuple<std::uint16_t, std::size_t, std::uint16_t>, std::int64_t> fewer;
   for (const std::size_t j : ends) {
     const PlaceRanges behind = tree_.places(table.run, item + 1, j);
     for (std::size_t x = 0; x < sizes_.size(); ++x) {
+      fewer.clear();
       for (const std::size_t r : sizes_[x]->degrees) {
         for (std::size_t q = 0; q < positions(); ++q) {
           if (r > room(q)) continue;
@@ -282,16 +320,24 @@ void PipeSearch::add_tails(RunTable& table, Row& row, std::size_t item, Cuts cut
             const std::uint32_t actual = tree_.forks[fork].branches[branch];
             const std::uint16_t least = cuts.front == branch ? cuts.front_cut : std::uint16_t{0};
             std::vector<Tail> of_branch = tails(actual, least, x, run_class, work);
-            for (const NextValue& next : values) {
+            for (std::size_t v = 0; v < values.size(); ++v) {
+              const NextValue& next = values[v];
               const std::int64_t w = in_flight(x, r, next.samples, next.size);
               if (w < 1 || next.devices + r > devices_) continue;
               for (const std::uint16_t cut : tail_cuts(of_branch, actual, x, run_class, behind, w)) {
+                const std::int64_t holds = held(x, r, w);
+                if (alike_) {
+                  std::int64_t& least_held = fewer.try_emplace({branch, v, cut}, kNever).first->second;
+                  if (holds >= least_held) continue;
+                  least_held = holds;
+                }
                 Cuts both = cuts;
                 both.tail = branch;
                 both.tail_cut = cut;
                 for (std::size_t s = 0; s < sizes_.size() && !ended(); ++s) {
-                  const ForkTable& before =
-                      fork_table(fork, both, {held(x, r, w), static_cast<std::uint8_t>(x)}, s);
+                  const Next tail{holds, next.depth + 1, x, r + next.devices};
+                  if (!may_improve(row, fork_shape(fork, both), s, q, tail)) continue;
+                  const ForkTable& before = fork_table(fork, both, {holds, static_cast<std::uint8_t>(x)}, s);
                   const Entry step{.step = Step::kForkTail,
                                    .size = static_cast<std::uint8_t>(x),
                                    .next_size = next.size,
@@ -299,7 +345,7 @@ void PipeSearch::add_tails(RunTable& table, Row& row, std::size_t item, Cuts cut
                                    .next = static_cast<std::uint16_t>(j),
                                    .branch = branch,
                                    .cut = cut};
-                  spread(row, before, s, q, step, next.depth + 1, r + next.devices);
+                  spread(row, before, s, q, step, tail.depth, tail.devices);
                 }
               }
             }

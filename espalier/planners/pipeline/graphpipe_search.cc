@@ -24,6 +24,8 @@
 // leaves few. (3) A stage as long as fits t is best in its place where shorter ones cost no less: so for each
 // start, number of replicas and devices one end is looked at, not all. Small parts are searched without that.
 // (4) Equal branches share their tables. (5) Where devices differ, an entry names the place in the row too.
+// (6) More replicas hold no less (least_held): none are added to a stage that ends all with fewer, nor to the
+// same stage on both sides of a join; and no fork is planned whose place in a row is as good already.
 //
 // Complexity of a probe: for each table (a run, or its beginning, before one figure of samples) items ×
 // devices in question × numbers of replicas.
@@ -326,81 +328,107 @@ std::size_t PipeSearch::farthest(std::uint32_t run, std::size_t size, std::size_
 }
 
 // What a stage that ends there may hold in flight: nothing if it is above the target.
-std::int64_t PipeSearch::most_in_flight(const RunTable& table, std::size_t item, const Entry& step,
-                                        std::uint32_t run_class, End& end) {
+std::int64_t PipeSearch::most_in_flight(const RunTable& table, const Start& start, End& end) {
   if (end.most_in_flight != kUnknown) return end.most_in_flight;
   end.most_in_flight = 0;
-  if (time(table.run, step.size, item, end.item, run_class) > most_) return 0;
-  const StageNeeds& of_stage = needs(table.run, step.size, item, end.item);
-  if (!may_stand(of_stage, step.size, step.replicas, run_class, 1)) return 0;
-  const Bytes memory = sizes_[step.size]->row.classes()[run_class].memory;
+  if (time(table.run, start.size, start.item, end.item, start.run_class) > most_) return 0;
+  const StageNeeds& of_stage = needs(table.run, start.size, start.item, end.item);
+  if (!may_stand(of_stage, start.size, start.replicas, start.run_class, 1)) return 0;
+  const Bytes memory = sizes_[start.size]->row.classes()[start.run_class].memory;
   return end.most_in_flight =
              options_.memory_per_mille ? of_stage.most_in_flight(usable(memory)) : kMaxMicroBatches;
 }
 
 void PipeSearch::add_stages(RunTable& table, std::size_t item) {
-  Row& row = table.rows[item];
+  const Row& row = table.rows[item];
   for (std::size_t s = 0; s < sizes_.size(); ++s) {
+    wholes_.assign(positions(), kNever);
     for (const std::size_t r : sizes_[s]->degrees) {
       for (std::size_t p = 0; p < positions(); ++p) {
-        if (r > room(p) || r > row.high) continue;
+        const std::size_t fewest = std::max(row.low, r), most = std::min(row.high, room(p));
+        if (fewest > most || least_held(s, r, table.after.samples) >= wholes_[p]) continue;
         if (!context_.take_state()) return;
-        const std::uint32_t run_class = class_of(s, p, r);
-        std::vector<End>& ends = ends_;
-        ends.clear();
-        for (std::size_t j = farthest(table.run, s, item, table.end, run_class); j > item; --j) {
-          ends.push_back({j, kUnknown});
+        const Start start{item, s, p, r, class_of(s, p, r), fewest, most};
+        ends_.clear();
+        for (std::size_t j = farthest(table.run, s, item, table.end, start.run_class); j > item; --j) {
+          ends_.push_back({j, kUnknown});
         }
-        for (std::size_t n = std::max(row.low, r); n <= std::min(row.high, room(p)) && !ends.empty(); ++n) {
-          Entry& entry = *cell(row, s, p, n);
-          for (std::size_t next_size = 0; next_size < sizes_.size(); ++next_size) {
-            add_stage(table, item,
-                      {.samples = -1,
-                       .behind = narrow(n - r),
-                       .step = Step::kStage,
-                       .size = static_cast<std::uint8_t>(s),
-                       .next_size = static_cast<std::uint8_t>(next_size),
-                       .replicas = static_cast<std::uint16_t>(r)},
-                      p + r, run_class, ends, entry);
-          }
+        for (std::size_t next_size = 0; next_size < sizes_.size(); ++next_size) {
+          add_ends(table, start, next_size);
         }
+        if (ends_.empty() || ends_.front().item < table.end) continue;
+        const std::int64_t w = in_flight(s, r, table.after.samples, table.after.size);
+        if (w >= 1 && w <= ends_.front().most_in_flight) wholes_[p] = std::min(wholes_[p], held(s, r, w));
       }
     }
   }
 }
 
-// The best of the ends for one number of devices. What holds less behind it holds less itself.
-void PipeSearch::add_stage(const RunTable& table, std::size_t item, Entry step, std::size_t position,
-                           std::uint32_t run_class, std::vector<End>& ends, Entry& entry) {
-  const bool exact = is_exact(table, item);
-  std::int64_t least_samples = -1;
-  std::uint32_t least_depth = 0;
-  for (End& end : ends) {
-    const bool last = end.item == table.end;
-    if (last && step.next_size > 0) continue;
-    std::int64_t samples = table.after.samples;
-    std::uint32_t depth = 1;
-    if (!last) {
-      const Entry& next = at(table, end.item, step.next_size, position, step.behind);
-      if (!next.fits()) {
-        if (exact || table.rows[end.item].width == 0) continue;
-        return;
-      }
-      samples = next.samples;
-      depth += next.depth;
+// The ends of a stage for each number of devices, the last one first: all of them, or the first with which
+// the rest fits. What holds less behind it holds less itself. A number with which nothing changes is left to
+// leave_devices_out.
+void PipeSearch::add_ends(RunTable& table, const Start& start, std::size_t next_size) {
+  const bool exact = is_exact(table, start.item);
+  const std::size_t r = start.replicas;
+  std::size_t open = start.most - start.fewest + 1;
+  done_.assign(open, 0);
+  const auto close = [&](std::size_t n) {
+    open -= done_[n - start.fewest] == 0 ? 1 : 0;
+    done_[n - start.fewest] = 1;
+  };
+  for (End& end : ends_) {
+    if (open == 0) return;
+    if (end.item == table.end) {
+      if (next_size > 0) continue;
+      const Next nothing{table.after.samples, 0, table.after.size, start.fewest - r};
+      if (add_stage(table, start, end, nothing, start.fewest) && !exact) return;
+      continue;
     }
-    if (least_samples >= 0 && samples >= least_samples && depth >= least_depth) continue;
-    const std::int64_t w =
-        in_flight(step.size, step.replicas, samples, last ? table.after.size : step.next_size);
-    if (w < 1 || w > most_in_flight(table, item, step, run_class, end)) continue;
-    least_samples = samples;
-    least_depth = depth;
-    step.samples = held(step.size, step.replicas, w);
-    step.depth = depth;
-    step.next = static_cast<std::uint16_t>(end.item);
-    if (improves(step.samples, step.depth, entry)) entry = step;
-    if (!exact) return;
+    const Row& next_row = table.rows[end.item];
+    if (next_row.width == 0) continue;
+    const std::size_t first = (next_size * positions() + place_of(start.position + r)) * next_row.width;
+    const Entry* const nexts = &next_row.entries[first];  // by devices from low on
+    const std::size_t from = std::max(start.fewest, r + next_row.low);
+    const std::size_t to = exact ? std::min(start.most, std::max(from, r + next_row.high)) : start.most;
+    for (std::size_t n = start.fewest; n < std::min(from, start.most + 1) && !exact; ++n) close(n);
+    bool offered = false;  // with one device less
+    for (std::size_t n = from; n <= to; ++n) {
+      const bool offered_before = std::exchange(offered, done_[n - start.fewest] == 0);
+      if (!offered) continue;
+      const std::size_t behind = std::min(n - r, next_row.high);
+      const Entry& next = nexts[behind - next_row.low];
+      if (offered_before && (behind < n - r || next.step == Step::kLeaveLast)) {
+        if (done_[n - start.fewest - 1] != 0) close(n);
+        continue;
+      }
+      const bool stands =
+          next.fits() && add_stage(table, start, end, {next.samples, next.depth, next_size, n - r}, n);
+      if (!exact && (stands || !next.fits())) close(n);
+    }
   }
+}
+
+// Whether such a stage can be, before what follows it.
+bool PipeSearch::add_stage(RunTable& table, const Start& start, End& end, const Next& next, std::size_t n) {
+  const std::uint32_t depth = next.depth + 1;
+  Entry& entry = *cell(table.rows[start.item], start.size, start.position, n);
+  if (is_exact(table, start.item) &&
+      !improves(least_held(start.size, start.replicas, next.samples), depth, entry)) {
+    return true;
+  }
+  const std::int64_t w = in_flight(start.size, start.replicas, next.samples, next.size);
+  if (w < 1 || w > most_in_flight(table, start, end)) return false;
+  const std::int64_t samples = held(start.size, start.replicas, w);
+  if (!improves(samples, depth, entry)) return true;
+  entry = {.samples = samples,
+           .depth = depth,
+           .behind = narrow(next.devices),
+           .step = Step::kStage,
+           .size = static_cast<std::uint8_t>(start.size),
+           .next_size = static_cast<std::uint8_t>(end.item == table.end ? 0 : next.size),
+           .replicas = static_cast<std::uint16_t>(start.replicas),
+           .next = static_cast<std::uint16_t>(end.item)};
+  return true;
 }
 
 // Stages with pinned operators stand on their device alone and take none of the row.

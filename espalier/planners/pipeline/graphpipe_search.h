@@ -215,11 +215,21 @@ class PipeSearch {
     std::size_t item = 0;
     std::int64_t most_in_flight = kUnknown;
   };
-  std::int64_t most_in_flight(const RunTable& table, std::size_t item, const Entry& step,
-                              std::uint32_t run_class, End& end);
+  // A stage from an item on, but for its end, and how many devices it may have with all that follows.
+  struct Start {
+    std::size_t item = 0, size = 0, position = 0, replicas = 0;
+    std::uint32_t run_class = 0;
+    std::size_t fewest = 0, most = 0;
+  };
+  struct Next {  // what follows a stage
+    std::int64_t samples = 0;
+    std::uint32_t depth = 0;
+    std::size_t size = 0, devices = 0;
+  };
+  std::int64_t most_in_flight(const RunTable& table, const Start& start, End& end);
   void add_stages(RunTable& table, std::size_t item);
-  void add_stage(const RunTable& table, std::size_t item, Entry step, std::size_t position,
-                 std::uint32_t run_class, std::vector<End>& ends, Entry& entry);
+  void add_ends(RunTable& table, const Start& start, std::size_t next_size);
+  bool add_stage(RunTable& table, const Start& start, End& end, const Next& next, std::size_t n);
   void add_pinned_stages(RunTable& table, std::size_t item);
   void add_forks(RunTable& table, Row& row, std::size_t item, Cuts cuts);
   void add_tails(RunTable& table, Row& row, std::size_t item, Cuts cuts);
@@ -228,6 +238,8 @@ class PipeSearch {
   const Row& front_row(RunTable& table, std::size_t fork_item, std::uint16_t branch, std::uint16_t cut);
   void spread(Row& row, const ForkTable& fork, std::size_t size, std::size_t position, const Entry& step,
               std::uint32_t depth, std::size_t used) const;
+  bool may_improve(const Row& row, const ForkShape& shape, std::size_t size, std::size_t position,
+                   const Next& next) const;
   // Values that may follow at an item, from a position on, by devices: each that is better than with fewer.
   std::vector<NextValue> nexts(const RunTable& table, std::size_t item, std::size_t position) const;
 
@@ -236,6 +248,12 @@ class PipeSearch {
   void add_segments(ForkShape& shape, std::uint32_t fork, const Cuts& cuts) const;
   void add_transitions(ForkShape& shape, const PipeFork& fork) const;
   void add_way(ForkTable& table, std::size_t state, std::uint16_t number, After after, std::size_t size);
+  void deal_alike(ForkTable& table, std::size_t state, std::uint16_t number, const Row& row,
+                  std::size_t size) const;
+  void deal_in_a_row(ForkTable& table, std::size_t state, std::uint16_t number, const Row& row,
+                     std::size_t size) const;
+  void take_better(ForkEntry& entry, const Entry& mine, const ForkEntry& others, std::size_t devices,
+                   std::uint16_t number) const;
   std::size_t fork_cell(const ForkTable& table, std::size_t state, std::size_t position,
                         std::size_t devices) const {
     return (state * positions() + place_of(position)) * (table.high + 1) + std::min(devices, table.high);
@@ -260,6 +278,13 @@ class PipeSearch {
                          std::size_t next_size) const;
   std::int64_t held(std::size_t size, std::size_t replicas, std::int64_t in_flight) const {
     return static_cast<std::int64_t>(replicas) * in_flight * sizes_[size]->samples();
+  }
+  // A stage of so many replicas holds no less, whatever is between it and what holds that: a part of the
+  // batch for each replica more, until it is whole.
+  std::int64_t least_held(std::size_t size, std::size_t replicas, std::int64_t after) const {
+    const std::int64_t b = sizes_[size]->samples();
+    return std::min(sizes_[size]->prices.micro_batches() * b,
+                    after + static_cast<std::int64_t>(replicas) * b);
   }
   Bytes usable(Bytes device) const { return device - (1000 - *options_.memory_per_mille) * (device / 1000); }
   bool fits(Bytes needed, Bytes device) const {
@@ -324,7 +349,9 @@ class PipeSearch {
   std::vector<RunPrices> run_prices_;  // by run, size
   std::map<std::tuple<const StageNeeds*, std::uint32_t>, std::int64_t> other_times_;
   std::vector<std::int64_t> times_;
-  std::vector<End> ends_;  // of add_stages, from the last
+  std::vector<End> ends_;             // of add_stages, from the last
+  std::vector<char> done_;            // of add_ends, by devices
+  std::vector<std::int64_t> wholes_;  // of add_stages, by position: what one stage for all that is left holds
 };
 
 }  // namespace espalier::internal
