@@ -68,8 +68,7 @@ std::vector<PipePlan> other_plans(PipeSearch& search, const PipePlan& fastest) {
   for (const std::int64_t per_mille : {0, 10, 40, 100}) {
     if (per_mille > 10 && search.devices() > kManyDevices) break;  // probes far from the least take long
     const std::int64_t target = fastest.bottleneck + fastest.bottleneck / 1000 * per_mille;
-    add(search.probe(target, Prefer::kShallow));
-    if (per_mille > 0) add(search.probe(target, Prefer::kFewSamples));
+    add(search.probe(target, Prefer::kShallow));  // those with the fewest samples were never faster
   }
   if (plans.empty() || search.ended()) return plans;
   std::int64_t depth = plans.front().depth, low = fastest.bottleneck;
