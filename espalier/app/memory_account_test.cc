@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "espalier/app/job_for_tests.h"
 #include "espalier/app/what_if.h"
 
@@ -125,6 +128,28 @@ TEST(WhatIf, FromAPlanNoChangeForTheBetterIsSlower) {
     ASSERT_TRUE(change.iteration.has_value()) << change.change;
     EXPECT_LE(*change.iteration, planned.judged->trace.iteration) << change.change;
   }
+}
+
+TEST(WhatIf, AnswersAreTheSameSideBySideAndOneListenerHearsOfAll) {
+  const PlanningJob job = small_job();
+  PlanOptions options{.budget = {.max_states = 2000}};
+  const Planned planned = plan_model(job, options);
+  ASSERT_TRUE(planned.judged.has_value());
+  const std::vector<WhatIf> asked = usual_changes(job, planned);
+  const std::vector<WhatIf> in_turn = what_if(job, asked, options, &planned);
+  double farthest = 0;
+  options.search.threads = 3;
+  options.search.progress = [&](const SearchProgress& all) {
+    EXPECT_LE(all.fraction, 1 + 1e-9);
+    farthest = std::max(farthest, all.fraction);
+  };
+  const std::vector<WhatIf> beside = what_if(job, asked, options, &planned);
+  ASSERT_EQ(beside.size(), in_turn.size());
+  for (std::size_t i = 0; i < beside.size(); ++i) {
+    EXPECT_EQ(beside[i].iteration, in_turn[i].iteration) << asked[i].change;
+    EXPECT_EQ(beside[i].status, in_turn[i].status) << asked[i].change;
+  }
+  EXPECT_GT(farthest, 0.3);  // one of four alone comes to a quarter
 }
 
 TEST(WhatIf, WhatBindsIsTheChangeThatGivesMost) {

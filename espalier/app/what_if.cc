@@ -40,6 +40,11 @@ class SharedProgress {
     };
   }
 
+  void ended(std::size_t search) {
+    const std::lock_guard guard(mutex_);
+    far_[search] = 1;
+  }
+
  private:
   const SearchWatch::Listener& listener_;
   std::mutex mutex_;
@@ -64,7 +69,7 @@ std::vector<WhatIf> what_if(const PlanningJob& job, const std::vector<WhatIf>& a
   const std::size_t threads = options.search.threads;
   const bool beside = !options.learned && answers.size() > 1;
   SharedProgress progress(options.search.progress, answers.size());
-  ThreadPool pool(beside ? threads : 1);
+  ThreadPool pool(beside ? std::min(threads, answers.size()) : 1);
   pool.for_each(answers.size(), [&](std::size_t i) {
     WhatIf& answer = answers[i];
     if (options.search.cancelled != nullptr && *options.search.cancelled) {
@@ -82,6 +87,7 @@ std::vector<WhatIf> what_if(const PlanningJob& job, const std::vector<WhatIf>& a
                                   ? std::max<std::uint64_t>(1, all / kShareFromAPlan)
                                   : all;
     const Planned planned = plan_model(changed, plain);
+    progress.ended(i);
     answer.status = planned.outcome.status;
     if (!planned.judged || planned.judged->overflow) return;
     answer.iteration = planned.judged->trace.iteration;
