@@ -327,9 +327,9 @@ void PipeSearch::add_tails(RunTable& table, Row& row, std::size_t item, Cuts cut
               for (const std::uint16_t cut : tail_cuts(of_branch, actual, x, run_class, behind, w)) {
                 const std::int64_t holds = held(x, r, w);
                 if (alike_) {
-                  std::int64_t& least_held = fewer.try_emplace({branch, v, cut}, kNever).first->second;
-                  if (holds >= least_held) continue;
-                  least_held = holds;
+                  std::int64_t& held_by_fewer = fewer.try_emplace({branch, v, cut}, kNever).first->second;
+                  if (holds >= held_by_fewer) continue;
+                  held_by_fewer = holds;
                 }
                 Cuts both = cuts;
                 both.tail = branch;
