@@ -4,8 +4,8 @@
   * a module includes only modules above it in ORDER; runtime/ never includes planners/ or learned/
   * only runtime/ and learned/ include libtorch, and their own public headers may stay free of it
   * fmt appears in no header; every header has #pragma once
-  * a header reaches what it names of the standard library by its own includes or those of our headers that it
-    includes (the build that compiles each header alone has all of the standard library, precompiled)
+  * a file reaches what it names of ours, and a header what it names of the standard library, by its own includes or
+    those of our headers that it includes: builds join files, where what one lacks another has
   * testing/ is included by tests, benchmarks and by testing/ only
   * a type of a named namespace has one definition: the linker would keep one of two and say nothing
   * no file names a place of one particular machine, nor does an entry of an archive
@@ -34,6 +34,15 @@ ALIAS = re.compile(r"using (\w+) = ")
 CONSTANT = re.compile(r"constexpr .*?\b(k[A-Z]\w*)(?:\[[^\]]*\])?(?: =|\{|$)")
 FUNCTION = re.compile(r"(?!using|return|else|static_assert|throw|TEST|extern)(?=\w)[\w:<>,&*\s\[\]]*[\w>&*\]]\s[&*]?(\w+)\((.*)")
 SOURCE = {".h", ".hpp", ".cc", ".cpp"}
+NOT_CODE = re.compile(r'//[^\n]*|#\s*include[^\n]*|R"(\w*)\((?:.|\n)*?\)\1"|"(?:\\.|[^"\\\n])*"')
+BEFORE_FUNCTION = re.compile(r"^(?:\[\[nodiscard\]\]|inline|constexpr|static|template\s*<.*?>)\s*")
+# What a file itself makes of a name, members of its types included; more than a parser would find, never less.
+MAKES_TYPE = re.compile(r"\b(?:struct|enum class|class|enum|using|typename)\s+(?:\w+::)*(\w+)|\b(?:TEST(?:_[FP])?|INSTANTIATE_TEST_SUITE_P)\((\w+)"
+                        r"|\b(k[A-Z]\w*)(?=,|\s*\}| =|\[|\{)")
+MAKES_FUNCTION = re.compile(r"(?:\b((?:\w+::)*\w+)|(?<=[\w>&*)\]])[>&*\]])\s[&*]*(\w+)(?=[;={,(:\[)]| =| :)")
+NAMES_TYPE = re.compile(r"(?<![\w.>:])[A-Zk]\w*\b")
+NAMES_FUNCTION = re.compile(r"(?<![\w.>:])([a-z]+_\w*)\(")
+NO_TYPE = set("return else throw not and or new case co_return".split())
 STANDARD_NAME = re.compile(r"\bstd::(?:(chrono|filesystem)::)?(\w+)")
 # Standard header: what it has of what our headers name.
 STANDARD = {
@@ -140,6 +149,57 @@ def reached(root, path, known):
             ours = match[1].split("/")[0] in ("espalier", "testing")
             known[path] |= reached(root, pathlib.Path(match[1]), known) if ours else {match[1]}
     return known[path]
+
+
+def code_of(text):
+    """The text without comments and includes, and with empty strings for its strings."""
+    return NOT_CODE.sub(lambda found: "" if found[0][0] in "/#" else '""', text)
+
+
+def made_for_others(text):
+    """(types and constants, functions) that a header of ours has for whoever includes it: namespaces' own."""
+    types, functions = set(), set()
+    for _, code, _ in in_namespaces(text):
+        code = BEFORE_FUNCTION.sub("", code)
+        if found := TYPE.match(code) or ALIAS.match(code) or CONSTANT.match(code):
+            types.add(found[1])
+        elif found := FUNCTION.match(code):
+            functions.add(found[1])
+    return types, functions
+
+
+def ours_reached(path, texts, known):
+    """Headers of ours that a file includes, itself or through ours."""
+    if path not in known:
+        known[path] = set()  # against a ring
+        for match in INCLUDE.finditer(texts.get(path, "")):
+            header = pathlib.Path(match[1])
+            if header in texts:
+                known[path] |= {header} | ours_reached(header, texts, known)
+    return known[path]
+
+
+def check_our_names(root, files):
+    """Types, constants and functions of two words or more: a function of one word is too often something else's name."""
+    texts = {path: (root / path).read_text(encoding="utf-8") for path in files if path.suffix in SOURCE and module_of(path)}
+    codes = {path: code_of(text) for path, text in texts.items()}
+    has = {"type": {}, "function": {}}
+    for path, text in texts.items():
+        if path.suffix == ".h":
+            for kind, names in zip(has, made_for_others(text)):
+                for name in names:
+                    has[kind].setdefault(name, set()).add(path)
+    makes = {path: {"type": {name for found in MAKES_TYPE.findall(code) for name in found},
+                    "function": {found[2] for found in MAKES_FUNCTION.finditer(code) if found[1] not in NO_TYPE}}
+             for path, code in codes.items()}
+    known = {}
+    for path, code in sorted(codes.items()):
+        reaches = {path} | ours_reached(path, texts, known)
+        for kind, pattern in (("type", NAMES_TYPE), ("function", NAMES_FUNCTION)):
+            for name in sorted(set(pattern.findall(code)) & has[kind].keys()):
+                if not has[kind][name] & reaches and not any(name in makes[header][kind] for header in reaches):
+                    line = next(number for number, text in enumerate(texts[path].split("\n"), 1) if name in text.split("//")[0])
+                    yield f"{path}:{line}: names {name} and does not reach {' or '.join(sorted(map(str, has[kind][name])))}"
 
 
 def check_standard_names(root, files):
@@ -261,6 +321,7 @@ def check_tree(root, files):
     files = [path for path in files if (root / path).is_file()]
     yield from check_types(root, files)
     yield from check_unnamed(root, files)
+    yield from check_our_names(root, files)
     yield from check_standard_names(root, files)
     for path in sorted(files):
         if path.suffix in SOURCE:
@@ -284,6 +345,9 @@ def files_of(root):
 
 GOOD = {
     "espalier/base/a.h": "#pragma once\n#include <vector>\n",
+    "espalier/base/far.h": "#pragma once\nnamespace e {\nstruct Far {\n};\ninline constexpr int kFar = 1;\n[[nodiscard]] int far_away(int n);\n}  // namespace e\n",
+    "espalier/base/far.cc": '#include "espalier/base/far.h"\nnamespace e {\nint far_away(int n) { return Far().n + kFar; }\n}  // namespace e\n',
+    "espalier/graph/own.cc": '// Far and far_away(1)\nstruct Far { int far_away() const; };\nint x(Far n) { return n.far_away() + y("kFar"); }\n',
     "espalier/graph/b.h": '#pragma once\n#include "espalier/base/a.h"\nnamespace e {\nclass B;\nstruct C {\n};\n}  // namespace e\n',
     "espalier/graph/c.cc": "namespace e {\nnamespace {\nstruct C {\n};\nint f(const C& c) {\n}\nint g(const C& c, int n) {\n}\nint n() {\n  f(C());\n}\n}  // namespace\nclass B;\n}  // namespace e\n",
     "espalier/graph/b.cc": '#include "espalier/graph/b.h"\n#include <fmt/format.h>\nnamespace e {\nnamespace {\nint g(const C& c) {\n  if (g(c)) {\n  }\n}\n}  // namespace\n}  // namespace e\n',
@@ -311,6 +375,9 @@ PLANTED = {
     "defines e::f(const C&)": ("espalier/graph/x.cc", "namespace e {\nnamespace {\nint f(const C& c,\n      int n = 1) {\n}\n}  // namespace\n}  // namespace e\n"),
     "hides espalier/graph/c_for_tests.h:3": ("espalier/graph/x_test.cc", "namespace e {\nnamespace {\nint h() {\n}\n}  // namespace\n}  // namespace e\n"),
     "names std::map and reaches none of map": ("espalier/graph/x.h", '#pragma once\n#include "espalier/base/a.h"\nstd::map<int, std::vector<int>> x();\n'),
+    "names Far and does not reach espalier/base/far.h": ("espalier/graph/x.h", "#pragma once\n#include \"espalier/base/a.h\"\nFar x(int Far2, B::Far y);\n"),
+    "names kFar and": ("espalier/graph/x.cc", "int x = kFar;\n"),
+    "names far_away and": ("espalier/graph/x.cc", "// far_away of b.h\nint x(Far::Away y) { return y.far_away(1) + far_away(2); }\n"),
     "in no row of STANDARD": ("espalier/graph/x.h", "#pragma once\nstd::nothing_yet x();\n"),
     "one particular machine": ("docs/x.md", "See " + "/home" + "/someone/file.\n"),
 }

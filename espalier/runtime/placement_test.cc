@@ -8,6 +8,7 @@
 #include <string>
 
 #include "espalier/runtime/runs_for_tests.h"
+#include "espalier/schedule/order_file.h"
 #include "testing/random_orders.h"
 #include "testing/random_placements.h"
 

@@ -64,7 +64,7 @@ class Zoo(Command):
                 self.write_model(name, output=output)
                 self.espalier("plan", output, "-c", "4xA100-80GB", "-b", "8", "--budget", 100_000, "-o", "plan.json")
                 self.espalier("simulate", "plan.json")
-                self.espalier("compare", output, "-c", "2xT4", "-b", "8")
+            self.espalier("compare", output, "-c", "2xT4", "-b", "8")
 
     def test_the_list_names_models_and_settings(self):
         listed = self.espalier("zoo", "--list").stdout

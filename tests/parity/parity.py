@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """One process, and plans of several, against PyTorch itself on this machine: every fixture, every optimizer.
 
-    parity.py [quick|all] [Parity.test_…]
+    parity.py [quick|more|all] [Parity.test_…]
 
 PyTorch and Espalier compute here, with the same library, processor and number of threads. So one process must have
 PyTorch's losses and gradients to the bit; the fixtures' stored numbers (espalier/runtime/executor_test.cc) cannot be
 compared so, for another processor rounds otherwise. Needs a Python with torch, and ESPALIER_BINARY; skipped (77)
-where one is missing. `quick` takes one optimizer for each fixture, `all` each.
+where one is missing. `quick` takes one optimizer for each fixture in turn, `more` three, `all` each.
 """
 
 import contextlib
@@ -38,7 +38,8 @@ OPTIMIZERS = {
                "schedule": {"shape": "linear", "warm_up": 0, "steps": 0}},
     "adamw": {"kind": "adamw", "learning_rate": 0.003, "beta1": 0.8, "beta2": 0.99, "weight_decay": 0.1},
 }
-QUICK = sys.argv[1:2] == ["quick"]
+EXTENT = sys.argv[1] if len(sys.argv) > 1 else "all"
+QUICK = EXTENT == "quick"
 
 sys.path.insert(0, str(ROOT / "python"))
 try:
@@ -56,9 +57,10 @@ def espalier(*arguments, **more):
 
 
 def cases():
-    """(fixture, names of optimizers): all, or one for each fixture in turn."""
+    """(fixture, names of optimizers): all, or one or three for each fixture in turn."""
     names = list(OPTIMIZERS)
-    return [(fixture, [names[i % len(names)]] if QUICK else names) for i, fixture in enumerate(FIXTURES)]
+    taken = {"quick": [0], "more": [0, 3, 6], "all": range(len(names))}[EXTENT]
+    return [(fixture, [names[(i + more) % len(names)] for more in taken]) for i, fixture in enumerate(FIXTURES)]
 
 
 class Parity(unittest.TestCase):

@@ -17,6 +17,7 @@
 #include "espalier/planners/literal/downsets.h"
 #include "espalier/planners/literal/published_for_tests.h"
 #include "testing/refusal.h"
+#include "testing/small_cases.h"
 
 namespace espalier::literal {
 namespace {
@@ -95,6 +96,8 @@ TEST(MaxLoadSpace, HasTheAuthorsPairsOfNestedDownsets) {
         std::pair("OperatorGraphs/bert_l-3_inference", 675546U),
         std::pair("OperatorGraphs/bert_l-12_inference", 3826566U),
         std::pair("OperatorGraphs/resnet50_training", 32979U)}) {
+    if (expected > 1'000'000 && espalier::testing::kOneIn > 1)
+      continue;  // nothing more for a sanitizer to see
     const std::optional<Downsets> sets = enumerate_downsets(contract(throughput_input(input)).before, 60'000);
     ASSERT_TRUE(sets);
     std::size_t pairs = 0;
