@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Sanitized builds leave this out: it starts the program often, and tests of modules have what it runs.
 """Schedules by name and as files: plan, compare, simulate.
 
 Standard library only. Skipped (77) where the program is not built.

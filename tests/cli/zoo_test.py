@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Sanitized builds leave this out: it starts the program often, and tests of modules have what it runs.
 """Models of the zoo, planning precision and short forms of clusters, as a user meets them.
 
 Standard library only. Skipped (77) where the program is not built.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Sanitized builds leave this out: other projects link what users build.
 """Another project links Espalier: from an installed tree, and as a subdirectory.
 
 The build folder is installed into a scratch folder; the headers there need nothing but the standard library, no
