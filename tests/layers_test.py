@@ -141,13 +141,13 @@ def check_source(path, text, root):
 
 
 def reached(root, path, known):
-    """Headers of others that a file of ours includes, itself or through ours."""
+    """Headers that a file of ours includes, itself or through ours, as they are written."""
     if path not in known:
         known[path] = set()  # against a ring
-        text = (root / path).read_text(encoding="utf-8") if (root / path).is_file() else ""
-        for match in INCLUDE.finditer(text):
-            ours = match[1].split("/")[0] in ("espalier", "testing")
-            known[path] |= reached(root, pathlib.Path(match[1]), known) if ours else {match[1]}
+        for match in INCLUDE.finditer((root / path).read_text(encoding="utf-8")):
+            known[path].add(match[1])
+            if (root / match[1]).is_file():
+                known[path] |= reached(root, pathlib.Path(match[1]), known)
     return known[path]
 
 
@@ -168,18 +168,7 @@ def made_for_others(text):
     return types, functions
 
 
-def ours_reached(path, texts, known):
-    """Headers of ours that a file includes, itself or through ours."""
-    if path not in known:
-        known[path] = set()  # against a ring
-        for match in INCLUDE.finditer(texts.get(path, "")):
-            header = pathlib.Path(match[1])
-            if header in texts:
-                known[path] |= {header} | ours_reached(header, texts, known)
-    return known[path]
-
-
-def check_our_names(root, files):
+def check_our_names(root, files, known):
     """Types, constants and functions of two words or more: a function of one word is too often something else's name."""
     texts = {path: (root / path).read_text(encoding="utf-8") for path in files if path.suffix in SOURCE and module_of(path)}
     codes = {path: code_of(text) for path, text in texts.items()}
@@ -188,22 +177,20 @@ def check_our_names(root, files):
         if path.suffix == ".h":
             for kind, names in zip(has, made_for_others(text)):
                 for name in names:
-                    has[kind].setdefault(name, set()).add(path)
-    makes = {path: {"type": {name for found in MAKES_TYPE.findall(code) for name in found},
-                    "function": {found[2] for found in MAKES_FUNCTION.finditer(code) if found[1] not in NO_TYPE}}
+                    has[kind].setdefault(name, set()).add(str(path))
+    makes = {str(path): {"type": {name for found in MAKES_TYPE.findall(code) for name in found},
+                         "function": {found[2] for found in MAKES_FUNCTION.finditer(code) if found[1] not in NO_TYPE}}
              for path, code in codes.items()}
-    known = {}
     for path, code in sorted(codes.items()):
-        reaches = {path} | ours_reached(path, texts, known)
+        reaches = {str(path)} | reached(root, path, known) & makes.keys()
         for kind, pattern in (("type", NAMES_TYPE), ("function", NAMES_FUNCTION)):
             for name in sorted(set(pattern.findall(code)) & has[kind].keys()):
                 if not has[kind][name] & reaches and not any(name in makes[header][kind] for header in reaches):
-                    line = next(number for number, text in enumerate(texts[path].split("\n"), 1) if name in text.split("//")[0])
-                    yield f"{path}:{line}: names {name} and does not reach {' or '.join(sorted(map(str, has[kind][name])))}"
+                    line = next((number for number, text in enumerate(texts[path].split("\n"), 1) if re.search(rf"\b{name}\b", text.split("//")[0])), 1)
+                    yield f"{path}:{line}: names {name} and does not reach {' or '.join(sorted(has[kind][name]))}"
 
 
-def check_standard_names(root, files):
-    known = {}
+def check_standard_names(root, files, known):
     for path in sorted(files):
         if path.suffix != ".h" or module_of(path) in {None, "tests", "bench", *TORCH_MODULES}:
             continue
@@ -321,8 +308,9 @@ def check_tree(root, files):
     files = [path for path in files if (root / path).is_file()]
     yield from check_types(root, files)
     yield from check_unnamed(root, files)
-    yield from check_our_names(root, files)
-    yield from check_standard_names(root, files)
+    known = {}  # reached() of each file
+    yield from check_our_names(root, files, known)
+    yield from check_standard_names(root, files, known)
     for path in sorted(files):
         if path.suffix in SOURCE:
             yield from check_source(path, (root / path).read_text(encoding="utf-8"), root)

@@ -45,9 +45,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr Duration kShortTimeout =
-    milliseconds(6'000);                   // for a message; a slow host's threads wait for seconds
-constexpr std::chrono::seconds kWork{10};  // longer than that
+// For a message, where a slow host's threads may wait for seconds; and work that takes longer than that.
+constexpr Duration kShortTimeout = milliseconds(6'000);
+constexpr std::chrono::seconds kWork{10};
 
 // A socket of the loopback interface that is bound to a port of its own. Worker 0 inherits it and listens.
 class BoundSocket {
