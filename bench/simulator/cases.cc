@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "espalier/base/check.h"
+#include "espalier/planners/draft.h"
+
 namespace espalier::bench {
 
 std::string name_of(Case which) {
@@ -26,6 +29,8 @@ std::string name_of(Case which) {
       return "endpoints";
     case Case::kFar:
       return "far duplicables";
+    case Case::kOwnShapes:
+      return "devices and shares drawn";
   }
   return "";
 }
@@ -145,6 +150,15 @@ void add_after(const Graph& graph, const std::vector<std::size_t>& cuts, Pipelin
   }
 }
 
+// Two replicas on any two devices, each with a quarter of the micro-batches at least.
+std::vector<Replica> drawn_replicas(std::size_t devices, Rng& rng) {
+  const std::size_t first = rng.below(devices), second = (first + 1 + rng.below(devices - 1)) % devices;
+  const std::uint32_t share = kMicroBatches / 4 + narrow(rng.below(kMicroBatches / 2 + 1));
+  const std::uint32_t shares[] = {share, kMicroBatches - share};
+  auto dealt = deal_micro_batches(kMicroBatches, shares);
+  return {{{DeviceId(first)}, std::move(dealt[0])}, {{DeviceId(second)}, std::move(dealt[1])}};
+}
+
 // Of stages on devices of their own: w forwards, then backward and forward in turn, W one backward later.
 OrderLists split_lists(const PipelinePlan& plan) {
   OrderLists lists(plan.stages.size());
@@ -192,6 +206,7 @@ PipelinePlan random_cuts(const Problem& problem, Case which, std::size_t stages,
       const std::size_t device = which == Case::kShared ? s % (stages / 2) : replicas * s + r;
       stage.replicas.push_back({{DeviceId(device)}, round_robin(count, r, replicas)});
     }
+    if (which == Case::kOwnShapes) stage.replicas = drawn_replicas(problem.cluster.devices().size(), rng);
     if (which == Case::kRecompute) stage.recompute = stage.operators;
     plan.stages.push_back(std::move(stage));
   }

@@ -24,10 +24,11 @@ enum class Case {
   kRecompute,   // all recomputed
   kEndpoints,   // messages take compute time at both ends
   kFar,         // every eighth layer reads a mask that each stage makes for itself
+  kOwnShapes    // two replicas each on any two of 8 devices, with any shares: no two plans have one shape
 };
 inline constexpr Case kCases[] = {Case::kChain,      Case::kSkips,   Case::kShared,   Case::kSplit,
                                   Case::kTwoAtATime, Case::kUnequal, Case::kReplicas, Case::kRecompute,
-                                  Case::kEndpoints,  Case::kFar};
+                                  Case::kEndpoints,  Case::kFar,     Case::kOwnShapes};
 std::string name_of(Case which);
 
 Cluster one_switch(std::size_t devices, EndpointCost ends = {});

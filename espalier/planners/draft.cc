@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <queue>
 #include <utility>
 
@@ -176,6 +177,15 @@ std::vector<std::vector<std::uint32_t>> deal_micro_batches(std::uint32_t micro_b
     }
   }
   return shares;
+}
+
+std::vector<std::uint32_t> share_sizes(std::uint32_t micro_batches, std::span<const std::uint32_t> weights) {
+  if (std::accumulate(weights.begin(), weights.end(), std::uint64_t{0}) == micro_batches) {
+    return {weights.begin(), weights.end()};
+  }
+  std::vector<std::uint32_t> sizes;
+  for (const auto& share : deal_micro_batches(micro_batches, weights)) sizes.push_back(narrow(share.size()));
+  return sizes;
 }
 
 std::size_t add_replicas(std::vector<EqualReplicas>& groups, Duration time, std::int64_t count) {

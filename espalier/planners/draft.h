@@ -39,6 +39,8 @@ struct StageDraft {
 // add up to `micro_batches` are the numbers dealt. Weights are positive. O(micro-batches · replicas).
 std::vector<std::vector<std::uint32_t>> deal_micro_batches(std::uint32_t micro_batches,
                                                            std::span<const std::uint32_t> weights);
+// How many each takes.
+std::vector<std::uint32_t> share_sizes(std::uint32_t micro_batches, std::span<const std::uint32_t> weights);
 
 // Replicas that take equally long for a micro-batch: `with_most` of them get `most`, the others one less.
 struct EqualReplicas {

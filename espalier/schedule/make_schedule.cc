@@ -80,10 +80,20 @@ std::vector<StartedAction> started_by_rule(const StagedModel& model, std::size_t
 
 ActionLists lists_by_rule(const StagedModel& model, std::size_t devices) {
   ActionLists lists(devices);
+  std::vector<char> again;                    // by stage: it computes again
+  std::vector<std::size_t> most(devices, 0);  // actions, but for ties' sums
+  for (const StagedStage& stage : model.stages) {
+    again.push_back(recomputes(stage) ? 1 : 0);
+    for (const StagedReplica& replica : stage.replicas) {
+      const std::size_t actions = (3U + again.back()) * replica.micro_batches.size() + 2;
+      for (const DeviceId device : replica.devices) most.at(device.index()) += actions;
+    }
+  }
+  for (std::size_t d = 0; d < devices; ++d) lists[d].reserve(most[d]);
   for (const auto& [replica, action] : started_by_rule(model, devices)) {
     const bool after_recompute =
         (action.kind == ActionKind::kBackward || action.kind == ActionKind::kInputGradient) &&
-        recomputes(model.stages[action.stage().index()]);
+        again[action.stage().index()] != 0;
     for (const DeviceId device : replica->devices) {
       std::vector<Action>& list = lists.at(device.index());
       if (after_recompute) list.push_back({ActionKind::kRecompute, action.stage(), action.micro_batch});

@@ -12,6 +12,8 @@
 
 #include "espalier/base/check.h"
 #include "espalier/base/rng.h"
+#include "espalier/schedule/keeps_rules.h"
+#include "espalier/schedule/rules.h"
 #include "espalier/sim/evaluated_memory.h"
 #include "espalier/sim/flat_plan.h"
 #include "espalier/sim/list_builder.h"
@@ -154,9 +156,9 @@ const ListStructure& Evaluator::Scratch::structure_of(const PipelinePlan& plan) 
 void Evaluator::Scratch::make_structure(const PipelinePlan& plan, ListStructure& structure) {
   flat_->write_model(plan, model_);
   if (model_.orders.rule()) return builder_->build(model_, structure);
-  const Schedule schedule = make_schedule(model_, state_->cluster.devices().size());
-  structure.possible = check_schedule(model_, schedule).empty();
-  if (structure.possible) builder_->build(model_, schedule.devices, structure);
+  const std::vector<std::vector<Action>> lists = make_lists(model_, state_->cluster.devices().size());
+  structure.possible = keeps_rules(model_, lists);
+  if (structure.possible) builder_->build(model_, lists, structure);
 }
 
 Evaluation Evaluator::Scratch::evaluate(const PipelinePlan& plan, std::span<const StageRuns> runs) {

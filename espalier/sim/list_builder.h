@@ -1,13 +1,14 @@
 #pragma once
 
-// How a ListStructure comes about, in five files: lists and messages (list_structure.cc), receive slots
-// (list_slots.cc), the short way of regular plans (list_regular.cc), collectives (list_collectives.cc), what
-// memory does (list_changes.cc).
+// How a ListStructure comes about, in six files: lists and messages (list_structure.cc; where micro-batches
+// have one size list_messages.cc), receive slots (list_slots.cc), the short way of regular plans
+// (list_regular.cc), collectives (list_collectives.cc), what memory does (list_changes.cc).
 //
 // A plan is *regular* if its micro-batches have one size, each replica is one device that hosts nothing else,
 // and shares are dealt out in turn. Then what micro-batch j does is what all others do, and every table is
-// written in place: some 20 ns a message and action. Most plans that planners look at are regular. Others go
-// the long way, over the schedule's messages. Both make the same values, by test.
+// written in place: some 20 ns a message and action. Where only the first holds and replicas are single
+// devices, messages follow from the lists: each action is asked what it sends. Others go the long way, over
+// the schedule's channels. All make the same values, by test.
 //
 // A builder is reused: its tables grow to the largest model.
 
@@ -39,9 +40,9 @@ class ListBuilder {
 
   // Of any lists that keep the rules of check_schedule, apart from `deadlock`. O(actions + messages), with
   // the readers of a crossing on each device, and sorting of what one action sends.
-  enum class Way : std::uint8_t { kShortIfRegular, kLong };
+  enum class Way : std::uint8_t { kShortest, kByLists, kByChannels };  // the second where it may be gone
   void build(const StagedModel& model, const std::vector<std::vector<Action>>& lists, ListStructure& out,
-             Way way = Way::kShortIfRegular);
+             Way way = Way::kShortest);
 
  private:
   static constexpr std::uint32_t kNone = 0xffffffff;
@@ -108,8 +109,19 @@ class ListBuilder {
   void add_usual_changes();
   void free_saved_output(const RegularEdge& edge, std::uint32_t readers);
 
-  // The long way.
-  void write_all_messages(const Schedule& schedule);
+  // By the lists.
+  bool has_one_size() const;  // and no replica has several devices
+  void find_messages(const std::vector<std::vector<Action>>& lists);
+  void list_reads();
+  DeviceId device_of(StageId stage, std::uint32_t j) const;
+  std::uint32_t place_of(StageId stage, std::uint32_t j, Place which) const;
+  void send_forward(DeviceId device, std::uint32_t slot, const Action& action);
+  void send_back(DeviceId device, std::uint32_t slot, const Action& action);
+  void number_channels(DeviceId device, std::size_t first);
+  void sort_by_channel();
+
+  // The long way; from find_slots on the other one is the same.
+  void write_all_messages(const std::vector<std::vector<Action>>& lists, Way way);
   Samples samples_of(const Message& message) const;
   template <class Visit>
   void for_readers(DeviceId device, const Crossing& crossing, const Samples& samples, Visit visit) const;
@@ -117,7 +129,7 @@ class ListBuilder {
   void find_ends(BuiltMessage& message) const;
   void rank_messages();
   void find_slots();
-  void lay_out_messages(const Schedule& schedule);
+  void lay_out_messages();
   void list_releases();
   void check_local_order();
   std::uint32_t last_use(DeviceId device, const Crossing& crossing, const Samples& samples) const;
@@ -188,9 +200,22 @@ class ListBuilder {
   std::vector<std::uint32_t> channel_from_, channel_next_;     // by seat; by channel: the next from there
   std::vector<std::pair<std::uint32_t, ListUsual>> usual_;     // with its stage
 
-  std::vector<BuiltMessage> built_;     // by channel
-  std::vector<std::uint32_t> by_rank_;  // built messages
-  std::vector<std::uint32_t> order_;    // for list_receives
+  struct BuiltChannel {
+    DeviceId from, to;
+    std::uint32_t count = 0;
+  };
+  std::vector<BuiltChannel> built_channels_;  // ascending (from, to)
+  std::vector<BuiltMessage> built_;           // by channel
+  std::vector<std::uint32_t> by_rank_;        // built messages
+  struct Read {
+    std::uint32_t crossing = 0, reader = 0;  // reader: among all crossings' readers
+  };
+  std::vector<std::uint32_t> reads_begin_;  // by stage, one more
+  std::vector<Read> reads_;
+  std::vector<BuiltMessage> ranked_;       // by rank
+  std::vector<std::uint32_t> channel_to_;  // by device: of the lane at hand
+  std::vector<DeviceId> targets_;          // of the lane at hand
+  std::vector<std::uint32_t> order_;       // for list_receives
   struct Release {
     std::uint32_t slot = 0, channel = 0;
   };

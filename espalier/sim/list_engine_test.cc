@@ -76,11 +76,13 @@ void compare(const StagedModel& model, const Cluster& cluster, const Schedule& s
   ++tally.runs;
   const std::string expected = text_of(simulate(model, cluster, schedule), schedule);
   ASSERT_EQ(text_of(engine, structure, engine.measure_memory()), expected);
-  ListStructure the_long_way;
-  ListBuilder(routes, schedule.devices.size(), cluster.link_count())
-      .build(model, schedule.devices, the_long_way, ListBuilder::Way::kLong);
-  ASSERT_TRUE(engine.run(the_long_way, costs));
-  ASSERT_EQ(text_of(engine, the_long_way, engine.measure_memory()), expected);
+  for (const auto way : {ListBuilder::Way::kByLists, ListBuilder::Way::kByChannels}) {
+    ListStructure longer;
+    ListBuilder(routes, schedule.devices.size(), cluster.link_count())
+        .build(model, schedule.devices, longer, way);
+    ASSERT_TRUE(engine.run(longer, costs));
+    ASSERT_EQ(text_of(engine, longer, engine.measure_memory()), expected);
+  }
 }
 
 // I in the place of B, W anywhere between it and the stage's collectives.

@@ -33,14 +33,14 @@ void ListBuilder::build(const StagedModel& model, ListStructure& out) {
 void ListBuilder::build(const StagedModel& model, const std::vector<std::vector<Action>>& lists,
                         ListStructure& out, Way way) {
   begin(model, out);
-  const bool regular = way == Way::kShortIfRegular && is_regular();
+  const bool regular = way == Way::kShortest && is_regular();
   seat_stages();
   fill_lists(lists);
   count_work();
   if (regular) {
     write_regular_messages();
   } else {
-    write_all_messages(with_channels(model, lists));
+    write_all_messages(lists, way);
   }
   finish();
 }
@@ -232,13 +232,17 @@ std::uint32_t ListBuilder::new_channel(DeviceId from, DeviceId to) {
   return narrow(out_->channels.size() - 1);
 }
 
-// --- messages, the long way
+// --- messages, all but the short way
 
-void ListBuilder::write_all_messages(const Schedule& schedule) {
-  find_messages(schedule);
-  rank_messages();
+void ListBuilder::write_all_messages(const std::vector<std::vector<Action>>& lists, Way way) {
+  if (way != Way::kByChannels && has_one_size()) {
+    find_messages(lists);
+  } else {
+    find_messages(with_channels(*model_, lists));
+    rank_messages();
+  }
   find_slots();
-  lay_out_messages(schedule);
+  lay_out_messages();
   list_releases();
   list_receives();
   check_local_order();
@@ -257,8 +261,10 @@ ListBuilder::Samples ListBuilder::samples_of(const Message& message) const {
 
 void ListBuilder::find_messages(const Schedule& schedule) {
   built_.clear();
+  built_channels_.clear();
   for (std::uint32_t c = 0; c < schedule.channels.size(); ++c) {
     const Channel& channel = schedule.channels[c];
+    built_channels_.push_back({channel.from, channel.to, narrow(channel.messages.size())});
     for (const Message& message : channel.messages) {
       built_.push_back({message, channel.from, channel.to, c, kNone, kNone, out_->always(), 0, 0});
       find_ends(built_.back());
@@ -313,18 +319,18 @@ void ListBuilder::rank_messages() {
   for (std::uint32_t rank = 0; rank < by_rank_.size(); ++rank) built_[by_rank_[rank]].rank = rank;
 }
 
-void ListBuilder::lay_out_messages(const Schedule& schedule) {
+void ListBuilder::lay_out_messages() {
   out_->messages.clear();
   out_->sends.resize(built_.size());
   std::size_t at = 0;
   std::vector<std::uint32_t> keys;  // of the channel's hops: reader and direction
-  for (const Channel& channel : schedule.channels) {
+  for (const BuiltChannel& channel : built_channels_) {
     const std::uint32_t first_hop = narrow(out_->hops.size()), c = new_channel(channel.from, channel.to);
     out_->channels[c].first = narrow(out_->messages.size());
-    out_->channels[c].count = narrow(channel.messages.size());
+    out_->channels[c].count = channel.count;
     keys.clear();
     std::size_t last = 0;
-    for (std::size_t i = 0; i < channel.messages.size(); ++i, ++at) {
+    for (std::size_t i = 0; i < channel.count; ++i, ++at) {
       const BuiltMessage& built = built_[at];
       const std::uint32_t key = 2 * built.reader + (built.forward() ? 0 : 1);
       if (++last >= keys.size() || keys[last] != key) {  // not the one after the last

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "espalier/schedule/rules.h"
 #include "espalier/sim/evaluated_memory.h"
 #include "espalier/sim/list_builder.h"
 #include "espalier/sim/list_engine.h"
@@ -63,9 +64,8 @@ Evaluation OrderJudge::judge(const OrderLists& lists) {
     state.model.stages[s].in_flight = std::min(held[s], state.largest_share[s]);
   }
   state.model.orders = Orders(lists);
-  const Schedule schedule = make_schedule(state.model, state.cluster.devices().size());
   state.structure.possible = true;
-  state.builder.build(state.model, schedule.devices, state.structure);
+  state.builder.build(state.model, make_lists(state.model, state.cluster.devices().size()), state.structure);
   Evaluation evaluation;
   if (!state.engine.run(state.structure, state.costs)) {
     evaluation.deadlock = true;

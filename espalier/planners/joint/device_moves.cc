@@ -120,8 +120,7 @@ void shift_shares(const Site& site, std::size_t s, std::vector<Proposal>& moves)
       static_cast<std::uint32_t>(site.space.problem().training.batch.count() / site.plan.micro_batch.count());
   const std::vector<std::uint32_t> weights =
       stage.weights.empty() ? std::vector<std::uint32_t>(replicas, 1) : stage.weights;
-  std::vector<std::uint32_t> counts;
-  for (const auto& share : deal_micro_batches(micro_batches, weights)) counts.push_back(narrow(share.size()));
+  const std::vector<std::uint32_t> counts = share_sizes(micro_batches, weights);
   if (std::find(counts.begin(), counts.end(), 0U) != counts.end()) return;
   std::vector<std::size_t> by_load(replicas);
   std::iota(by_load.begin(), by_load.end(), std::size_t{0});

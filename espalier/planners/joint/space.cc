@@ -166,12 +166,12 @@ Load load_of(const Space& space, const Proposal& plan) {
   Load load{std::vector<Duration>(plan.stages.size()), std::vector<Duration>(cluster.devices().size())};
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const StageDraft& stage = plan.stages[s];
-    std::vector<std::vector<std::uint32_t>> shares;
-    if (!stage.weights.empty()) shares = deal_micro_batches(micro_batches, stage.weights);
+    std::vector<std::uint32_t> shares;
+    if (!stage.weights.empty()) shares = share_sizes(micro_batches, stage.weights);
     const std::size_t replicas = stage.replicas();
     for (std::size_t r = 0; r < replicas; ++r) {
       const std::size_t share =
-          shares.empty() ? micro_batches / replicas + (r < micro_batches % replicas) : shares[r].size();
+          shares.empty() ? micro_batches / replicas + (r < micro_batches % replicas) : shares[r];
       const Duration all =
           static_cast<std::int64_t>(share) * space.work_of_replica(stage, r, plan.micro_batch);
       load.of_stage[s] = std::max(load.of_stage[s], all);
