@@ -9,6 +9,7 @@
 
 #include "espalier/bound/bound.h"
 #include "espalier/planners/joint/exhaust.h"
+#include "espalier/planners/joint/kinds_in_turn.h"
 #include "espalier/planners/joint/order_lists.h"
 #include "espalier/planners/joint/repeated.h"
 #include "espalier/planners/joint/search.h"
@@ -86,6 +87,7 @@ Outcome searched(const Problem& problem, const std::vector<const PipelinePlan*>&
   bool all_judged = false;
   if (!starts.empty()) {
     const OrderRule schedule = starts.front().schedule;
+    std::ranges::move(joint::kinds_in_turn(space, schedule), std::back_inserter(starts));
     for (Proposal& plan : joint::exhaust(space, schedule, kFewPlans, kFastest, judge, context)) {
       starts.push_back(std::move(plan));
       all_judged = true;
