@@ -1,7 +1,6 @@
 #include "espalier/planners/joint/kinds_in_turn.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "espalier/base/check.h"
 
@@ -31,21 +30,14 @@ class Chains {
     return Duration(all.count() / static_cast<std::int64_t>(kind.devices.size()));
   }
 
-  // Where each kind's stage ends, so that the slowest takes least time; nothing where a kind has nothing to
-  // do.
-  std::optional<std::vector<std::uint32_t>> cut(const std::vector<const Kind*>& kinds) const {
+  // Where each kind's stage ends, so that the slowest takes least time.
+  std::vector<std::uint32_t> cut(const std::vector<const Kind*>& kinds) const {
     Duration low(-1), high = work(0, gaps_.back(), *kinds.front());
     while (high.count() - low.count() > 1) {
       const Duration middle(low.count() + (high.count() - low.count()) / 2);
       (within(kinds, middle).back() == gaps_.back() ? high : low) = middle;
     }
-    std::vector<std::uint32_t> ends = within(kinds, high);
-    std::uint32_t begin = 0;
-    for (const std::uint32_t end : ends) {
-      if (!has_own(begin, end)) return std::nullopt;
-      begin = end;
-    }
-    return ends;
+    return within(kinds, high);
   }
 
  private:
@@ -63,20 +55,13 @@ class Chains {
     return ends;
   }
 
-  bool has_own(std::uint32_t begin, std::uint32_t end) const {
-    for (std::uint32_t op = begin; op < end; ++op) {
-      if (space_.is_own(op)) return true;
-    }
-    return false;
-  }
-
   const Space& space_;
   const BatchSize size_;
   std::vector<std::uint32_t> gaps_;  // where a stage may end
 };
 
 // The fastest first.
-std::vector<Kind> kinds_of(const Space& space, BatchSize size) {
+std::vector<Kind> kinds_of(const Space& space, const Chains& chains) {
   const Cluster& cluster = space.problem().cluster;
   std::vector<Kind> kinds;
   for (std::size_t k = 0; k < cluster.kinds().size(); ++k) {
@@ -85,7 +70,7 @@ std::vector<Kind> kinds_of(const Space& space, BatchSize size) {
       if (cluster.devices()[d].kind == kind.id) kind.devices.push_back(DeviceId(d));
     }
     if (kind.devices.empty()) continue;
-    kind.work = Chains(space, size).work(0, narrow(space.operators()), kind);
+    kind.work = chains.work(0, narrow(space.operators()), kind);
     kinds.push_back(std::move(kind));
   }
   std::stable_sort(kinds.begin(), kinds.end(), [](const Kind& a, const Kind& b) { return a.work < b.work; });
@@ -107,25 +92,24 @@ std::vector<Proposal> kinds_in_turn(const Space& space, const OrderRule& schedul
   const Problem& problem = space.problem();
   if (!problem.locked.empty() || !problem.pins.empty() || space.operators() == 0) return {};
   const BatchSize size = space.sizes()[space.sizes().size() / 2];
-  const std::vector<Kind> kinds = kinds_of(space, size);
-  if (kinds.size() < 2) return {};
   const Chains chains(space, size);
+  const std::vector<Kind> kinds = kinds_of(space, chains);
+  if (kinds.size() < 2) return {};
   std::vector<std::size_t> order(kinds.size());
   for (std::size_t k = 0; k < order.size(); ++k) order[k] = k;
   std::vector<Proposal> plans;
   const auto add = [&] {
     std::vector<const Kind*> in_turn;
     for (const std::size_t k : order) in_turn.push_back(&kinds[k]);
-    const auto ends = chains.cut(in_turn);
-    if (!ends) return;
+    const std::vector<std::uint32_t> ends = chains.cut(in_turn);
     Proposal plan{.stages = {}, .micro_batch = size, .schedule = schedule, .estimate = std::nullopt};
     std::uint32_t begin = 0;
     for (std::size_t s = 0; s < in_turn.size(); ++s) {
       StageDraft stage{
-          .operators = own_operators(space, begin, (*ends)[s]), .devices = in_turn[s]->devices, .after = {}};
-      if (stage.devices.size() > 1 && space.has_writer(stage.operators)) return;
+          .operators = own_operators(space, begin, ends[s]), .devices = in_turn[s]->devices, .after = {}};
+      if (stage.operators.empty() || (stage.devices.size() > 1 && space.has_writer(stage.operators))) return;
       plan.stages.push_back(std::move(stage));
-      begin = (*ends)[s];
+      begin = ends[s];
     }
     plans.push_back(std::move(plan));
   };
