@@ -106,6 +106,11 @@ struct Outcome {
   // Of all that were judged and fit: each has a tenth less memory on the fullest device than the plan and the
   // choices before it, or less depth; ascending time, at most twice the plan's.
   std::vector<OtherChoice> choices = {};
+
+  // The plan, else the one that came closest; null if there is neither, or it is a placement.
+  const PipelinePlan* pipeline() const {
+    return plan ? std::get_if<PipelinePlan>(&*plan) : closest ? closest->pipeline() : nullptr;
+  }
 };
 
 }  // namespace espalier

@@ -11,8 +11,8 @@
 #include "espalier/planners/joint/exhaust.h"
 #include "espalier/planners/joint/kinds_in_turn.h"
 #include "espalier/planners/joint/order_lists.h"
-#include "espalier/planners/joint/repeated.h"
 #include "espalier/planners/joint/search.h"
+#include "espalier/planners/repeated.h"
 
 namespace espalier {
 namespace {
@@ -124,21 +124,6 @@ Outcome searched(const Problem& problem, const std::vector<const PipelinePlan*>&
   return outcome;
 }
 
-// The pipeline of an outcome: the plan, else the one that came closest; null if there is none.
-const PipelinePlan* pipeline_of(const Outcome& outcome) {
-  if (outcome.plan) return std::get_if<PipelinePlan>(&*outcome.plan);
-  return outcome.closest ? outcome.closest->pipeline() : nullptr;
-}
-
-// Whether some stage must have one replica.
-bool has_lone_writer(const Problem& problem) {
-  if (problem.written_buffers == WrittenBuffers::kReplicated) return false;
-  for (std::size_t op = 0; op < problem.graph.operators().size(); ++op) {
-    if (writes_buffer(problem.graph, OperatorId(op))) return true;
-  }
-  return false;
-}
-
 // How a cluster is divided, and its parts are in turn.
 struct DividedCluster {
   Division division;
@@ -157,46 +142,20 @@ std::vector<DividedCluster> divided(const Problem& problem, const JointOptions& 
   return result;
 }
 
-// A plan to start from, locked stages and pins are of the cluster, not of a part; and every stage of a
-// repeated plan has replicas.
-bool may_be_divided(const Problem& problem) {
-  return !problem.start && problem.locked.empty() && problem.pins.empty() && !has_lone_writer(problem);
-}
-
-struct PlansOfParts {
-  std::vector<PipelinePlan> plans;  // of the whole cluster
-  SearchStats stats;
-};
-
 Outcome search_whole(const Problem& problem, const std::vector<NamedPlanner>& planners,
                      const JointOptions& options, std::span<const DividedCluster> clusters, Context& context);
 
 // Plans of one of the cluster's equal parts, found like those of the cluster, by few planners, on all of its
-// parts. They carry no lists, which cannot be repeated.
+// parts.
 PlansOfParts plans_of_parts(const Problem& problem, std::vector<NamedPlanner> planners,
                             const JointOptions& options, const DividedCluster& cluster, Context& context) {
-  const EqualParts& parts = cluster.parts;
-  const std::optional<Training> training = joint::training_of_part(problem.training, parts.copies.size());
-  if (!training) return {};
-  const Problem part{.graph = problem.graph,
-                     .cluster = parts.part,
-                     .costs = problem.costs,
-                     .training = *training,
-                     .written_buffers = problem.written_buffers,
-                     .order = problem.order};
   std::erase_if(planners, [&](const NamedPlanner& each) {
     return std::find(options.of_parts.begin(), options.of_parts.end(), each.name) == options.of_parts.end();
   });
-  const std::vector<DividedCluster> smaller = divided(part, options, {&cluster.division, 1});
-  const Outcome found = search_whole(part, planners, options, smaller, context);
-  PlansOfParts repeated{.plans = {}, .stats = found.stats};
-  const auto add = [&](const PipelinePlan& plan) {
-    if (plan.orders.rule()) repeated.plans.push_back(joint::repeated(plan, parts));
-  };
-  if (const PipelinePlan* plan = pipeline_of(found)) add(*plan);
-  for (const PipelinePlan& other : found.of_other_sizes) add(other);
-  for (const OtherChoice& choice : found.choices) add(choice.plan);
-  return repeated;
+  return plans_of_parts(problem, cluster.parts, [&](const Problem& part) {
+    const std::vector<DividedCluster> smaller = divided(part, options, {&cluster.division, 1});
+    return search_whole(part, planners, options, smaller, context);
+  });
 }
 
 Outcome search_whole(const Problem& problem, const std::vector<NamedPlanner>& planners,
@@ -231,10 +190,10 @@ Outcome search_whole(const Problem& problem, const std::vector<NamedPlanner>& pl
   const std::vector<Candidate> candidates = run_all(problem, planners, first, calls);
   context.states += first.states;
   Outcome fastest = fastest_of(candidates);
-  if (fastest.interrupted || !pipeline_of(fastest)) return fastest;
+  if (fastest.interrupted || !fastest.pipeline()) return fastest;
   std::vector<const PipelinePlan*> plans;
   for (const Candidate& candidate : candidates) {
-    const PipelinePlan* const plan = pipeline_of(candidate.outcome);
+    const PipelinePlan* const plan = candidate.outcome.pipeline();
     if (plan) plans.push_back(plan);
     for (const PipelinePlan& other : candidate.outcome.of_other_sizes) plans.push_back(&other);
   }
@@ -260,7 +219,7 @@ Outcome joint_search(const Problem& problem, const std::vector<NamedPlanner>& pl
 }
 
 Outcome improved(const Problem& problem, Outcome found, const JointOptions& options, Context& context) {
-  const PipelinePlan* const plan = pipeline_of(found);
+  const PipelinePlan* const plan = found.pipeline();
   if (!plan || found.interrupted) return found;
   const PipelinePlan start = *plan;
   Context own = context;

@@ -17,7 +17,7 @@ struct JointOptions {
   // kChange: nobody asked for a rule. Then rules are moves like others, and where lists of orders for the
   // fastest plans are faster still, the plan carries them if it may (Problem::lists, joint/order_lists.h).
   joint::OrdersMay orders = joint::OrdersMay::kStay;
-  // A cluster of equal parts is planned part by part too (joint/repeated.h), unless something must stay on
+  // A cluster of equal parts is planned part by part too (planners/repeated.h), unless something must stay on
   // one of its devices: by these planners, for parts of that many devices at least.
   std::vector<std::string> of_parts = {"pipedream", "graphpipe"};
   std::size_t least_of_a_part = 8;

@@ -7,7 +7,6 @@
 
 #include "espalier/base/rng.h"
 #include "espalier/plan/text.h"
-#include "espalier/planners/joint/repeated.h"
 #include "espalier/planners/pipeline/branches.h"
 #include "espalier/planners/pipeline/graphpipe.h"
 #include "espalier/planners/pipeline/locked.h"
@@ -15,6 +14,7 @@
 #include "espalier/planners/pipeline/pipedream.h"
 #include "espalier/planners/pipeline/piper.h"
 #include "espalier/planners/pipeline/single.h"
+#include "espalier/planners/repeated.h"
 #include "espalier/planners/toy_for_tests.h"
 #include "testing/brute_force.h"
 #include "testing/small_cases.h"
@@ -254,11 +254,11 @@ TEST(Joint, IsNeverSlowerThanAPartsPlanOnAllParts) {
   const Problem part{.graph = whole.graph,
                      .cluster = parts->part,
                      .costs = whole.costs,
-                     .training = *joint::training_of_part(whole.training, 2)};
+                     .training = *training_of_part(whole.training, 2)};
   Context fourth{.budget = {.max_states = 50'000}}, all{.budget = {.max_states = 200'000}};
   Outcome repeated = joint_search(part, joint_starts(), {}, fourth);
   ASSERT_TRUE(repeated.plan);
-  repeated.plan = joint::repeated(std::get<PipelinePlan>(*repeated.plan), *parts);
+  repeated.plan = espalier::repeated(std::get<PipelinePlan>(*repeated.plan), *parts);
   const JointOptions options{.of_parts = {"single", "pipedream", "branches", "graphpipe"},
                              .least_of_a_part = 4};
   const Outcome found = joint_search(whole.problem(), joint_starts(), options, all);

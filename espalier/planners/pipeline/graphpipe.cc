@@ -19,7 +19,9 @@
 #include "espalier/planners/pipeline/graphpipe_layout.h"
 #include "espalier/planners/pipeline/graphpipe_neighbours.h"
 #include "espalier/planners/pipeline/graphpipe_search.h"
+#include "espalier/planners/pipeline/graphpipe_traffic.h"
 #include "espalier/planners/pipeline/graphpipe_tree.h"
+#include "espalier/planners/repeated.h"
 
 // For each micro-batch size, row of devices and tree: bisection over stage prices (graphpipe_bisection.h),
 // each probe a dynamic program over the tree (graphpipe_search.h). They take their probes in turn, and one
@@ -59,6 +61,10 @@ constexpr std::uint64_t kStatesOfATask = 4;  // of the budget, for each task of 
 // What a bottleneck may be above the least, where plans are simulated.
 constexpr std::int64_t kSlackPerMille = 4;
 constexpr std::int64_t kAnyEstimate = std::numeric_limits<std::int64_t>::max();
+// Clusters of more devices are planned part by part too; larger parts repeat what smaller ones found, without
+// a search of their own, and more devices make simulations long.
+constexpr std::size_t kManyDevices = 64, kLeastOfAPart = 32, kMostOfASearch = 128;
+constexpr std::int64_t kFarToSimulate = 125, kFarToTune = 30;         // per mille of the best step
 constexpr std::int64_t kMemoryRounds[] = {1000, 900, 750, 600, 450};  // per mille: what a search counts on
 
 // A plan with all that it takes to propose it.
@@ -146,7 +152,8 @@ class GraphPipe {
         structure_(structure()),
         table_(problem) {}
 
-  Outcome run() {
+  // `known`: plans that take part as they are.
+  Outcome run(const std::vector<PipelinePlan>& known) {
     if (structure_.empty()) {
       return {.status = Status::kUnsupported, .why = "the graph has no operator that a stage could hold"};
     }
@@ -159,6 +166,7 @@ class GraphPipe {
     }
     most_branches_ = most_branches();
     Judge judge(problem_, context_);
+    for (const PipelinePlan& plan : known) judge.consider(Plan(plan));
     for (const std::int64_t per_mille : kMemoryRounds) {
       if (!propose_all(judge, begin(per_mille)) || judge.best() || ended()) break;
     }
@@ -468,11 +476,14 @@ class GraphPipe {
     for (std::size_t i = 0; i < found.size(); ++i) {
       if (context_.stop()) return;
       if (i >= kPlansToTune && !fastest.empty() && !may_simulate(2)) break;
+      if (is_far_from(judge, nanoseconds(found[i].plan.estimate()), kFarToSimulate)) continue;
+      if (simulates_for_long() && judge.best() && busiest_link(found[i]) >= *judge.best()) continue;
       const Verdict verdict = consider(judge, found[i], options_.schedule);
       if (verdict.fits()) fastest.emplace_back(verdict.iteration, i);
     }
     std::sort(fastest.begin(), fastest.end());
     if (fastest.size() > kPlansToTune) fastest.resize(kPlansToTune);
+    std::erase_if(fastest, [&](const auto& each) { return is_far_from(judge, each.first, kFarToTune); });
     for (const auto& [iteration, number] : fastest) {
       if (!may_simulate(1)) return;
       hold_more(judge, found[number], iteration);
@@ -480,6 +491,23 @@ class GraphPipe {
     }
     if (fastest.size() > kPlansToChange) fastest.resize(kPlansToChange);
     for (const auto& [iteration, number] : fastest) climb(judge, found[number], iteration);
+  }
+
+  bool simulates_for_long() const { return problem_.cluster.devices().size() > kMostOfASearch; }
+
+  // Where simulations take long: whether a step of that time is too far from the best.
+  bool is_far_from(const Judge& judge, Duration time, std::int64_t far_per_mille) const {
+    const std::optional<Duration> best = simulates_for_long() ? judge.best() : std::nullopt;
+    return best && time > *best + nanoseconds(best->count() / 1000 * far_per_mille);
+  }
+
+  // No step is shorter.
+  Duration busiest_link(const PipeCandidate& candidate) const {
+    std::vector<internal::StepTraffic::StageAt> stages;
+    for (std::size_t s = 0; s < candidate.plan.stages.size(); ++s) {
+      stages.push_back({&candidate.plan.stages[s].places, prices_.at(candidate.micro_batches[s]).get()});
+    }
+    return nanoseconds(internal::StepTraffic(problem_, stages).busiest(candidate.devices));
   }
 
   // From neighbour to neighbour, as long as the simulator finds one faster.
@@ -686,10 +714,41 @@ class GraphPipe {
   std::uint64_t round_ = 0;        // states that those that lack some may have, with what all took
 };
 
+// With what others judged before; their states are among its own.
+Outcome counted(Outcome outcome, const SearchStats& before) {
+  outcome.stats.evaluations += before.evaluations;
+  return outcome;
+}
+
+// Plans of a large cluster's equal parts, on all of them: halves, and halves of halves. Each part has joins
+// of its own, and stages that follow each other stand on one host.
+PlansOfParts plans_of_parts(const Problem& problem, const GraphPipeOptions& options, Context& context) {
+  const bool divides = options.choice == GraphPipeOptions::Choice::kSimulated &&
+                       options.most_replicas >= kMaxMicroBatches &&
+                       problem.cluster.devices().size() > kManyDevices && may_be_divided(problem);
+  const auto parts =
+      divides ? equal_parts(problem.cluster, Division::kOutermost, kLeastOfAPart) : std::nullopt;
+  if (!parts) return {};
+  Context own = context;
+  own.watch = nullptr;  // it would take a part's plans for the cluster's
+  PlansOfParts found = plans_of_parts(problem, *parts, [&](const Problem& part) {
+    const PlansOfParts smaller = plans_of_parts(part, options, own);
+    if (part.cluster.devices().size() > kMostOfASearch) {
+      Judge judge(part, own);
+      for (const PipelinePlan& plan : smaller.plans) judge.consider(Plan(plan));
+      if (judge.best()) return counted(judge.outcome(), smaller.stats);
+    }
+    return counted(GraphPipe(part, options, own).run(smaller.plans), smaller.stats);
+  });
+  context.states = own.states;
+  return found;
+}
+
 }  // namespace
 
 Outcome graphpipe(const Problem& problem, const GraphPipeOptions& options, Context& context) {
-  return GraphPipe(problem, options, context).run();
+  const PlansOfParts known = plans_of_parts(problem, options, context);
+  return counted(GraphPipe(problem, options, context).run(known.plans), known.stats);
 }
 
 }  // namespace espalier

@@ -42,7 +42,8 @@ struct GraphPipeOptions {
 //
 // Beyond the paper: devices in a row may differ in kind and memory (device_rows); pins; whole micro-batches
 // go to replicas, so the paper's micro-batch of a stage is here that of all its replicas together; plans that
-// no other beats in (bottleneck, depth) are proposed as well, each on two layouts of devices, and simulated.
+// no other beats in (bottleneck, depth) are proposed as well, each on two layouts of devices, and simulated;
+// equal parts of a cluster of more than 64 devices are planned too, and repeated (planners/repeated.h).
 // kUnsupported where a graph has nothing to plan; a chain has chain plans.
 //
 // A state is one entry of the tables of a probe; bisection needs up to some 20 probes for each micro-batch

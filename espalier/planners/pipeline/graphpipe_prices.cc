@@ -175,6 +175,27 @@ StageNeeds PlacePrices::ask(const PlaceRanges& places, const StageWay& way) {
   return needs;
 }
 
+StageBorder PlacePrices::border(const PlaceRanges& places) {
+  const std::vector<OperatorRun> operators = runs(places);
+  const std::lock_guard lock(mutex_);
+  StageBorder border;
+  const std::vector<KindId> able = able_kinds(places, 1);
+  if (able.empty()) return border;
+  const StagePrice& price = line_.prices().price(
+      {.operators = operators, .recompute = {}, .micro_batch = micro_batch_, .kinds = able}, *scratch_);
+  border.gradients = price.memory.gradients;
+  for (const StagePrice::Received& each : price.received) {
+    border.received.push_back({each.tensor, Bytes(), each.gradient});
+  }
+  for (const StagePrice::Output& each : price.outputs) {
+    border.sent.push_back({each.tensor, each.bytes, line_.graph().tensor(each.tensor).requires_grad});
+  }
+  for (StageBorder::Tensor& each : border.received) {
+    each.bytes = line_.prices().tensor_bytes(each.tensor, micro_batch_, *scratch_);
+  }
+  return border;
+}
+
 std::int64_t PlacePrices::collectives(const PlaceRanges& places, const StageWay& way,
                                       const std::vector<DeviceId>& group) {
   const std::vector<OperatorRun> operators = runs(places), again = repeated(way.again);

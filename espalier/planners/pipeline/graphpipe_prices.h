@@ -40,6 +40,17 @@ struct StageNeeds {
   std::int64_t most_in_flight(Bytes device) const;  // 0: none fits
 };
 
+// What crosses a stage's border, of one micro-batch, tensor by tensor: numbered as in Linearization::graph.
+struct StageBorder {
+  struct Tensor {
+    TensorId tensor;
+    Bytes bytes;
+    bool gradient = false;  // something flows back
+  };
+  std::vector<Tensor> received, sent;
+  Bytes gradients;  // of its parameters: what replicas add up
+};
+
 // Prices at one micro-batch size, for any threads: what one has asked the others need not.
 class PlacePrices {
  public:
@@ -53,6 +64,9 @@ class PlacePrices {
 
   // Remembered by its places and its way. A miss asks the price service.
   const StageNeeds& needs(const PlaceRanges& places, const StageWay& way = {});
+
+  // On single devices; nothing where no kind of device can run them. Not remembered.
+  StageBorder border(const PlaceRanges& places);
 
   // What the devices of a group reduce within the actions of one micro-batch. The stage can run there.
   std::int64_t collectives(const PlaceRanges& places, const StageWay& way,

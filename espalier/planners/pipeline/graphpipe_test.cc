@@ -15,6 +15,7 @@
 #include "espalier/planners/pipeline/graphpipe_bisection.h"
 #include "espalier/planners/pipeline/graphpipe_search.h"
 #include "espalier/planners/pipeline/pipedream.h"
+#include "espalier/planners/repeated.h"
 #include "espalier/planners/toy_for_tests.h"
 #include "espalier/sim/simulate.h"
 #include "testing/brute_force.h"
@@ -25,6 +26,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 using namespace internal;  // NOLINT(google-build-using-namespace): the parts of this planner
 
@@ -615,6 +617,67 @@ TEST(GraphPipe, AnyDevicesAndPinsGivePlansThatPassEveryChecker) {
     planned_with_pins += pins.empty() ? 0 : 1;
   }
   EXPECT_GT(planned_with_pins, 15);
+}
+
+// Sixteen hosts of eight, and towers whose ends are 1 MiB a sample each: a join that stands on one host waits
+// for its link. Halves of the cluster have joins of their own.
+std::string hosts_of_eight(std::size_t count) {
+  std::string text =
+      "kind gpu 1GiB f32=1e12 f16=1e12 mem=100GB launch=0ns sms=1\ngroup network 2GB latency=10us\n";
+  for (std::size_t h = 0; h < count; ++h) {
+    const std::string host = "host" + std::to_string(h);
+    text += "group " + host + " in network 100GB latency=5us\n";
+    for (char d = 'a'; d < 'i'; ++d) text += std::string("device ") + d + host + " gpu in " + host + "\n";
+  }
+  return text;
+}
+std::string wide_towers(std::size_t count) {
+  std::string text, ends;
+  for (std::size_t t = 0; t < count; ++t) {
+    const std::string n = std::to_string(t);
+    text += "x" + n + " = input() : f32[b,262144]\nw" + n + " = parameter(w" + n + ") : f32[1]\n";
+    text += "a" + n + " = layer(x" + n + ", w" + n + ") : f32[b,262144] @class=c4\n";
+    text += "e" + n + " = layer(a" + n + ", w" + n + ") : f32[b,262144] @class=c4\n";
+    ends += (t == 0 ? "e" : ", e") + n;
+  }
+  return text + "loss = head(" + ends + ") : f32[] @class=c1\nreturn loss\n";
+}
+
+TEST(GraphPipe, PartsOfALargeClusterHaveJoinsOfTheirOwn) {
+  const Toy toy(wide_towers(8), hosts_of_eight(16), 256);
+  const Outcome outcome = planned(toy);
+  ASSERT_EQ(outcome.status, Status::kFeasible) << outcome.why;
+  const Duration step = checked_iteration(toy, outcome);
+  const auto parts = equal_parts(toy.cluster, Division::kOutermost, 32);
+  ASSERT_TRUE(parts.has_value());
+  ASSERT_THAT(parts->copies, SizeIs(2));
+  const auto of_parts = plans_of_parts(toy.problem(), *parts, [](const Problem& part) {
+                          Context context;
+                          return graphpipe(part, {}, context);
+                        }).plans;
+  ASSERT_THAT(of_parts, Not(IsEmpty()));
+  for (const PipelinePlan& plan : of_parts) {
+    Outcome whole = outcome;
+    whole.plan = plan;
+    EXPECT_LE(step, checked_iteration(toy, whole));
+  }
+  // Each stage has replicas in both halves, and no micro-batch leaves its half.
+  for (const Stage& stage : pipeline_of(outcome).stages) {
+    std::vector<bool> second_half(256);
+    for (const Replica& replica : stage.replicas) {
+      for (const std::uint32_t j : replica.micro_batches) {
+        second_half[j] = replica.devices.front().index() >= 64;
+      }
+    }
+    for (std::size_t j = 0; j < second_half.size(); ++j) EXPECT_EQ(second_half[j], j % 2 == 1) << stage.name;
+  }
+}
+
+TEST(GraphPipe, PartsOfALargeClusterGiveNoReplicasWhereNoneAreWanted) {
+  const Toy toy(wide_towers(8), hosts_of_eight(9), 144);
+  for (const Stage& stage : pipeline_of(planned(toy, {.most_replicas = 1})).stages) {
+    EXPECT_THAT(stage.replicas, SizeIs(1));
+  }
 }
 
 TEST(GraphPipe, AnyNumberOfThreadsGivesTheSameOutcome) {

@@ -1,4 +1,4 @@
-#include "espalier/planners/joint/repeated.h"
+#include "espalier/planners/repeated.h"
 
 #include <gmock/gmock.h>
 
@@ -9,7 +9,7 @@
 #include "espalier/planners/pipeline/pipedream.h"
 #include "espalier/planners/toy_for_tests.h"
 
-namespace espalier::joint {
+namespace espalier {
 namespace {
 
 using ::testing::ElementsAre;
@@ -103,4 +103,4 @@ TEST(Repeated, APartHasItsShareOfTheBatchInMicroBatchesThatDivideIt) {
 }
 
 }  // namespace
-}  // namespace espalier::joint
+}  // namespace espalier
