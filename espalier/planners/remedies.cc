@@ -14,6 +14,8 @@
 namespace espalier {
 namespace {
 
+constexpr std::size_t kMostNamed = 4;  // devices, stages
+
 // A changed problem with what it refers to.
 struct Changed {
   Graph graph;
@@ -144,14 +146,24 @@ class Remedies {
   void memory() {
     Changed changed = unchanged();
     ClusterParts parts = changed.cluster.parts();
-    std::string text;
-    Bytes most;
-    for (const DeviceNeed& need : shortage_.devices) {
-      if (need.lacks() == Bytes()) continue;
-      Device& device = parts.devices[need.device.index()];
-      device.memory = need.has + enough(need.lacks());
-      text += (text.empty() ? "" : ", ") + enough_text(need.lacks()) + " more on " + device.name;
+    std::vector<DeviceNeed> lacking = shortage_.devices;
+    std::erase_if(lacking, [](const DeviceNeed& need) { return need.lacks() == Bytes(); });
+    Bytes most, most_lack;
+    for (const DeviceNeed& need : lacking) {
       most = std::max(most, enough(need.needs));
+      most_lack = std::max(most_lack, need.lacks());
+    }
+    const bool is_named = lacking.size() <= kMostNamed;  // else all of them have as much more
+    std::string text;
+    for (const DeviceNeed& need : lacking) {
+      const Bytes lack = is_named ? need.lacks() : most_lack;
+      Device& device = parts.devices[need.device.index()];
+      device.memory = need.has + enough(lack);
+      text += (text.empty() ? "" : ", ") + enough_text(lack) + " more on " + device.name;
+    }
+    if (!is_named) {
+      text = enough_text(most_lack) + " more on each of the " + std::to_string(lacking.size()) +
+             " devices that lack some";
     }
     changed.cluster = Cluster(parts);
     if (keep(Remedy::Kind::kMemory, text, plan_again(changed))) return;
@@ -188,9 +200,9 @@ class Remedies {
     for (Stage& stage : plan.stages) {
       if (!lacks(stage)) continue;
       stage.recompute = repeatable(stage);
-      if (++count <= 4) names += (names.empty() ? "" : ", ") + stage.name;
+      if (++count <= kMostNamed) names += (names.empty() ? "" : ", ") + stage.name;
     }
-    if (count > 4) names += " and " + std::to_string(count - 4) + " more";
+    if (count > kMostNamed) names += " and " + std::to_string(count - kMostNamed) + " more";
     keep(Remedy::Kind::kRecompute,
          "the closest plan with all of stage" + std::string(count == 1 ? " " : "s ") + names + " recomputed",
          iteration_if_it_fits(unchanged(), plan));

@@ -11,6 +11,7 @@
 #include "espalier/cluster/text.h"
 #include "espalier/graph/text.h"
 #include "espalier/plan/text.h"
+#include "espalier/planners/draft.h"
 #include "espalier/sim/simulate.h"
 
 namespace espalier {
@@ -304,6 +305,36 @@ TEST(Shortage, RecomputationIsARemedyWhereSeveralInFlightKeepMuch) {
   EXPECT_EQ(remedies[0].kind, Remedy::Kind::kRecompute);
   EXPECT_EQ(remedies[0].text, "the closest plan with all of stage front recomputed");
   EXPECT_EQ(remedies[0].iteration, measure(problem, with).iteration);
+}
+
+// Six stages of unequal layers, one a device, none of which fits: a line of six amounts would say less.
+TEST(Shortage, ManyDevicesThatLackMemoryAreNotNamed) {
+  const TightCase tight(7, 64, kibibytes(76), 6, BatchSize(64));
+  const Problem problem = tight.problem();
+  std::vector<StageDraft> drafts;
+  for (std::size_t d = 0; d < 6; ++d) {
+    std::vector<OperatorId> operators{OperatorId(d)};
+    if (d == 5) operators = {OperatorId(5), OperatorId(6), OperatorId(7)};  // and the loss
+    drafts.push_back({operators, {DeviceId(d)}, {}});
+  }
+  const auto plan =
+      complete_plan(problem.graph, drafts, tight.training.batch, BatchSize(64), ScheduleKind::kOneFOneB);
+  ASSERT_TRUE(plan.has_value());
+  const Shortage shortage = shortage_of(problem, *plan, "all");
+  Bytes most;
+  for (const DeviceNeed& need : shortage.devices) {
+    EXPECT_GT(need.lacks(), Bytes());
+    most = std::max(most, need.lacks());
+  }
+  const auto the_same = [&](const Problem&) {
+    return Outcome{.status = Status::kFeasible, .plan = Plan(*plan)};
+  };
+  for (const Remedy& remedy : find_remedies(problem, *plan, shortage, the_same)) {
+    if (remedy.kind != Remedy::Kind::kMemory) continue;
+    EXPECT_EQ(remedy.text, enough_text(most) + " more on each of the 6 devices that lack some");
+    return;
+  }
+  ADD_FAILURE() << "no remedy of memory";
 }
 
 TEST(Shortage, SaysItInAFewLines) {
