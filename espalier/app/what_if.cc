@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <mutex>
 #include <numeric>
+#include <set>
+#include <utility>
 
 #include "espalier/app/catalog.h"
 #include "espalier/app/cluster_change.h"
@@ -21,6 +23,23 @@ std::optional<double> gain_of(const WhatIf& change, std::optional<Duration> now)
   if (!change.iteration || !now) return std::nullopt;
   return static_cast<double>(now->count()) /
          static_cast<double>(std::max<std::int64_t>(1, change.iteration->count()));
+}
+
+// Numbers of the changes, those first that take longest to plan: clusters of several kinds of devices, then
+// those of more devices.
+std::vector<std::size_t> longest_first(const PlanningJob& job, const std::vector<WhatIf>& changes) {
+  std::vector<std::pair<std::size_t, std::size_t>> weights;
+  for (const WhatIf& each : changes) {
+    const Cluster cluster = with_change(job, each.change).cluster;
+    std::set<KindId> kinds;
+    for (const Device& device : cluster.devices()) kinds.insert(device.kind);
+    weights.emplace_back(kinds.size(), cluster.devices().size());
+  }
+  std::vector<std::size_t> order(changes.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return weights[a] > weights[b]; });
+  return order;
 }
 
 // One listener for searches side by side: it hears how far all of them are.
@@ -70,7 +89,9 @@ std::vector<WhatIf> what_if(const PlanningJob& job, const std::vector<WhatIf>& a
   const bool beside = !options.learned && answers.size() > 1;
   SharedProgress progress(options.search.progress, answers.size());
   ThreadPool pool(beside ? std::min(threads, answers.size()) : 1);
-  pool.for_each(answers.size(), [&](std::size_t i) {
+  const std::vector<std::size_t> order = longest_first(from, answers);
+  pool.for_each(answers.size(), [&](std::size_t turn) {
+    const std::size_t i = order[turn];
     WhatIf& answer = answers[i];
     if (options.search.cancelled != nullptr && *options.search.cancelled) {
       answer.status = Status::kInterrupted;

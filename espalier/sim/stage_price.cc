@@ -4,12 +4,16 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "espalier/base/check.h"
+#include "espalier/base/rng.h"
 #include "espalier/sim/price_tables.h"
 
 namespace espalier {
+
+constexpr std::size_t kWorthRemembering = 3;  // runs of a question
 
 using internal::KindTable;
 using internal::MemoryTable;
@@ -108,6 +112,7 @@ struct StagePrices::State {
 class StagePrices::Scratch {
  public:
   struct Tables {  // those of one question, remembered without a lock
+    std::uint32_t number = 0;
     PriceMemoryKey key;
     std::vector<const KindTable*> kinds;
     const MemoryTable* memory = nullptr;
@@ -116,10 +121,14 @@ class StagePrices::Scratch {
   const Tables& tables_for(State& state, const StageQuestion& question);
   const std::vector<std::int64_t>& sizes_at(State& state, BatchSize micro_batch);
   const ReduceTable& reduces_for(State& state, const PriceKindKey& kind, std::span<const DeviceId> group);
+  // Answers are remembered: a search asks of most stages again and again.
   const StagePrice& answer(const PriceGraph& flat, const Tables& tables, const StageQuestion& question,
                            const Optimizer& optimizer);
 
  private:
+  const StagePrice& new_answer(const PriceGraph& flat, const Tables& tables, const StageQuestion& question,
+                               const Optimizer& optimizer);
+  std::uint64_t read_key(const Tables& tables, const StageQuestion& question);
   void cut(const StageQuestion& question);
   bool add_times(const StageQuestion& question, const Tables& tables);
   void add_segment(const PriceGraph& flat, const MemoryTable& table, const PriceSegment& segment);
@@ -132,7 +141,15 @@ class StagePrices::Scratch {
     std::int64_t bytes = 0;
   };
 
+  struct Remembered {
+    std::vector<std::uint32_t> key;
+    StagePrice price;
+  };
+  static constexpr std::size_t kMostRemembered = 4096;
+
   StagePrice price_;
+  std::unordered_map<std::uint64_t, Remembered> remembered_;  // by the key's hash
+  std::vector<std::uint32_t> key_;
   std::deque<Tables> known_;
   std::vector<std::pair<BatchSize, const std::vector<std::int64_t>*>> known_sizes_;
   std::map<std::pair<PriceKindKey, std::vector<DeviceId>>, const ReduceTable*> known_reduces_;
@@ -163,6 +180,7 @@ auto StagePrices::Scratch::tables_for(State& state, const StageQuestion& questio
     }
   }
   Tables tables;
+  tables.number = narrow(known_.size());
   tables.key = {question.micro_batch, question.degree, {question.kinds.begin(), question.kinds.end()}};
   const std::lock_guard lock(state.making);
   for (const KindId kind : question.kinds) {
@@ -327,8 +345,35 @@ std::int64_t StagePrices::Scratch::peak(const RangeMaximum& none, const RangeMax
   return best;
 }
 
+// Into key_, and its hash: which tables, which operators, which of them again.
+std::uint64_t StagePrices::Scratch::read_key(const Tables& tables, const StageQuestion& question) {
+  key_.assign({tables.number, narrow(question.operators.size())});
+  for (const auto& runs : {question.operators, question.recompute}) {
+    for (const OperatorRun& run : runs) key_.insert(key_.end(), {run.first, run.last});
+  }
+  std::uint64_t hash = key_.size();
+  for (const std::uint32_t word : key_) hash = mix64(hash ^ word);
+  return hash;
+}
+
 const StagePrice& StagePrices::Scratch::answer(const PriceGraph& flat, const Tables& tables,
                                                const StageQuestion& question, const Optimizer& optimizer) {
+  if (question.operators.size() + question.recompute.size() < kWorthRemembering) {
+    return new_answer(flat, tables, question, optimizer);
+  }
+  const std::uint64_t hash = read_key(tables, question);
+  const auto known = remembered_.find(hash);
+  if (known != remembered_.end() && known->second.key == key_) return known->second.price;
+  if (remembered_.size() >= kMostRemembered) remembered_.clear();
+  Remembered& fresh = remembered_[hash];
+  fresh.price = new_answer(flat, tables, question, optimizer);
+  fresh.key = key_;
+  return fresh.price;
+}
+
+const StagePrice& StagePrices::Scratch::new_answer(const PriceGraph& flat, const Tables& tables,
+                                                   const StageQuestion& question,
+                                                   const Optimizer& optimizer) {
   const MemoryTable& table = *tables.memory;
   price_.memory = {};
   sink_.clear();

@@ -297,6 +297,7 @@ TEST(StagePrices, AnySetAnyRecomputationAnyGroupEqualStageModel) {
     Problem problem(seed, 1 + seed % 40, seed % 3 ? Problem::Oddities::kAll : Problem::Oddities::kNone);
     const StagePrices prices(problem.graph, problem.cluster, problem.costs, problem.training);
     const auto scratch = StagePrices::make_scratch();
+    std::vector<Question> asked;
     for (int i = 0; i < 20; ++i) {
       Question question;
       // Operators in stretches: some in, some out; of those in, some recomputed.
@@ -315,8 +316,44 @@ TEST(StagePrices, AnySetAnyRecomputationAnyGroupEqualStageModel) {
       if (problem.chance(3)) question.kinds = {KindId(0), KindId(1)};
       compare(problem, prices, *scratch, question);
       ASSERT_FALSE(::testing::Test::HasFailure()) << "seed " << seed << ", set " << i;
+      asked.push_back(std::move(question));
     }
+    for (const Question& again : asked) compare(problem, prices, *scratch, again);
+    ASSERT_FALSE(::testing::Test::HasFailure()) << "seed " << seed << ", asked again";
   }
+}
+
+// More than a scratch remembers, half of them again soon after.
+TEST(StagePrices, RemembersNoAnswerForAnotherQuestion) {
+  Problem problem(7, 40, Problem::Oddities::kAll);
+  const StagePrices prices(problem.graph, problem.cluster, problem.costs, problem.training);
+  const auto remembers = StagePrices::make_scratch();
+  const std::size_t operators = problem.graph.operators().size();
+  const std::vector<KindId> kinds{KindId(0), KindId(1)};
+  std::vector<std::vector<OperatorRun>> asked;
+  for (int i = 0; i < 12'000; ++i) {
+    std::vector<OperatorRun> runs;
+    if (!asked.empty() && problem.chance(2)) {
+      runs = asked[asked.size() - 1 - problem.pick(std::min<std::size_t>(asked.size(), 50))];
+    } else {
+      for (std::size_t op = 0; op < operators; ++op) {
+        if (!problem.chance(2)) continue;
+        if (!runs.empty() && runs.back().last + 1 == op) {
+          runs.back().last = narrow(op);
+        } else {
+          runs.push_back({narrow(op), narrow(op)});
+        }
+      }
+      if (runs.empty()) continue;
+      asked.push_back(runs);
+    }
+    const std::vector<OperatorRun> again = i % 3 == 0 ? runs : std::vector<OperatorRun>();
+    const StageQuestion question{
+        .operators = runs, .recompute = again, .micro_batch = BatchSize(1), .degree = 1, .kinds = kinds};
+    const auto fresh = StagePrices::make_scratch();
+    ASSERT_EQ(prices.price(question, *remembers), prices.price(question, *fresh)) << i;
+  }
+  EXPECT_GT(asked.size(), 4096U);
 }
 
 TEST(StagePrices, AMissingCellForbidsTheSetsThatNeedIt) {

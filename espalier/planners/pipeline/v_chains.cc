@@ -97,6 +97,12 @@ class PieceSums {
       add_kept(piece.whole.outputs, i, first_kept, pieces_.back().kept);
       add_kept(piece.again.reads, i, first_kept_again, pieces_.back().kept_again);
     }
+    kept_before_.emplace_back();
+    for (const Piece& piece : pieces_) {
+      const Kept& before = kept_before_.back();
+      kept_before_.push_back({before.state + piece.state, before.kept + piece.kept,
+                              before.gain + std::max(Bytes(), piece.kept - piece.kept_again)});
+    }
     for (std::size_t i = 0; i < table.size(); ++i) {
       for (const PassedTensor& output : table.segment(i, 1).again.outputs) {
         const auto kept = first_kept.find(output.tensor);
@@ -117,6 +123,15 @@ class PieceSums {
     return table_.segment(i, 1).again.times[kind.index()].recompute;
   }
 
+  struct Kept {  // of pieces, each once
+    Bytes state, kept;
+    Bytes gain;  // of kept: what those of them save together that keep less where they are computed again
+  };
+  Kept kept(std::size_t begin, std::size_t end) const {
+    const Kept &first = kept_before_[begin], &last = kept_before_[end];
+    return {last.state - first.state, last.kept - first.kept, last.gain - first.gain};
+  }
+
   // What comes from other devices waits in slots, one more than micro-batches are in flight, and is not kept
   // a second time.
   Bytes of_borders(std::size_t begin, std::size_t end, std::int64_t in_flight) const {
@@ -134,7 +149,8 @@ class PieceSums {
 
   const PieceTable& table_;
   std::vector<Piece> pieces_;
-  std::vector<Border> borders_;  // before each piece, and behind the last
+  std::vector<Kept> kept_before_;  // each piece, and of all
+  std::vector<Border> borders_;    // before each piece, and behind the last
 };
 
 // --- cutting
@@ -162,10 +178,20 @@ class VChain {
          const Pattern& pattern, Bytes insides)
       : problem_(problem), sums_(sums), row_(row), pattern_(pattern), most_insides_(insides) {
     for (const Device& device : problem.cluster.devices()) memory_.push_back(device.memory);
+    for (const DeviceId device : row) {
+      std::vector<Duration>& before = work_before_[problem.cluster.device(device).kind];
+      if (!before.empty()) continue;
+      before.emplace_back();
+      for (std::size_t i = 0; i < sums.size(); ++i) {
+        before.push_back(before.back() + sums.work(i, problem.cluster.device(device).kind));
+      }
+    }
   }
 
-  // By place of the row, so that the longest work is least; nothing if there is no room.
-  std::optional<std::vector<Share>> shares() const {
+  // By place of the row, so that the longest work is least; nothing if there is no room, or not within the
+  // limit.
+  std::optional<std::vector<Share>> shares(std::optional<Duration> limit) const {
+    if (limit && !shares_within(*limit)) return std::nullopt;
     Duration most;
     for (std::size_t i = 0; i < sums_.size(); ++i) {
       Duration longest;
@@ -239,22 +265,22 @@ class VChain {
   // These runs on the device at place d, if it has room and no more to do than the limit.
   std::optional<Share> share_within(std::size_t d, PieceRun down, PieceRun up, Duration limit) const {
     Share share{.runs = {down, up}};
-    Bytes insides;
-    std::array<Duration, 2> work{};
-    for (const std::size_t way : {0U, 1U}) {
-      const PieceRun run = share.runs[way];
-      const std::int64_t w = in_flight(d, way);
-      share.need += sums_.of_borders(run.begin, run.end, w);
-      for (std::size_t i = run.begin; i < run.end; ++i) {
-        const PieceSums::Piece& piece = sums_.piece(i);
-        share.need += piece.state + w * piece.kept;
-        insides = std::max(insides, piece.insides);
-        work[way] += sums_.work(i, kind(d));
-      }
-    }
+    const std::vector<Duration>& before = work_before_.at(kind(d));
+    const std::array<Duration, 2> work{before[down.end] - before[down.begin],
+                                       before[up.end] - before[up.begin]};
     share.plain = share.work = work[0] + work[1];
     share.apart = std::max(work[0], work[1]) - std::min(work[0], work[1]);
     if (share.plain > limit) return std::nullopt;
+    Bytes insides, gains;  // where all is computed again that helps
+    for (const std::size_t way : {0U, 1U}) {
+      const PieceRun run = share.runs[way];
+      const std::int64_t w = in_flight(d, way);
+      const PieceSums::Kept kept = sums_.kept(run.begin, run.end);
+      share.need += sums_.of_borders(run.begin, run.end, w) + kept.state + w * kept.kept;
+      gains += w * kept.gain;
+      for (std::size_t i = run.begin; i < run.end; ++i) insides = std::max(insides, sums_.piece(i).insides);
+    }
+    if (share.need - gains + insides > memory_[row_[d].index()]) return std::nullopt;
     make_room(d, insides, share);
     if (share.need > memory_[row_[d].index()] || share.work > limit) return std::nullopt;
     return share;
@@ -388,7 +414,8 @@ class VChain {
   const std::vector<DeviceId>& row_;
   const Pattern& pattern_;
   const Bytes most_insides_;
-  std::vector<Bytes> memory_;  // by DeviceId, that shares may take
+  std::map<KindId, std::vector<Duration>> work_before_;  // each piece, without what is computed again
+  std::vector<Bytes> memory_;                            // by DeviceId, that shares may take
 };
 
 // --- judging
@@ -402,14 +429,13 @@ struct VLane {
 void judge_v_lanes(std::vector<VLane>& lanes, std::int64_t micro_batches, Judge& judge, Context& context) {
   std::vector<Proposal> plans;
   std::vector<std::pair<VLane*, std::vector<Share>>> of;
+  std::optional<Duration> limit;  // of a device with a micro-batch: else no step is shorter than the best
+  if (judge.best()) limit = nanoseconds((judge.best()->count() - 1) / micro_batches);
   for (VLane& lane : lanes) {
     if (!lane.open || context.stop()) continue;
     lane.open = false;
-    std::optional<std::vector<Share>> shares = lane.chain.shares();
+    std::optional<std::vector<Share>> shares = lane.chain.shares(limit);
     if (!shares) continue;
-    Duration longest;
-    for (const Share& share : *shares) longest = std::max(longest, share.work);
-    if (judge.best() && micro_batches * longest >= *judge.best()) continue;
     for (const bool split_again : {false, true}) {
       Proposal plan = lane.chain.proposal(*shares, split_again);
       if (std::ranges::find(plans, plan) != plans.end()) continue;
