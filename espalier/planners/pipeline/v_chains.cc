@@ -191,15 +191,7 @@ class VChain {
   // By place of the row, so that the longest work is least; nothing if there is no room, or not within the
   // limit.
   std::optional<std::vector<Share>> shares(std::optional<Duration> limit) const {
-    if (limit && !shares_within(*limit)) return std::nullopt;
-    Duration most;
-    for (std::size_t i = 0; i < sums_.size(); ++i) {
-      Duration longest;
-      for (std::size_t d = 0; d < row_.size(); ++d) {
-        longest = std::max(longest, sums_.work(i, kind(d)) + sums_.again(i, kind(d)));
-      }
-      most += longest;
-    }
+    Duration most = limit ? *limit : all_on_one_device();
     std::optional<std::vector<Share>> best = shares_within(most);
     Duration least;
     for (int step = 0; best && step < kSteps; ++step) {
@@ -243,6 +235,20 @@ class VChain {
 
  private:
   KindId kind(std::size_t d) const { return problem_.cluster.device(row_[d]).kind; }
+
+  // No share takes longer: every piece where it takes longest, and again.
+  Duration all_on_one_device() const {
+    Duration all;
+    for (std::size_t i = 0; i < sums_.size(); ++i) {
+      Duration longest;
+      for (std::size_t d = 0; d < row_.size(); ++d) {
+        longest = std::max(longest, sums_.work(i, kind(d)) + sums_.again(i, kind(d)));
+      }
+      all += longest;
+    }
+    return all;
+  }
+
   std::int64_t in_flight(std::size_t d, std::size_t way) const {
     return pattern_.in_flight[part_of(row_.size(), d, way)];
   }
