@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "espalier/base/check.h"
-#include "espalier/base/rng.h"
 #include "espalier/schedule/keeps_rules.h"
 #include "espalier/schedule/rules.h"
 #include "espalier/sim/evaluated_memory.h"
@@ -19,6 +18,7 @@
 #include "espalier/sim/list_builder.h"
 #include "espalier/sim/list_engine.h"
 #include "espalier/sim/simulate.h"
+#include "espalier/sim/word_hash.h"
 
 namespace espalier {
 
@@ -92,14 +92,6 @@ void Evaluator::Scratch::bind(const std::shared_ptr<const State>& state) {
 
 namespace {
 
-std::uint64_t hash_of(const std::vector<std::uint32_t>& words) {
-  std::uint64_t hash = words.size();
-  for (std::size_t i = 0; i + 1 < words.size(); i += 2) {
-    hash = mix64(hash ^ (std::uint64_t{words[i]} << 32 | words[i + 1]));
-  }
-  return words.size() % 2 == 1 ? mix64(hash ^ words.back()) : hash;
-}
-
 // Of many structures the one at hand is in no near cache: this fetches its tables at once.
 void fetch(const ListStructure& structure) {
   const auto all = [](const auto& vector) {
@@ -128,7 +120,7 @@ void Evaluator::Scratch::forget() {
 
 const ListStructure& Evaluator::Scratch::structure_of(const PipelinePlan& plan) {
   const std::vector<std::uint32_t>& shape = flat_->shape();
-  const std::uint64_t hash = hash_of(shape);
+  const std::uint64_t hash = internal::hash_of(shape);
   const auto at = known_.find(hash);
   if (at != known_.end() && at->second.shape == shape) {
     if (last_ != &at->second.structure) fetch(at->second.structure);

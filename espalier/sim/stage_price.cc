@@ -8,12 +8,10 @@
 #include <utility>
 
 #include "espalier/base/check.h"
-#include "espalier/base/rng.h"
 #include "espalier/sim/price_tables.h"
+#include "espalier/sim/word_hash.h"
 
 namespace espalier {
-
-constexpr std::size_t kWorthRemembering = 3;  // runs of a question
 
 using internal::KindTable;
 using internal::MemoryTable;
@@ -128,7 +126,7 @@ class StagePrices::Scratch {
  private:
   const StagePrice& new_answer(const PriceGraph& flat, const Tables& tables, const StageQuestion& question,
                                const Optimizer& optimizer);
-  std::uint64_t read_key(const Tables& tables, const StageQuestion& question);
+  void read_key(const Tables& tables, const StageQuestion& question);
   void cut(const StageQuestion& question);
   bool add_times(const StageQuestion& question, const Tables& tables);
   void add_segment(const PriceGraph& flat, const MemoryTable& table, const PriceSegment& segment);
@@ -145,6 +143,7 @@ class StagePrices::Scratch {
     std::vector<std::uint32_t> key;
     StagePrice price;
   };
+  static constexpr std::size_t kWorthRemembering = 3;  // runs of a question
   static constexpr std::size_t kMostRemembered = 4096;
 
   StagePrice price_;
@@ -345,15 +344,12 @@ std::int64_t StagePrices::Scratch::peak(const RangeMaximum& none, const RangeMax
   return best;
 }
 
-// Into key_, and its hash: which tables, which operators, which of them again.
-std::uint64_t StagePrices::Scratch::read_key(const Tables& tables, const StageQuestion& question) {
+// Which tables, which operators, which of them again.
+void StagePrices::Scratch::read_key(const Tables& tables, const StageQuestion& question) {
   key_.assign({tables.number, narrow(question.operators.size())});
   for (const auto& runs : {question.operators, question.recompute}) {
     for (const OperatorRun& run : runs) key_.insert(key_.end(), {run.first, run.last});
   }
-  std::uint64_t hash = key_.size();
-  for (const std::uint32_t word : key_) hash = mix64(hash ^ word);
-  return hash;
 }
 
 const StagePrice& StagePrices::Scratch::answer(const PriceGraph& flat, const Tables& tables,
@@ -361,7 +357,8 @@ const StagePrice& StagePrices::Scratch::answer(const PriceGraph& flat, const Tab
   if (question.operators.size() + question.recompute.size() < kWorthRemembering) {
     return new_answer(flat, tables, question, optimizer);
   }
-  const std::uint64_t hash = read_key(tables, question);
+  read_key(tables, question);
+  const std::uint64_t hash = internal::hash_of(key_);
   const auto known = remembered_.find(hash);
   if (known != remembered_.end() && known->second.key == key_) return known->second.price;
   if (remembered_.size() >= kMostRemembered) remembered_.clear();
